@@ -9,8 +9,6 @@ import numpy as np
 
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 
-__all__ = ["MAX_BATCH", "Transform", "batch_size_problems", "check_batch_size", "size_problems"]
-
 Transform = Callable[[Any], Any]
 MAX_BATCH = 2**31 - 1
 """Greatest number of steps in a batch; the indices alone of a larger one take more than 16 GiB."""

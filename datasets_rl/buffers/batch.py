@@ -12,8 +12,6 @@ from torch.utils.data import default_collate
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["move_time_first", "pin_batch", "split_data", "stack_items"]
-
 
 def stack_items(items: Any) -> Any:
     """Stack a list of items: TensorDicts (lazily if their shapes differ), tensors, numbers, or trees of these.

@@ -19,8 +19,6 @@ from datasets_rl.buffers.read_path import Drawn, ReadPath
 from datasets_rl.storages.packed import unchecked
 from datasets_rl.transforms.base import Transform
 
-__all__ = ["can_read_runs", "runs_of_batches", "split_steps"]
-
 _MAX_BATCHES = 64
 _MAX_STEPS = 1 << 14
 """Number of steps that are read at once: about 3 MB of a typical dataset, which stay in the cache of a core."""

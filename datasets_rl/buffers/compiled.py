@@ -21,8 +21,6 @@ from datasets_rl.buffers.read_path import ReadPath
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.tensor import TensorStorage
 
-__all__ = ["GraphHandle", "call_uncompiled", "can_compile", "sample_in_graph"]
-
 _handles: weakref.WeakValueDictionary[int, GraphHandle] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 

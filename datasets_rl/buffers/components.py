@@ -30,8 +30,6 @@ from datasets_rl.transforms.compose import Compose
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
-__all__ = ["Components", "Composed", "build_component"]
-
 _DEFAULT_SIZE = 1_000
 _creation = threading.RLock()
 """Held while the components of a buffer are created."""

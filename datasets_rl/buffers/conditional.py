@@ -15,8 +15,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
-__all__ = ["ConditionalUpdateResult", "update_if_present"]
-
 
 @dataclass(frozen=True, eq=False)
 class ConditionalUpdateResult:

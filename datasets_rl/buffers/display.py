@@ -13,8 +13,6 @@ from datasets_rl.notebook import facts_html
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import as_key, dotted_name
 
-__all__ = ["as_html", "as_text"]
-
 
 def as_text(buffer: ReadPath) -> str:
     """Return a buffer with its components as text, one component per line."""

@@ -28,8 +28,6 @@ from datasets_rl.transforms.compose import apply_transforms
 from datasets_rl.transforms.gathered import add_gathered, own_reads
 from datasets_rl.writers.ensemble import WriterEnsemble
 
-__all__ = ["ReplayBufferEnsemble", "info_at"]
-
 _SOURCE = "buffer_ids"
 _INDEX = "index"
 

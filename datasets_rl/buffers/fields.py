@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import Key, as_key, dotted_name, spelled_key
 
-__all__ = ["field_of", "key_of", "leaves_by_key", "overwrite_fields"]
-
 _ROOT = "_data"
 """Root key of the data in older TorchRL buffers; it is accepted as a name of the root."""
 

@@ -20,8 +20,6 @@ from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT, Key, as_key, keys_named
 
-__all__ = ["BatchForm", "as_form", "check_form", "given_rows", "select_fields"]
-
 BatchForm = Literal["tensordict", "dict", "numpy", "jax"]
 """What `sample` returns a batch as."""
 

@@ -19,8 +19,6 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, Key, as_key, dotted_name
 from datasets_rl.transforms.base import NestedKey
 
-__all__ = ["HERReplayBuffer", "HindsightStrategy"]
-
 _GOAL_INDEX = "goal_index"
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
-__all__ = ["BatchKeys", "Field", "Missing", "MixtureKey", "fields_of"]
-
 Missing = Literal["refuse", "drop", "zero"]
 _MAX_NAMED_KEYS = 6
 _ALIKE = Remedy("make them alike with transforms or `{}`", Call("preprocess", ...))

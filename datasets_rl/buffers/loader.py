@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["SampledBatches"]
-
 
 class SampledBatches(IterableDataset[Any]):
     """The batches that a buffer's sampler chooses, loaded by the workers of a `DataLoader`.

@@ -22,9 +22,6 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.scratch import ScratchFolder
 
-__all__ = ["BufferLock", "BufferLocks"]
-
-
 _SIGINT = int(signal.SIGINT)
 _main = threading.main_thread().ident
 """The thread that receives Ctrl-C."""

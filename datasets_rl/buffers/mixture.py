@@ -20,8 +20,6 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
 
-__all__ = ["Mixture"]
-
 _INDEX = "index"
 
 

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from datasets_rl.buffers.read_path import Drawn, ReadPath
 
-__all__ = ["Prefetch"]
-
 Batch = tuple[Any, dict[Any, Any]]
 """A batch and its info."""
 

@@ -15,8 +15,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.storages.base import Storage
 
-__all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"]
-
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Replay buffer that samples steps in proportion to their priorities (Schaul et al., 2015, arXiv 1511.05952).

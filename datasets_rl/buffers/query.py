@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = [
-    "Trajectory",
-    "TrajectoryPredicate",
-    "filter_trajectories",
-    "iter_trajectories",
-    "query_storage",
-    "traj",
-]
-
 _ID_KEYS: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
 _FLAG_KEYS: tuple[tuple[Key, ...], ...] = (
     tuple((NEXT, name) for name in DEFAULT_DONE_KEYS),

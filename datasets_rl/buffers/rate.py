@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from datasets_rl.errors import InvalidArgumentError, TimedOutError
 
-__all__ = ["SamplesPerInsert"]
-
 
 class SamplesPerInsert:
     """Limit on how often each step is sampled on average: the faster side waits for the other one.

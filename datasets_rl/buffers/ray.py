@@ -29,8 +29,6 @@ from datasets_rl.build.engines.ray import connect
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.ted.keys import as_key, nest_keys
 
-__all__ = ["RayReplayBuffer", "RayReplayBufferClient"]
-
 _THREADS = {"sample": 32, "write": 32, "other": 4}
 """Threads of the actor by kind of call: calls that wait for the limiter must not keep others from running."""
 _KINDS = {"sample": "sample", "extend": "write", "add": "write"}

@@ -36,8 +36,6 @@ from datasets_rl.transforms.gathered import add_gathered, own_reads, take_gather
 if TYPE_CHECKING:
     from datasets_rl.buffers.query import Trajectory
 
-__all__ = ["Drawn", "ReadPath"]
-
 _UNREAD = object()
 
 

@@ -30,8 +30,6 @@ from datasets_rl.ted.keys import Key, as_key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import RoundRobinWriter
 
-__all__ = ["ReplayBuffer"]
-
 
 class ReplayBuffer(WritePath):
     """Steps that are written, sampled and read in batches.

@@ -18,8 +18,6 @@ from datasets_rl.ted.keys import NEXT_DONE, Key, as_key
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["SampleUnit", "Sequence", "Transition"]
-
 _ANCHOR = "anchor_index"
 _VALID = "validity_mask"
 

@@ -14,8 +14,6 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 
-__all__ = ["LambdaScheduler", "LinearScheduler", "ParameterScheduler", "SchedulerList", "StepScheduler"]
-
 
 class ParameterScheduler(ABC):
     """Base class of schedulers, which set a parameter of a sampler anew with every call of `step`.

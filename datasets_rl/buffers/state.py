@@ -13,16 +13,6 @@ from torch import Tensor
 from datasets_rl.format.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
-__all__ = [
-    "batch_from_state",
-    "batch_to_state",
-    "chronological_state",
-    "component_problems",
-    "document_problems",
-    "env_count",
-    "saved_batch_problems",
-]
-
 _INDEX = "index"
 
 

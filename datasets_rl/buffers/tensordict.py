@@ -20,8 +20,6 @@ from datasets_rl.transforms.base import resolve_key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
-__all__ = ["TensorDictReplayBuffer"]
-
 _INDEX = "index"
 
 

@@ -21,8 +21,6 @@ from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key, as_key
 
-__all__ = ["WritePath"]
-
 
 class WritePath(ReadPath):
     """The part of a buffer that writes steps, fields of steps, and priorities."""

@@ -26,8 +26,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["Description", "EndStatistics", "Ends", "FieldDescription", "describe"]
-
 _BLOCK_VALUES = 1 << 19
 _WIDE_ROWS = 256
 _WIDE_BYTES = 64 << 20

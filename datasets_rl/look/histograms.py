@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from datasets_rl.format.quantiles import quantiles
 from datasets_rl.format.statistics import Moments
 
-__all__ = ["BINS", "Distribution", "Histogram", "distribution", "distributions"]
-
 BINS = 32
 """Default maximum number of bins of a histogram."""
 

@@ -11,8 +11,6 @@ from datasets_rl.look.histograms import Distribution
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 _LEGEND = 8
 """Maximum number of elements that a legend names."""
 

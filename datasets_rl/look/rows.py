@@ -14,8 +14,6 @@ from datasets_rl.format.schema import Field
 from datasets_rl.look.steps import StepReader
 from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["EpisodeRows", "Image", "Row", "episode_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -15,8 +15,6 @@ from datasets_rl.format.schema import Field
 from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["StepReader"]
-
 
 class StepReader:
     """Stored fields of the steps of a dataset, in ranges or in samples.

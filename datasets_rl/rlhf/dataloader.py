@@ -15,8 +15,6 @@ from datasets_rl.rlhf.tokenizers import load_tokenizer
 from datasets_rl.samplers import SamplerWithoutReplacement
 from datasets_rl.storages import TensorStorage
 
-__all__ = ["create_infinite_iterator", "get_dataloader"]
-
 T = TypeVar("T")
 
 

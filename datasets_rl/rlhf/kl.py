@@ -10,8 +10,6 @@ import torch
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["AdaptiveKLController", "ConstantKLController", "KLControllerBase"]
-
 _MAX_ERROR = 0.2
 
 

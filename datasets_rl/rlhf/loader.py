@@ -24,8 +24,6 @@ from datasets_rl.rlhf.texts import content_digest, load_texts, source_identity
 from datasets_rl.rlhf.tokenizers import load_tokenizer, tokenizer_digest
 from datasets_rl.settings import Settings
 
-__all__ = ["TokenizedDatasetLoader"]
-
 _BATCH_ROWS = 1000
 """Rows that are tokenized and committed at once: a commit takes a few milliseconds, tokenization some 100."""
 _VALID = "valid_sample"

@@ -11,8 +11,6 @@ from datasets_rl.rlhf.loader import TokensOf
 from datasets_rl.rlhf.tokenizers import PromptTensorDictTokenizer
 from datasets_rl.taking import taking
 
-__all__ = ["PromptData"]
-
 
 @tensorclass
 class PromptData:

@@ -14,8 +14,6 @@ from datasets_rl.rlhf.stored import rows_between
 from datasets_rl.rlhf.tokenizers import TensorDictTokenizer
 from datasets_rl.taking import taking
 
-__all__ = ["PairwiseDataset", "RewardData", "pre_tokenization_hook"]
-
 
 def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
     r"""Select pairs of answers, and join each answer with its prompt.

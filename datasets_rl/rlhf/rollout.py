@@ -14,8 +14,6 @@ from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.rlhf.kl import KLControllerBase
 from datasets_rl.rlhf.prompt import PromptData
 
-__all__ = ["RolloutFromModel"]
-
 
 class RolloutFromModel:
     """Rollouts of a causal language model as batches of transitions: each generated token is an action.

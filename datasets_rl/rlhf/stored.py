@@ -30,8 +30,6 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, Remedy
 from datasets_rl.format.npy import NpyStream, copy_on_write, map_npy
 
-__all__ = ["TOKENS_FILE", "TokenWriter", "open_tokens", "pad_rows", "rows_between", "write_tokens"]
-
 TOKENS_FILE = "tokens.json"
 FORMAT = "datasets-rl/tokens"
 FORMAT_VERSION = 1

@@ -10,8 +10,6 @@ from typing import Any
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, MissingDependencyError, OfflineError
 from datasets_rl.settings import Settings
 
-__all__ = ["content_digest", "load_texts", "source_identity"]
-
 _FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 _HASHED_ROWS = 10_000
 _OLDEST_LIBRARY = (5, 2)

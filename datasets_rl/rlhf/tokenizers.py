@@ -16,8 +16,6 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.settings import Settings
 
-__all__ = ["PromptTensorDictTokenizer", "TensorDictTokenizer", "load_tokenizer", "tokenizer_digest"]
-
 DEFAULT_TOKENIZER = "gpt2"
 
 

@@ -15,8 +15,6 @@ from datasets_rl.format.checkpoint import Stateful
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["Sampler"]
-
 
 class _SamplerClass(ABCMeta):
     """The class of sampler classes: ``RandomSampler(replacement=False)`` is a `SamplerWithoutReplacement`."""

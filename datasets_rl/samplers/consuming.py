@@ -15,8 +15,6 @@ from datasets_rl.samplers.share import empty_storage_error
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["ConsumingSampler"]
-
 
 class ConsumingSampler(Sampler):
     """Draw each step a limited number of times; then its slot is free for a new step.

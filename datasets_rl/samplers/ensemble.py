@@ -19,8 +19,6 @@ from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["DEFAULT_INFO", "SamplerEnsemble", "merge_info"]
-
 DEFAULT_INFO: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
 """Info of steps whose sampler does not return it: weight 1, not a repetition, and not part of a slice."""
 

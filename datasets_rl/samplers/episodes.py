@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Slices
 
-__all__ = ["EpisodeSampler", "EpisodeSliceSampler"]
-
 Index = NDArray[np.int64]
 
 

@@ -25,8 +25,6 @@ from torch import Generator
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.share import Share
 
-__all__ = ["Epochs", "Items", "Uneven", "seeded"]
-
 Index = NDArray[np.int64]
 Uneven = Literal["keep", "drop", "pad"]
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["GoalDraws", "GoalSampler", "GoalStrategy"]
-
 GoalStrategy = Literal["interpolate", "future", "final", "episode"]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -20,8 +20,6 @@ from datasets_rl.samplers.slices import SLICE_ID
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["MixtureSampler"]
-
 
 class MixtureSampler(SamplerEnsemble):
     """Sample from every buffer in proportion to its share of the batch, with its own sampler; batches are flat, [B].

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from datasets_rl.samplers.sum_tree import SumTree
     from datasets_rl.storages.base import Storage
 
-__all__ = ["PRIORITY_WEIGHT", "PrioritizedSampler"]
-
 PRIORITY_WEIGHT = "priority_weight"
 """The key of the importance weights in a batch."""
 

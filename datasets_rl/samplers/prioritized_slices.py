@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Slices
 
-__all__ = ["PrioritizedSliceSampler"]
-
 _MAX_ATTEMPTS = 4
 
 

@@ -16,8 +16,6 @@ from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["RandomSampler"]
-
 
 class RandomSampler(Sampler):
     """Draw steps uniformly, with replacement.

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from datasets_rl.samplers.epochs import Epochs
     from datasets_rl.storages.base import Storage
 
-__all__ = ["SeededSampler"]
-
 
 class SeededSampler(Sampler):
     """Base class of the samplers whose order follows from a seed, the epoch and the ranks.

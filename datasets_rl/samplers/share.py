@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["Share", "check_any_valid", "empty_storage_error"]
-
 
 def empty_storage_error() -> InvalidArgumentError:
     """Return the error of a sampler whose storage has no steps."""

@@ -21,8 +21,6 @@ from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["MASK_KEY", "SLICE_ID", "BatchLayout", "SliceOptions", "SliceSampler", "slice_size_problems"]
-
 SLICE_ID = "slice_id"
 """The key of the slice numbers in a batch."""
 

@@ -14,8 +14,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.slices import SliceOptions, SliceSampler
 from datasets_rl.ted.trajectories import Slices
 
-__all__ = ["SliceSamplerWithoutReplacement"]
-
 Index = NDArray[np.int64]
 
 

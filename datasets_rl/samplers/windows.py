@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from datasets_rl.ted.keys import EndKey
     from datasets_rl.ted.trajectories import Slices
 
-__all__ = ["WindowSampler"]
-
 
 class WindowSampler(Sampler):
     """Draw steps uniformly, with replacement, from those with enough steps before and after them in their trajectory.

@@ -15,8 +15,6 @@ from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_err
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["SamplerWithoutReplacement"]
-
 
 class SamplerWithoutReplacement(Sampler):
     """Draw every step once per epoch, without replacement.

@@ -13,8 +13,6 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._numbers import without_repeats
 
-__all__ = ["KINDS", "SpecDocument", "compact_values", "dtype_name", "is_int64"]
-
 _INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64")

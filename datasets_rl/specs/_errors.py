@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["AttributeNameError", "AxisError", "NotInSpecError", "NotSupportedBySpecError", "WrongDtypeError"]
-
 
 class AttributeNameError(InvalidArgumentError, AttributeError):
     """Raised when an attribute of a composite is set as if it was a key."""

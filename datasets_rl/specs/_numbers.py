@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["dtype_limits", "nearest_int64", "random_integers", "random_reals", "without_repeats"]
-
 _INT64_MIN = -(1 << 63)
 _INT64_MAX = (1 << 63) - 1
 _INT64_MAX_DOUBLE = float((1 << 63) - (1 << 10))

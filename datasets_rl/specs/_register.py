@@ -12,8 +12,6 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument
 
-__all__ = ["Register"]
-
 
 @dataclass
 class Register:

@@ -20,8 +20,6 @@ from datasets_rl.specs._errors import AxisError, NotInSpecError, NotSupportedByS
 from datasets_rl.specs._numbers import without_repeats
 from datasets_rl.specs.space import BinaryBox, BoxList, CategoricalBox, ContinuousBox, Space
 
-__all__ = ["DEVICE_TYPING", "LeafSpec", "TensorSpec"]
-
 DEVICE_TYPING = torch.device | str | int
 """A device, its name, or the number of a GPU."""
 

@@ -26,8 +26,6 @@ from datasets_rl.specs.base import (
 )
 from datasets_rl.specs.space import ContinuousBox
 
-__all__ = ["BoundedContinuous", "BoundedTensorSpec"]
-
 
 class BoundedTensorSpec(LeafSpec):
     """Spec of bounded numbers: each element is in [low, high], both bounds included.

@@ -42,15 +42,6 @@ from datasets_rl.specs.base import (
 )
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 
-__all__ = [
-    "BinaryDiscreteTensorSpec",
-    "DiscreteTensorSpec",
-    "FiniteSpec",
-    "MultiDiscreteTensorSpec",
-    "MultiOneHotDiscreteTensorSpec",
-    "OneHotDiscreteTensorSpec",
-]
-
 
 class FiniteSpec(LeafSpec):
     """Base class of the categorical specs."""

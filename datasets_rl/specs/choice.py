@@ -16,8 +16,6 @@ from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._numbers import random_integers
 from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, parse_shape
 
-__all__ = ["ChoiceSpec"]
-
 
 class ChoiceSpec(TensorSpec):
     """Union of several specs, or a set of several non-tensor values.

@@ -27,8 +27,6 @@ from datasets_rl.specs.base import (
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
-__all__ = ["CompositeSpec"]
-
 Child = TensorSpec | None
 IsLeaf = Callable[[type], bool] | None
 _MISSING: Any = object()

@@ -11,8 +11,6 @@ from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSp
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 
-__all__ = ["check_no_exclusive_keys", "consolidate_spec", "contains_lazy_spec"]
-
 
 def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, recurse_through_stack: bool = True) -> Any:
     """Return a copy in which all composites of a stack have the same keys: missing keys get specs of empty tensors.

@@ -18,8 +18,6 @@ from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.torchrl import as_spec
 from datasets_rl.ted.keys import NEXT
 
-__all__ = ["check_env_specs"]
-
 _STEPS = 3
 
 

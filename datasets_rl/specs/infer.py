@@ -21,8 +21,6 @@ from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key, dotted_name, nest_keys
 
-__all__ = ["from_manifest", "misfits_of_columns", "spec_from_data"]
-
 _CHUNK_BYTES = 1 << 24
 
 

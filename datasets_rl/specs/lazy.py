@@ -16,8 +16,6 @@ from datasets_rl.specs._errors import NotSupportedBySpecError
 from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
-__all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack_specs"]
-
 
 class _Stacked(TensorSpec):
     """Base class of lazy stacks: specs stacked along a new axis. Operations on the other axes apply to each spec.

@@ -15,8 +15,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape
 
-__all__ = ["NonTensorSpec"]
-
 
 class NonTensorSpec(TensorSpec):
     """Spec of values that are not tensors, such as text. Every such value of the right batch size is in the set.

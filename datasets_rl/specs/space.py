@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-__all__ = ["BinaryBox", "BoxList", "CategoricalBox", "ContinuousBox", "Space"]
-
 
 class _ConstantBox:
     """A box without tensors."""

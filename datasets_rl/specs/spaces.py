@@ -41,8 +41,6 @@ from datasets_rl.specs.unbounded import Unbounded
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["from_gymnasium", "from_minari", "to_gymnasium"]
-
 _DEPTH = 64
 """Maximum nesting depth of spaces: a document may be nested deeper than Python's recursion limit."""
 

@@ -21,8 +21,6 @@ from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSp
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 
-__all__ = ["as_spec", "from_torchrl", "to_torchrl"]
-
 
 def to_torchrl(spec: TensorSpec) -> Any:
     """Convert a spec to the spec of TorchRL with the same shape, device, dtype, domain, mask and nested specs.

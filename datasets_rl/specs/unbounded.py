@@ -14,8 +14,6 @@ from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integ
 from datasets_rl.specs.base import Lead, LeafSpec, check_domain, created_shape, parse_shape
 from datasets_rl.specs.space import ContinuousBox
 
-__all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]
-
 
 class Unbounded(LeafSpec):
     """Spec of unbounded numbers: any value of the dtype.

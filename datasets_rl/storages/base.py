@@ -21,9 +21,6 @@ from datasets_rl.ted.windows import Windows, rows_in
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["ReadOnlyStorage", "Storage", "device_of"]
-
-
 Hook = Callable[[Any], Any]
 """A function from the stored data to the data to save, or back."""
 

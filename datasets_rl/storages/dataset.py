@@ -38,8 +38,6 @@ from datasets_rl.ted.keys import (
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
-__all__ = ["DatasetStorage", "as_rows", "wrap_negative_rows"]
-
 _WORD = 8
 
 

@@ -24,8 +24,6 @@ from datasets_rl.ted.keys import NEXT, NEXT_DONE, EndKey, Key, as_key, dotted_na
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import steps_of
 
-__all__ = ["DeviceStorage"]
-
 _WORD = 8
 _DECODED = {"encoded": "PNG or JPEG images", "video": "frames of videos"}
 _CHUNK_BYTES = 1 << 26

@@ -15,8 +15,6 @@ from datasets_rl.format.checkpoint import ensemble_problems, raise_reasons
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 
-__all__ = ["StorageEnsemble", "with_mask"]
-
 
 class StorageEnsemble(Storage):
     """The storages of the buffers of an ensemble, read by storage number and index.

@@ -20,8 +20,6 @@ from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, EndKey, Key, keys_nam
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 
-__all__ = ["EpisodicStorage"]
-
 
 class EpisodicStorage(ReadOnlyStorage, ABC):
     """Steps of episodes that are stored back to back and never change."""

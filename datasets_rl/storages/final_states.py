@@ -13,8 +13,6 @@ from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED
 
-__all__ = ["FinalUnknown", "check_final_unknown", "select_final_known", "select_without_timeouts"]
-
 FinalUnknown = Literal["keep", "drop", "drop_truncated"]
 """How to treat transitions whose next observation is unknown."""
 

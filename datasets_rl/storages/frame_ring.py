@@ -32,8 +32,6 @@ from datasets_rl.read.threads import run_on_all_cores
 if TYPE_CHECKING:
     from datasets_rl.read.zstd import ZstdDictionary
 
-__all__ = ["FrameRing", "Frames", "References", "SavedFrames", "anonymous_memory"]
-
 Frames = NDArray[np.uint8]
 """Frames, [n, bytes]."""
 References = NDArray[np.int64]

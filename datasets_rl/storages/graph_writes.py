@@ -11,8 +11,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-__all__ = ["register_writer", "write_in_graph"]
-
 _writers: dict[int, weakref.WeakMethod[Callable[..., None]]] = {}
 _numbers = itertools.count()
 _WRITES = torch.zeros((), dtype=torch.int64)

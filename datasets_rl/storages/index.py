@@ -18,8 +18,6 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, dotted_name
 from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
 
-__all__ = ["TrajectoryIndex"]
-
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["decode_item", "encode_item"]
-
 
 def encode_item(item: Any, place: str) -> Any:  # noqa: PLR0911 - one per kind of item
     """Convert an element to a tree that a state may contain."""

@@ -34,8 +34,6 @@ from datasets_rl.storages.tensor import TensorStorage, Write, check_only_tensors
 from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.windows import Windows, rows_in
 
-__all__ = ["LazyTensorStorage"]
-
 _GAPS_PER_WINDOW = 4
 """If more than one in so many windows has a gap, as with several environments, all are read row by row."""
 

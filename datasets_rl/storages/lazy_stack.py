@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 
-__all__ = ["LazyStackStorage"]
-
 
 class LazyStackStorage(ListStorage):
     """TensorDicts of any shapes and keys, such as whole trajectories or texts; several of them are read as a lazy stack.

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ledger", "Slots"]
-
 Slots = NDArray[np.int64]
 
 _HELD, _WRITTEN, _REWRITTEN, _TORN, _PHASE = range(5)

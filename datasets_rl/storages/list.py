@@ -18,8 +18,6 @@ from datasets_rl.storages.dataset import wrap_negative_rows
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 
-__all__ = ["ListStorage"]
-
 
 class ListStorage(Storage):
     """Arbitrary objects in a list.

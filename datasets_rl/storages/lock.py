@@ -10,8 +10,6 @@ from weakref import WeakValueDictionary
 
 from datasets_rl.disk import FileLock
 
-__all__ = ["ProcessLock"]
-
 _locks: WeakValueDictionary[Path, ProcessLock] = WeakValueDictionary()
 
 

@@ -29,8 +29,6 @@ from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.structure import Structure
 
-__all__ = ["COUNTS", "MappedRows", "MappedTables"]
-
 COUNTS = "counts.bin"
 """The file of the counts."""
 _DESCRIPTION = "storage.json"

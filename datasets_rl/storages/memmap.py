@@ -20,8 +20,6 @@ from datasets_rl.storages.mapped import COUNTS, MappedRows
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.ted.keys import Key
 
-__all__ = ["LazyMemmapStorage"]
-
 
 class LazyMemmapStorage(LazyTensorStorage):
     """Steps in memory-mapped files, which are created when the first data are written.

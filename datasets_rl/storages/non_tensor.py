@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
-__all__ = ["Objects", "as_non_tensor", "write_leaf"]
-
 Objects = NDArray[np.object_]
 """One wrapped object per step, [slots, *envs]."""
 

@@ -24,8 +24,6 @@ from torch import Tensor
 from datasets_rl.format.schema import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key
 
-__all__ = ["RowSlot", "RowViews", "nest_leaves", "row_slots", "torch_dtype", "unchecked"]
-
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """Return the torch dtype that represents the same values in the same bytes."""

@@ -14,8 +14,6 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import as_rows
 
-__all__ = ["Segment", "counts_after_write", "explicit_index", "is_single_slot", "written_slots"]
-
 
 def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
     """Parse an index of the leading axes.

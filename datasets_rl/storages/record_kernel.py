@@ -17,8 +17,6 @@ from numba.np import arrayobj
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["gather_records", "gather_windows"]
-
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until it is copied."""
 _WINDOW_WORDS_AHEAD = 2048

@@ -23,8 +23,6 @@ from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.storages.packed import RowSlot
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
 
-__all__ = ["EpisodeBounds", "RecordWindows", "Records"]
-
 _WORD = 8
 _ADDED_WORDS = 2
 _KNOWN_FLAG = len(ROOT_FLAGS)

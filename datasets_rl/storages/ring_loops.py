@@ -8,8 +8,6 @@ import numba
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["count_references", "place_frames"]
-
 _BYTES, _NUMBERS = numba.uint8[::1], numba.int64[::1]
 _FRAMES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 

@@ -12,8 +12,6 @@ from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages.packed import RowSlot, RowViews
 from datasets_rl.storages.structure import Leaf, Structure
 
-__all__ = ["leaf_tables", "row_layout", "table_shapes"]
-
 _WORD = 8
 
 

@@ -14,8 +14,6 @@ from datasets_rl.storages.frame_ring import SavedFrames
 from datasets_rl.storages.row_layout import leaf_tables
 from datasets_rl.storages.structure import Path, Structure
 
-__all__ = ["SavedSteps", "frame_problems"]
-
 
 class SavedSteps:
     """The leaves of the steps of a saved state that are tensors.

@@ -23,8 +23,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # callers test for None
 
-__all__ = ["ScratchFolder", "sweep_scratch"]
-
 _PREFIX = "datasets_rl_scratch_"
 _OWNER = "owner.lock"
 

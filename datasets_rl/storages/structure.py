@@ -26,8 +26,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.ted.keys import names_among, spelled_key
 
-__all__ = ["Leaf", "Path", "Structure", "leading_sizes", "stack_elements"]
-
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
 """Sizes of the leading axes that index elements; None where any size is accepted."""

@@ -28,8 +28,6 @@ from datasets_rl.storages.saved_steps import SavedSteps, frame_problems
 from datasets_rl.storages.structure import Structure, leading_sizes, stack_elements
 from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
-__all__ = ["TensorStorage", "Write"]
-
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
 

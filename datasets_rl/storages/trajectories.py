@@ -16,8 +16,6 @@ from datasets_rl.ted.keys import MASK, EndKey, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["PaddedTrajectories"]
-
 
 class PaddedTrajectories(ReadOnlyStorage):
     """The E episodes of a dataset as elements, each padded with zeros to the length T of the longest.

@@ -29,8 +29,6 @@ from datasets_rl.ted.keys import (
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
-__all__ = ["View"]
-
 
 class View(EpisodicStorage):
     """Selected rows of a dataset, in their order, and selected fields, of which some may have a second name.

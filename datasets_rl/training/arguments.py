@@ -18,8 +18,6 @@ import torch
 from datasets_rl.errors import Argument, DatasetsRLError, Remedy
 from datasets_rl.settings import require_memory
 
-__all__ = ["Parser", "run_program"]
-
 _MAX_WIDTH = 65_536
 _MAX_BATCH = 1 << 20
 _BYTES_OF_A_PARAMETER = 16

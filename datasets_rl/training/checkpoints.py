@@ -21,8 +21,6 @@ import torch
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, Remedy
 
-__all__ = ["latest_checkpoint", "read_checkpoint", "write_checkpoint"]
-
 CHECKPOINT, PREVIOUS, BEST = "checkpoint.pt", "checkpoint.previous.pt", "best.pt"
 _PREFIX = b"sha256:"
 _COMMENT_BYTES = len(_PREFIX) + 64

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from datasets_rl.catalog.scores import normalized_score
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["Episodes", "Policy", "play", "success_interval", "summarize"]
-
 Policy = Callable[[Any, NDArray[np.float64], Mapping[str, Any]], Any]
 """Observations [E, ...], returns so far [E] and infos of E episodes to actions [E, ...], in the units of the environment."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from datasets_rl.training.learner import Learner
     from datasets_rl.training.run import Run
 
-__all__ = ["evaluate_tasks", "goal_policy"]
-
 
 def goal_policy(learner: Learner, act: Callable[[Tensor, Tensor], Tensor]) -> Policy:
     """Return the policy of an episode, whose goal is ``info["goal"]`` of its reset.

@@ -20,18 +20,6 @@ from datasets_rl.training.evaluation import Policy
 from datasets_rl.transforms import DoubleToFloat
 from datasets_rl.transforms.normalizer import Normalizer
 
-__all__ = [
-    "Learner",
-    "RewardScaling",
-    "action_normalizer",
-    "cosine_decay",
-    "load_transitions",
-    "make_mlp",
-    "observation_normalizer",
-    "reward_scaling",
-    "warm_up",
-]
-
 
 class Learner(nn.Module):
     """The networks and the optimizers of an algorithm, and one update of them.

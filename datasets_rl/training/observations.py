@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.normalizer import Normalizer
 
-__all__ = ["ObservationEncoder", "stack_observations"]
-
 _MIN_SIDE = 16
 """Rows and columns that an image has at least; smaller arrays of floats are vectors."""
 _MAX_MAP = 10

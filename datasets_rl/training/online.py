@@ -12,8 +12,6 @@ from torch import Tensor
 
 from datasets_rl.training.learner import Learner
 
-__all__ = ["OnlineEpisodes"]
-
 
 class OnlineEpisodes:
     """A `Source` of whole episodes: each step extends a buffer, and updates follow it.

@@ -26,8 +26,6 @@ from datasets_rl.training.evaluation import Episodes, Policy, StoppedError, play
 from datasets_rl.training.interrupts import Interrupts
 from datasets_rl.training.learner import Learner, has_bounds
 
-__all__ = ["Run", "Source"]
-
 _CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads"}
 """Arguments that may differ when a run resumes; all others are those of its checkpoint."""
 _CHUNK_SECONDS = 0.25

@@ -12,8 +12,6 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.transforms.base import any_like
 
-__all__ = ["bounds_of", "clip_bounds", "dtype_of", "map_bounds", "spec_between"]
-
 
 def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
     """Return the lower and the upper bounds, each of the shape of the spec; `None` if the spec has no bounds."""

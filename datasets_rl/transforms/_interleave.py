@@ -12,8 +12,6 @@ import numba
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["CHANNELS", "interleave"]
-
 CHANNELS = 3
 """Bytes of a pixel in one frame."""
 _USUAL_FRAMES = 4

@@ -7,8 +7,6 @@ from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["IMAGE_AXES", "check_layout"]
-
 IMAGE_AXES = 3
 _CHANNELS = frozenset({1, 3, 4})
 """Numbers of channels of images: gray, RGB, and RGB with alpha or depth."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["chunk_sums", "discounted_sums", "fill_padding"]
-
 Floats = NDArray[Any]
 Mask = NDArray[np.bool_]
 

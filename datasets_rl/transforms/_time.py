@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from datasets_rl.ted.keys import Key
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["PADDING_MASKS", "OverSlices", "OverTime", "TimeAxis", "find_mask", "step_windows", "trajectory_positions"]
-
 PADDING_MASKS: tuple[NestedKey, ...] = ("mask", ("collector", "mask"))
 """Keys under which padded trajectories have their mask: those of `split_trajs`, of slice samplers and of collectors."""
 

@@ -17,14 +17,6 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.transforms._bounds import map_bounds
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list
 
-__all__ = [
-    "ActionDiscretizer",
-    "ActionScaling",
-    "ActionTokenizerTransform",
-    "DiscreteActionProjection",
-    "FlattenAction",
-]
-
 
 class _ActionTransform(Transform):
     """Base class: the keys of both directions are ``["action"]`` by default."""

@@ -17,8 +17,6 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMI
 from datasets_rl.transforms._time import OverSlices, TimeAxis
 from datasets_rl.transforms.base import NestedKey, any_like, expand_right, get_entry, under_next
 
-__all__ = ["GAE", "TDLambda"]
-
 
 class Advantages(OverSlices):
     """Base class of transforms that compute advantages and value targets from the rewards and values of a batch.

@@ -21,33 +21,6 @@ from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key, spelled_key
 
-__all__ = [
-    "GATHERED",
-    "Keys",
-    "NestedKey",
-    "Transform",
-    "any_like",
-    "check_callable",
-    "check_caller",
-    "entries_below",
-    "expand_right",
-    "flat_key",
-    "gathered_keys",
-    "get_entry",
-    "has_dots",
-    "is_group",
-    "key_list",
-    "pop_entry",
-    "prefixed_key",
-    "remove_entry",
-    "require_entry",
-    "resolve_key",
-    "resolve_keys",
-    "set_entry",
-    "under_next",
-    "update_specs_by_trial",
-]
-
 NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey] | NestedKey
 GATHERED = "_gathered"

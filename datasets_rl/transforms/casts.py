@@ -11,8 +11,6 @@ from typing_extensions import override
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms.base import Keys, Transform
 
-__all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
-
 
 class DTypeCastTransform(Transform):
     """Cast entries from one dtype to another.

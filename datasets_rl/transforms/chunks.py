@@ -14,8 +14,6 @@ from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import NestedKey, any_like, set_entry, under_next
 
-__all__ = ["ActionChunkTransform"]
-
 
 class ActionChunkTransform(OverTime):
     """Add the chunk of the next H actions to each step, for training policies that predict action chunks.

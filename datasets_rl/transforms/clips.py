@@ -13,8 +13,6 @@ from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import clip_bounds
 from datasets_rl.transforms.base import Keys, Transform
 
-__all__ = ["ClipTransform"]
-
 
 class ClipTransform(Transform):
     """Clip entries; `inv` clips as well.

@@ -16,8 +16,6 @@ from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import Transform, check_callable, check_caller, update_specs_by_trial
 from datasets_rl.transforms.gathered import add_gathered, own_reads
 
-__all__ = ["Compose", "apply_transforms"]
-
 
 class Compose(Transform):
     """Sequence of transforms and plain functions, applied in order.

@@ -13,8 +13,6 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, get_entry, key_list
 from datasets_rl.transforms.compose import Compose
 
-__all__ = ["BurnInTransform", "RandomCropTensorDict"]
-
 
 class RandomCropTensorDict(Transform):
     """Crop a random subsequence of each trajectory of a batch, with a uniformly drawn start.

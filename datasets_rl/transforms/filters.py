@@ -14,8 +14,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import NestedKey, Transform, get_entry
 
-__all__ = ["FiniteTensorDictCheck", "PolicyAgeFilter", "RemoveEmptySpecs"]
-
 
 class FiniteTensorDictCheck(Transform):
     """Raise an error if an entry of a batch has an element that is NaN or infinite."""

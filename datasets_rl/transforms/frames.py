@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from datasets_rl.samplers.slices import SliceSampler
     from datasets_rl.ted.keys import Key
 
-__all__ = ["CatFrames"]
-
 Padding = Literal["same", "constant", "zeros"]
 
 

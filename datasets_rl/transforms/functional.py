@@ -10,8 +10,6 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import expand_right
 
-__all__ = ["cat_frames", "rgb_to_grayscale"]
-
 _LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue of the luma transform of ITU-R 601-2, as in Pillow and torchvision."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["NotRowsError", "TransformedStorage", "add_gathered", "own_reads", "take_gathered"]
-
 _CHUNK = 1 << 16
 """Number of steps per chunk when all steps of a storage are read."""
 

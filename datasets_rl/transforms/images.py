@@ -16,8 +16,6 @@ from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms.base import Keys, Transform, any_like
 from datasets_rl.transforms.functional import rgb_to_grayscale
 
-__all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
-
 _MODES = {
     "nearest": "nearest",
     "nearest-exact": "nearest-exact",

@@ -9,8 +9,6 @@ from typing_extensions import override
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, gathered_keys, get_entry, key_list, remove_entry
 
-__all__ = ["ExcludeTransform", "RenameTransform", "SelectTransform"]
-
 _REWARDS = ("reward",)
 _ENDS = ("done", "terminated", "truncated")
 

@@ -8,8 +8,6 @@ from typing import Any
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, NestedKey, get_entry, key_list, remove_entry, resolve_keys
 
-__all__ = ["step_mdp"]
-
 _ENDS: Sequence[NestedKey] = ("done", "terminated", "truncated")
 
 

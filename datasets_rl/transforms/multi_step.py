@@ -31,8 +31,6 @@ from datasets_rl.transforms.base import (
     under_next,
 )
 
-__all__ = ["MultiStep", "MultiStepTransform", "discount_powers"]
-
 _LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64)
 """Axes and dtypes of the rewards of windows, [B, n, K], that the compiled loop supports."""
 

@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import Transform, any_like, key_list
 
-__all__ = ["ModuleTransform"]
-
 
 class ModuleTransform(Transform):
     """Apply a module, such as an encoder, to a batch.

@@ -25,8 +25,6 @@ from datasets_rl.transforms.base import (
     under_next,
 )
 
-__all__ = ["NextObservationDelta", "NextStateReconstructor"]
-
 _EXCLUDED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 

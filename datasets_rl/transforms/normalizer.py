@@ -14,8 +14,6 @@ from typing_extensions import Self
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["Normalizer"]
-
 
 class Normalizer(nn.Module):
     """An affine normalization of tensors [..., *S], and its inverse, as a module whose buffers are part of a policy.

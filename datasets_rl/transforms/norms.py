@@ -18,8 +18,6 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import map_bounds
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, flat_key, get_entry, resolve_key
 
-__all__ = ["ObservationNorm", "RewardScaling"]
-
 Number = float | Tensor | None
 
 

@@ -13,8 +13,6 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, Transform, any_like, get_entry
 from datasets_rl.transforms.running_norms import merge_moments
 
-__all__ = ["RNDTransform", "RunningMeanStd"]
-
 _MIN_VARIANCE = 1e-8
 
 

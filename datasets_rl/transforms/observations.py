@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datasets_rl.transforms.base import Keys, Transform
 
-__all__ = ["ObservationTransform"]
-
 
 class ObservationTransform(Transform):
     """Base class of transforms of observations: `in_keys` are ``["observation", "pixels"]`` by default.

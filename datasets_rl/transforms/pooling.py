@@ -10,8 +10,6 @@ from typing_extensions import override
 from datasets_rl.transforms.base import Keys, NestedKey
 from datasets_rl.transforms.frames import CatFrames
 
-__all__ = ["TimeMaxPool"]
-
 
 class TimeMaxPool(CatFrames):
     """Compute the elementwise maximum of the last T values of an entry.

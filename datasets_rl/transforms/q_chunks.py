@@ -18,8 +18,6 @@ from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry, under_next
 from datasets_rl.transforms.multi_step import discount_powers
 
-__all__ = ["QChunkTransform"]
-
 
 class QChunkTransform(OverTime):
     """Add the chunk of the next H actions with its cumulative rewards to each step, for Q-chunking (Li et al., 2025).

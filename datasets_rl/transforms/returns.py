@@ -30,16 +30,6 @@ from datasets_rl.transforms.base import (
     under_next,
 )
 
-__all__ = [
-    "DensifyReward",
-    "InTrajectory",
-    "Reward2GoTransform",
-    "RewardSum",
-    "RewardSums",
-    "StepCounter",
-    "TargetReturn",
-]
-
 _REWARD: NestedKey = (NEXT, "reward")
 
 

@@ -17,8 +17,6 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import bounds_of, clip_bounds, dtype_of, map_bounds, spec_between
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like
 
-__all__ = ["BinarizeReward", "LineariseRewards", "RewardClipping", "SignTransform", "SuccessReward"]
-
 _REWARD = (NEXT, "reward")
 """Key of the reward in TED. TorchRL's default is "reward", which its environments move under "next"."""
 

@@ -18,8 +18,6 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, resolve_key
 from datasets_rl.transforms.norms import ObservationNorm
 
-__all__ = ["RunningNorm", "Statistics", "VecNorm", "VecNormV2", "merge_moments"]
-
 _SUMS = ("sum", "ssq", "count")
 Statistics = tuple[Tensor, Tensor, Tensor]
 """The statistics of an entry, in the order of the `names` of the class."""

@@ -21,8 +21,6 @@ from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry
 from datasets_rl.transforms.returns import RewardSums
 from datasets_rl.transforms.windows import fill_values, fill_windows
 
-__all__ = ["SequenceTransform"]
-
 _Shift = tuple[Tensor, Tensor]
 """Numbers of windows, int64 [n], and the step that is moved to each step of them, int64 [n, W]."""
 

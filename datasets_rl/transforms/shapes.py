@@ -14,8 +14,6 @@ from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list, remove_entry, under_next
 
-__all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
-
 _NO_STATES = frozenset({"reward", "done", "terminated", "truncated"})
 
 

@@ -15,8 +15,6 @@ from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list
 
-__all__ = ["RandomShift"]
-
 
 class RandomShift(Transform):
     """Shift images by a random number of pixels along each axis; pixels at the border are repeated.

@@ -11,8 +11,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._time import TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import NestedKey, flat_key, get_entry, resolve_key, resolve_keys, under_next
 
-__all__ = ["split_trajectories"]
-
 _TRAJECTORY_KEYS: tuple[NestedKey, ...] = ("slice_id", ("collector", "traj_ids"), "traj_ids", "episode")
 _PADDING: NestedKey = ("collector", "mask")
 """Key under which a slice sampler marks its padding."""

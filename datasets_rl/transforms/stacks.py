@@ -12,8 +12,6 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, expand_right, get_entry, remove_entry
 
-__all__ = ["ExpandAs", "Stack"]
-
 
 class ExpandAs(Transform):
     """Append axes to an entry and expand it to the shape of another entry, such as a flag [*, 1] to [*, 1, agents].

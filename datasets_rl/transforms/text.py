@@ -15,8 +15,6 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry
 from datasets_rl.transforms.unary import UnaryTransform, items_of, map_items, set_entry
 
-__all__ = ["Hash", "Tokenizer"]
-
 
 class Hash(UnaryTransform):
     """Replace text by its hash, a tensor of fixed size.

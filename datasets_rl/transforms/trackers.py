@@ -12,8 +12,6 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.transforms.base import NestedKey, any_like, under_next
 from datasets_rl.transforms.returns import InTrajectory
 
-__all__ = ["InitTracker", "TrajCounter"]
-
 
 class InitTracker(InTrajectory):
     """Mark the first step of each trajectory, for networks with a hidden state.

@@ -14,8 +14,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, check_callable, get_entry
 
-__all__ = ["UnaryTransform"]
-
 
 class UnaryTransform(Transform):
     """Apply a function to entries, such as a transform of torchvision.

@@ -10,8 +10,6 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import Keys, Transform
 
-__all__ = ["DecodeVideoTransform"]
-
 
 class DecodeVideoTransform(Transform):
     """Replace references to frames of videos by the frames.

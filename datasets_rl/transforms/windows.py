@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from datasets_rl.samplers.windows import WindowSampler
 
-__all__ = ["WindowTransform", "fill_values", "fill_windows"]
-
 _LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 """Axes and dtypes of the windows, [B, W, K], that the compiled loop supports."""
 

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-__all__ = ["ActionTokenizerBase"]
-
 
 class ActionTokenizerBase(nn.Module, ABC):
     """Base class of action tokenizers, which map each element of an action to a token and back.

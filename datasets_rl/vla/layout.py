@@ -17,8 +17,6 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["ACTION_KEY", "IMAGE_KEY", "INSTRUCTION_KEY", "STATE_KEY", "validate_vla_tensordict"]
-
 IMAGE_KEY: NestedKey = ("observation", "image")
 """One image, or a TensorDict of images by camera."""
 STATE_KEY: NestedKey = ("observation", "state")

@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.vla.layout import ACTION_KEY, INSTRUCTION_KEY, STATE_KEY
 
-__all__ = ["lerobot_columns_to_tensordict"]
-
 _KEYS: dict[str, NestedKey] = {
     "action": ACTION_KEY,
     "observation.state": STATE_KEY,

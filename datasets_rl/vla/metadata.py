@@ -15,8 +15,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import BoundedTensorSpec, TensorSpec, Unbounded
 from datasets_rl.vla.layout import ACTION_KEY, INSTRUCTION_KEY, STATE_KEY
 
-__all__ = ["ActionSpace", "GripperMode", "RobotDatasetMetadata"]
-
 ActionSpace = Literal["joint_delta", "joint_position", "eef_delta", "eef_pose", "velocity", "mixed", "unknown"]
 """What an action means: a change or a target of the joints or of the gripper's pose, or a velocity."""
 GripperMode = Literal["continuous", "binary", "none", "unknown"]

@@ -12,8 +12,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.vla.action_tokenizer import ActionTokenizerBase
 from datasets_rl.vla.metadata import RobotDatasetMetadata
 
-__all__ = ["UniformActionTokenizer"]
-
 
 class UniformActionTokenizer(ActionTokenizerBase):
     """Action tokenizer with bins of equal width between two bounds, as in RT-2 (arXiv:2307.15818).

@@ -13,8 +13,6 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.vla.action_tokenizer import ActionTokenizerBase
 
-__all__ = ["VocabTailActionTokenizer"]
-
 _EPSILON = 1e-8  # of OpenVLA, which adds it to the range of the statistics
 
 

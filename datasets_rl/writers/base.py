@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
     from datasets_rl.storages.base import Storage
 
-__all__ = ["Writer"]
-
 
 class Writer(Stateful, ABC):
     """Base class of writers. A writer chooses the slots of a storage for new steps.

@@ -11,8 +11,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import ensemble_problems
 from datasets_rl.writers.base import Writer
 
-__all__ = ["WriterEnsemble"]
-
 
 class WriterEnsemble(Writer):
     """The writers of the buffers of an ensemble; each writes to its own buffer. The ensemble rejects writes.

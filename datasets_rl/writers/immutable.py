@@ -10,8 +10,6 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers.base import Writer
 
-__all__ = ["ImmutableDatasetWriter"]
-
 
 class ImmutableDatasetWriter(Writer):
     """Reject every write, so that a dataset stays as published.

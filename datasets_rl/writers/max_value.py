@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
     from datasets_rl.storages.base import Storage
 
-__all__ = ["TensorDictMaxValueWriter"]
-
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda values: values.sum(1),
     "min": lambda values: values.amin(1),

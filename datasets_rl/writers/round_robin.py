@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
     from datasets_rl.storages.base import Storage
 
-__all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
-
 
 class RoundRobinWriter(Writer):
     """Write to the next free slot, and then over the oldest.

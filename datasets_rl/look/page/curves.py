@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_POINTS", "envelope", "stride_of", "tidy"]
-
 MAX_POINTS = 1_000
 _MAX_READ = 200_000
 _MAX_BYTES = 32 << 20

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_ROWS", "histogram", "sample_ranges"]
-
 MAX_ROWS = 65_536
 """Number of steps above which distributions are those of a sample."""
 _STRETCHES = 256

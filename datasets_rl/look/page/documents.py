@@ -21,8 +21,6 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.look.page.distributions import histogram
 from datasets_rl.look.page.panel import ELEMENTS, Panel
 
-__all__ = ["answer", "frame_bytes"]
-
 Query = Mapping[str, str]
 _SHOWN_CHARACTERS = 40
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
-__all__ = ["conditions", "order"]
-
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
     ">=": operator.ge,

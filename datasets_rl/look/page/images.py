@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.format.schema import Column
 
-__all__ = ["as_pixels", "encode", "is_image", "media_type", "scale_of"]
-
 _CHANNELS = {1, 3, 4}
 _MAX_STACKED = 16
 """Number of frames up to which a stack, [frames, height, width], is shown side by side."""

@@ -19,8 +19,6 @@ from datasets_rl.look.page.distributions import sample_ranges
 from datasets_rl.look.page.episodes import order
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_TERMINATED, OBSERVATION, as_key, dotted_name
 
-__all__ = ["ELEMENTS", "PAGE_EPISODES", "PAGE_STEPS", "Panel"]
-
 PAGE_EPISODES = 50
 """Number of episodes on a page of the list."""
 PAGE_STEPS = 64

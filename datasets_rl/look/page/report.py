@@ -17,8 +17,6 @@ from datasets_rl.look.page.images import media_type
 from datasets_rl.look.page.panel import PAGE_STEPS, Panel
 from datasets_rl.look.page.server import asset
 
-__all__ = ["write_report"]
-
 _EACH = 3
 """Number of episodes with the greatest, middle and least returns, each."""
 _MAX_STEPS = 1_024

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["ASSETS", "PORT", "ViewServer", "asset"]
-
 HOST = "127.0.0.1"
 PORT = 8765
 _TRIES = 20
