@@ -21,9 +21,9 @@ c[t] is 0 in the last step of an episode, and V(s_{t+1}) is 0 if s_{t+1} is term
 `done` is like that of a truncated episode: the value of the next state stands for everything that follows. No value affects
 another episode, even if it is NaN or infinite. An advantage is a return minus V(s_t).
 
-The functions without a loop (`reward2go`, `vtrace_advantage_estimate`, and those whose name begins with ``vec_``) compute
-the sum by doubling, see `discounted`; they read no result back from an accelerator. The others add the steps one by one,
-as in the definition. All of them are differentiable. Their parameters:
+The sum is computed by doubling, see `discounted`, which reads no result back from an accelerator. The names that begin with
+``vec_`` are those of TorchRL's functions without a loop over time; here they are the same functions. All of them are
+differentiable. Their parameters:
 
     gamma               discount factor: a number, or a tensor with one element or the shape of the reward
     lmbda               lambda, the weight of longer returns: likewise
@@ -42,10 +42,7 @@ Raises:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -72,12 +69,8 @@ __all__ = [
     "vtrace_advantage_estimate",
 ]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Factor: TypeAlias = float | Tensor
 """A number, or a tensor with one element or the shape of the reward."""
-Sums: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
-"""A function of values a, factors c and an axis that returns x with ``x[t] = a[t] + c[t] x[t+1]``."""
 
 
 def float_rewards(reward: Tensor) -> Tensor:
@@ -220,38 +213,6 @@ def _doubled(values: Tensor, carry: Tensor, dim: int, *, masked: bool = False) -
     return sums
 
 
-def _step_by_step(values: Tensor, carry: Tensor, dim: int) -> Tensor:
-    """Return the sums of `discounted` by their definition, from the last step to the first one."""
-    sums: list[Tensor] = []
-    for value, factor in zip(reversed(values.unbind(dim)), reversed(carry.unbind(dim)), strict=True):
-        sums.append(value + (factor * sums[-1]).masked_fill(factor == 0, 0) if sums else value)
-    return torch.stack(sums[::-1], dim) if sums else values
-
-
-def _looped(estimate: Callable[Concatenate[Sums, P], R]) -> Callable[P, R]:
-    """Let an estimate compute its sums step by step."""
-    return _summed(estimate, _step_by_step, estimate.__name__)
-
-
-def _without_loop(estimate: Callable[P, R]) -> Callable[P, R]:
-    """Return a looped estimate without the loop."""
-    given: Any = estimate
-    return _summed(given.__wrapped__, discounted, f"vec_{given.__name__}")
-
-
-def _summed(estimate: Callable[Concatenate[Sums, P], R], sums: Sums, name: str) -> Callable[P, R]:
-    """Return an estimate as a function of its other arguments, under a name."""
-
-    @wraps(estimate)
-    def summed(*args: P.args, **kwargs: P.kwargs) -> R:
-        return estimate(sums, *args, **kwargs)
-
-    own = inspect.signature(estimate)
-    summed.__signature__ = own.replace(parameters=[*own.parameters.values()][1:])  # type: ignore[attr-defined]  # mypy knows no such attribute
-    summed.__name__ = summed.__qualname__ = name
-    return summed
-
-
 def td1_return_estimate(
     gamma: Factor,
     next_state_value: Tensor,
@@ -268,7 +229,7 @@ def td1_return_estimate(
 
     This is TD(lambda) with lambda 1 (Sutton and Barto, 2018, section 12.1).
     """
-    return _td_lambda(_step_by_step, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+    return _td_lambda(gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
 
 
 def vec_td1_return_estimate(
@@ -280,13 +241,11 @@ def vec_td1_return_estimate(
     rolling_gamma: bool | None = None,
     time_dim: int = -2,
 ) -> Tensor:
-    """Return `td1_return_estimate`, [*, T, F], without a loop."""
-    return _td_lambda(discounted, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+    """Return `td1_return_estimate`, [*, T, F]; TorchRL accepts `time_dim` by position here only."""
+    return _td_lambda(gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
 
 
-@_looped
 def td1_advantage_estimate(
-    sums: Sums,
     gamma: Factor,
     state_value: Tensor,
     next_state_value: Tensor,
@@ -298,15 +257,13 @@ def td1_advantage_estimate(
 ) -> Tensor:
     """Return `td1_return_estimate` minus the value of the state, [*, T, F]."""
     _check(time_dim, reward=reward, state_value=state_value)
-    return _td_lambda(sums, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim) - state_value
+    return _td_lambda(gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim) - state_value
 
 
-vec_td1_advantage_estimate = _without_loop(td1_advantage_estimate)
+vec_td1_advantage_estimate = td1_advantage_estimate
 
 
-@_looped
 def td_lambda_return_estimate(
-    sums: Sums,
     gamma: Factor,
     lmbda: Factor,
     next_state_value: Tensor,
@@ -326,15 +283,13 @@ def td_lambda_return_estimate(
 
     If `rolling_gamma` is False and a factor is a tensor, it needs memory for T times as many numbers.
     """
-    return _td_lambda(sums, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+    return _td_lambda(gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
 
 
-vec_td_lambda_return_estimate = _without_loop(td_lambda_return_estimate)
+vec_td_lambda_return_estimate = td_lambda_return_estimate
 
 
-@_looped
 def td_lambda_advantage_estimate(
-    sums: Sums,
     gamma: Factor,
     lmbda: Factor,
     state_value: Tensor,
@@ -347,16 +302,14 @@ def td_lambda_advantage_estimate(
 ) -> Tensor:
     """Return `td_lambda_return_estimate` minus the value of the state, [*, T, F]."""
     _check(time_dim, reward=reward, state_value=state_value)
-    returns = _td_lambda(sums, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+    returns = _td_lambda(gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
     return returns - state_value
 
 
-vec_td_lambda_advantage_estimate = _without_loop(td_lambda_advantage_estimate)
+vec_td_lambda_advantage_estimate = td_lambda_advantage_estimate
 
 
-@_looped
 def generalized_advantage_estimate(
-    sums: Sums,
     gamma: Factor,
     lmbda: Factor,
     state_value: Tensor,
@@ -383,11 +336,11 @@ def generalized_advantage_estimate(
     ends, terminal = _flags(done, terminated)
     gamma, lmbda = _factor(gamma, state_value), _factor(lmbda, state_value)
     errors = float_rewards(reward) + gamma * next_state_value.masked_fill(terminal, 0) - state_value
-    advantage = sums(errors, _carry(ends, gamma * lmbda, errors.dtype), time_dim)
+    advantage = discounted(errors, _carry(ends, gamma * lmbda, errors.dtype), time_dim)
     return advantage, advantage + state_value
 
 
-vec_generalized_advantage_estimate = _without_loop(generalized_advantage_estimate)
+vec_generalized_advantage_estimate = generalized_advantage_estimate
 
 
 def vtrace_advantage_estimate(
@@ -446,7 +399,6 @@ def vtrace_advantage_estimate(
 
 
 def _td_lambda(
-    sums: Sums,
     gamma: Factor,
     lmbda: Factor,
     next_state_value: Tensor,
@@ -456,7 +408,7 @@ def _td_lambda(
     rolling_gamma: bool | None,
     time_dim: int,
 ) -> Tensor:
-    """Return lambda-returns, whose sums a given function computes."""
+    """Return lambda-returns."""
     _check(time_dim, done=done, terminated=terminated, reward=reward, next_state_value=next_state_value)
     ends, terminal = _flags(done, terminated)
     following, reward = next_state_value.masked_fill(terminal, 0), float_rewards(reward)
@@ -469,7 +421,7 @@ def _td_lambda(
         reward, following, last = (_over_time(each, time_dim, -2) for each in (reward, following, last))
         dim = -1
     carry = _carry(last, gamma * lmbda, following.dtype)
-    returns = sums(reward + (gamma - carry) * following, carry, dim)
+    returns = discounted(reward + (gamma - carry) * following, carry, dim)
     return returns.diagonal(dim1=-2, dim2=-1).movedim(-1, time_dim) if per_start else returns
 
 
