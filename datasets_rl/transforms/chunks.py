@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import NestedKey, any_like, set_entry, under_next
+from datasets_rl.transforms._time import TimeAxis
+from datasets_rl.transforms.base import NestedKey, under_next
+from datasets_rl.transforms.windows import WindowTransform
 
 
-class ActionChunkTransform(OverTime):
+class ActionChunkTransform(WindowTransform):
     """Add the chunk of the next H actions to each step, for training policies that predict action chunks.
 
         action          a0 a1 a2 | b0        H = 3
@@ -39,7 +37,6 @@ class ActionChunkTransform(OverTime):
     """
 
     shown = ("chunk_size",)
-    per_step = True
 
     def __init__(
         self,
@@ -51,12 +48,14 @@ class ActionChunkTransform(OverTime):
         time_dim: int = -2,
         done_key: NestedKey | None = "done",
     ) -> None:
-        super().__init__([action_key], [chunk_key], done_key)
         problems = [f"chunk_size is {chunk_size}; expected at least 1"] if chunk_size < 1 else []
         if time_dim >= 0:
             problems.append(f"time_dim is {time_dim}; expected a negative axis, counted from the last one")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
+        windows = {action_key: (0, chunk_size - 1)}
+        masks = {action_key: pad_key}
+        super().__init__(windows, mask="is_pad", mask_keys=masks, out_keys=[chunk_key], done_key=done_key)
         self.chunk_size, self.pad_key, self.time_dim = chunk_size, pad_key, time_dim
 
     @override
@@ -68,28 +67,13 @@ class ActionChunkTransform(OverTime):
         return super().gather(storage, rows, data)
 
     @override
-    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        windows = self.take_windows(storage, self.in_keys, rows, range(self.chunk_size), data)
-        return {"chunk": windows.entries[0], "outside": windows.outside}
-
-    def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        """Return the chunks [..., T, H, A] and the padding mask [..., T, H]; T need not be in the batch size.
-
-        Raises:
-            InvalidArgumentError: If the action has no such time axis.
-        """
-        action = self.tensor(batch, self.in_keys[0])
-        axis = self._time_axis(action, batch)
-        ends = self.ends(batch, axis) if axis.shape == batch.shape else axis.ends(self._done(batch, axis))
-        window, outside = step_windows(ends, range(self.chunk_size))
-        return {"chunk": axis.select_steps(action, window), "outside": axis.unflatten(outside)}
-
-    def _time_axis(self, action: Tensor, batch: Any) -> TimeAxis:
+    def time_axis(self, batch: Any) -> TimeAxis:
         """Return the time axis of the action, which may be after the axes of the batch.
 
         Raises:
             InvalidArgumentError: If the action has no such axis.
         """
+        action = self.tensor(batch, self.in_keys[0])
         if action.ndim == batch.ndim and batch.ndim:  # actions that are single numbers
             return TimeAxis.of_batch(batch)
         index = action.ndim + self.time_dim
@@ -99,12 +83,10 @@ class ActionChunkTransform(OverTime):
             )
         return TimeAxis(tuple(action.shape[: index + 1]), index)
 
-    def _done(self, batch: Any, axis: TimeAxis) -> Tensor | None:
-        """Return the flag of the last step of each trajectory, [*axis.shape, ...]; `None` if the batch has no flag.
-
-        Raises:
-            InvalidArgumentError: If the flag has another shape.
-        """
+    @override
+    def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
+        if axis.shape == batch.shape:
+            return super().ends(batch, axis)
         done = None if self.done_key is None else batch.get(under_next(self.done_key), None)
         if done is not None and tuple(done.shape[: len(axis.shape)]) != axis.shape:
             raise InvalidArgumentError(
@@ -112,18 +94,4 @@ class ActionChunkTransform(OverTime):
                 f" next has shape {list(done.shape)}; expected the same axes",
                 hint="pass the time axis of the action as time_dim=...; -2 for actions [..., T, A]",
             )
-        return done
-
-    @override
-    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        set_entry(batch, self.out_keys[0], values["chunk"])
-        set_entry(batch, self.pad_key, values["outside"])
-        return batch
-
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Add the specs of the chunks of single steps, [H, A], and of the padding mask, [H]."""
-        action, axis_index = spec[self.in_keys[0]], spec.ndim
-        bounds = bounds_of(action) or (action.zero(), action.zero())
-        low, high = (torch.stack([bound] * self.chunk_size, axis_index) for bound in bounds)
-        spec.set(self.out_keys[0], any_like(low) if bounds_of(action) is None else spec_between(low, high))
-        spec.set(self.pad_key, any_like(torch.zeros(*spec.shape, self.chunk_size, dtype=torch.bool)))
+        return axis.ends(done)

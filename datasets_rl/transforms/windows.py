@@ -334,9 +334,13 @@ class WindowTransform(OverTime):
                     values.update(entry.part(value, outside, entry.offsets))
         return values
 
+    def time_axis(self, batch: Any) -> TimeAxis:
+        """Return the time axis of the entries of a batch of trajectories."""
+        return TimeAxis.of_batch(batch)
+
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of_batch(batch)
+        axis = self.time_axis(batch)
         ends, values = self.ends(batch, axis), {}
         for entry in self._entries(batch):
             window, outside = step_windows(ends, entry.offsets)
