@@ -7,6 +7,8 @@ meta/info.json  stats.json  tasks.parquet  episodes/chunk-000/file-000.parquet
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
 from datasets_rl.format.schema import Field
+from datasets_rl.format.statistics import Moments
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
@@ -86,8 +89,7 @@ class _Writer:
         self._fields = feature_fields(content)
         self._fps = _frame_rate(content) or 1
         self._tasks: dict[str, int] = {}
-        self._stats = {name: _Stats() for name, field in self._fields.items() if not is_image(field)}
-        self._image_stats = {name: _Stats() for name, field in self._fields.items() if is_image(field)}
+        self._stats = {name: _Stats(field) for name, field in self._fields.items()}
         self._every = max(1, content.steps // _IMAGE_SAMPLES)
         self._rows = self._episodes = self._file = self._file_bytes = 0
         self._data: Any = None
@@ -124,10 +126,8 @@ class _Writer:
         self._data.close()
         self._records.close()
         self._write_tasks()
-        stats = {**self._stats, **self._image_stats}
-        (self._target / "meta" / "stats.json").write_text(
-            json.dumps({name: one.to_json() for name, one in stats.items()}, indent=4), encoding="utf-8"
-        )
+        stats = {name: one.to_json() for name, one in self._stats.items()}
+        (self._target / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), encoding="utf-8")
         info = {
             "codebase_version": _VERSION,
             "robot_type": None,
@@ -182,10 +182,10 @@ class _Writer:
         if is_image(field):
             at = np.arange(-self._rows % self._every, batch.count, self._every)
             if len(at):
-                self._image_stats[name].add_images(pixels(values[at]))
+                self._stats[name].update(pixels(values[at]))
             return pa.array([{"bytes": image, "path": None} for image in encode_images(values)], _arrow_type(field))
         array = pixels(values)
-        self._stats[name].add(array.reshape(batch.count, -1))
+        self._stats[name].update(array)
         return arrow_array(array, _arrow_type(field))
 
     def _task_numbers(self, batch: EpisodeBatch) -> NDArray[np.int64]:
@@ -261,41 +261,26 @@ class _Writer:
         parquet.write_table(table, self._target / "meta" / "tasks.parquet")
 
 
-class _Stats:
-    """Minimum, maximum, mean and standard deviation of the rows of batches, by Chan's parallel update."""
+class _Stats(Moments):
+    """Moments of each element of a field, however many it has; of images, those of each channel."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._samples = 0
-        self._min = self._max = self._mean = self._squares = np.zeros(0)
-        self._axes: tuple[int, ...] = (-1,)
+    MAX_ELEMENTS = sys.maxsize
 
-    def add(self, values: NDArray[Any]) -> None:
-        """Add rows, [n, k]."""
-        count = len(values)
-        mean = values.mean(0, dtype=np.float64)
-        squares = values.var(0, dtype=np.float64) * count
-        low, high = values.min(0), values.max(0)
-        if self._count:
-            total, delta = self._count + count, mean - self._mean
-            squares = self._squares + squares + delta**2 * self._count * count / total
-            mean = self._mean + delta * count / total
-            low, high = np.minimum(low, self._min), np.maximum(high, self._max)
-        self._min, self._max, self._mean, self._squares = low, high, mean, squares
-        self._count += count
-        self._samples += count
+    def __init__(self, field: Field) -> None:
+        self._of_images, self._samples = is_image(field), 0
+        super().__init__(field.shape[-1:] if self._of_images else (math.prod(field.shape),))
 
-    def add_images(self, images: NDArray[np.uint8]) -> None:
-        """Add images, [n, rows, columns, channels], by the values of each channel between 0 and 1."""
-        samples = self._samples + len(images)
-        self.add(images.reshape(-1, images.shape[-1]) / 255)
-        self._samples, self._axes = samples, (-1, 1, 1)
+    @override
+    def update(self, block: NDArray[Any]) -> None:
+        self._samples += len(block)
+        super().update(block / 255 if self._of_images else block)
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as in stats.json; those of images are [channels, 1, 1]."""
-        std = np.sqrt(self._squares / max(self._count, 1))
-        values = {"min": self._min, "max": self._max, "mean": self._mean, "std": std}
-        return {name: one.reshape(self._axes).tolist() for name, one in values.items()} | {"count": [self._samples]}
+        """Return the statistics as in stats.json; those of images, whose values are between 0 and 1, are [channels, 1, 1]."""
+        axes = (-1, 1, 1) if self._of_images else (-1,)
+        numbers = {name: np.reshape(value, axes).tolist() for name, value in super().to_json().items()}
+        return {name: numbers[name] for name in ("min", "max", "mean", "std")} | {"count": [self._samples]}
 
 
 def feature_fields(content: Content) -> dict[str, Field]:
