@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.windows import Windows, steps_of
 from datasets_rl.transforms.base import (
     GATHERED,
@@ -26,6 +27,7 @@ from datasets_rl.transforms.base import (
     pop_entry,
     set_entry,
     under_next,
+    update_specs_by_trial,
 )
 
 if TYPE_CHECKING:
@@ -190,6 +192,10 @@ class OverTime(Transform):
             return ends
         real = axis.flatten(mask).to(ends.device)
         return ends | (real != real.roll(-1))
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        update_specs_by_trial(self.on_own, spec, in_time=True)
 
     def padding_mask(self, batch: Any) -> Tensor | None:
         """Return which steps of a batch are not padding, bool [*batch]; `None` if the batch has no mask."""

@@ -12,10 +12,10 @@ from torch.nn import functional
 from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs import CompositeSpec, TensorSpec
+from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.transforms._bounds import map_bounds
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list
 
 
 class _ActionTransform(Transform):
@@ -438,11 +438,6 @@ class ActionTokenizerTransform(Transform):
     @override
     def invert_batch(self, batch: Any) -> Any:
         return batch if batch.get(self.out_keys_inv[0], None) is None else super().invert_batch(batch)
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        entry = get_entry(spec.zero(), self.in_keys[0])
-        spec.set(self.out_keys[0], any_like(self.transform_value(entry)))
 
 
 def _one_hot_index(value: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.returns import Factor, float_rewards, vec_generalized_advantage_estimate, vec_td_lambda_return_estimate
-from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.transforms._time import OverSlices, TimeAxis
-from datasets_rl.transforms.base import NestedKey, any_like, expand_right, get_entry, under_next
+from datasets_rl.transforms.base import NestedKey, expand_right, get_entry, under_next
 
 
 class Advantages(OverSlices):
@@ -141,12 +140,6 @@ class Advantages(OverSlices):
             return came if isinstance(came, Tensor) else get_entry(came, self.value_key)
 
         return values(batch), values(get_entry(batch, NEXT))
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Set the specs of the results, which are unbounded and have the shape of the rewards."""
-        for key in (self.advantage_key, self.value_target_key):
-            spec.set(key, any_like(float_rewards(spec[NEXT_REWARD].zero())))
 
 
 class GAE(Advantages):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from tensordict import TensorDict, is_non_tensor, is_tensor_collection
+from tensordict import TensorDict, is_leaf_nontensor, is_non_tensor, is_tensor_collection
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
@@ -306,8 +306,13 @@ class Transform(nn.Module):
         return spec
 
     def update_specs(self, spec: CompositeSpec) -> None:
-        """Transform a spec in place, as `transform_batch` transforms a batch of that spec."""
-        if self._calls:
+        """Transform a spec in place, as `transform_batch` transforms a batch of that spec.
+
+        A transform of single entries implements `transformed_spec`; of one of whole batches, the results for zeros show
+        which entries change, and their shapes and dtypes.
+        """
+        per_entry = self._overrides("transformed_spec") or not self._overrides("transform_batch")
+        if self._calls or not per_entry:
             update_specs_by_trial(self.on_own, spec)
             return
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
@@ -602,16 +607,26 @@ def any_like(value: Any) -> TensorSpec:
     return spec
 
 
-def update_specs_by_trial(function: Any, spec: CompositeSpec) -> None:
-    """Transform a spec in place by a function of batches: apply it to zeros, and infer the specs of changed entries."""
-    before = spec.zero()
-    after = function(before.copy())
-    for key in list(spec.keys()):
-        if after.get(key, None) is None:
-            del spec[key]
+def update_specs_by_trial(function: Any, spec: CompositeSpec, *, in_time: bool = False) -> None:
+    """Transform a spec in place by a function of batches: apply it to zeros, and infer the specs of changed entries.
+
+    Args:
+        function: The function.
+        spec: The spec.
+        in_time: Whether the function needs a time axis, along which the zeros are then one step.
+    """
+    zeros = spec.zero().unsqueeze(-1) if in_time else spec.zero()
+    before = _leaves(zeros)
+    after = _leaves(function(zeros.copy()))
+    for key in before.keys() - after.keys():
+        remove_entry(spec, key)
     for key, value in after.items():
-        if value is not before.get(key, None):
-            spec.set(key, any_like(value))
+        if value is not before.get(key):
+            spec.set(key, any_like(value.squeeze(spec.ndim) if in_time else value))
+
+
+def _leaves(batch: Any) -> dict[NestedKey, Any]:
+    return dict(batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
 
 
 def check_callable(transform: Any) -> Any:

@@ -25,10 +25,6 @@ class FiniteTensorDictCheck(Transform):
                 raise InvalidArgumentError(f"{key} has elements that are not finite; expected finite numbers")
         return batch
 
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        del spec
-
 
 class PolicyAgeFilter(Transform):
     """Remove steps whose behavior policy is too old, from sampled batches and from written data.

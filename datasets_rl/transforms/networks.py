@@ -10,8 +10,7 @@ import torch
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms.base import Transform, any_like, key_list
+from datasets_rl.transforms.base import Transform, key_list
 
 
 class ModuleTransform(Transform):
@@ -66,13 +65,6 @@ class ModuleTransform(Transform):
     @override
     def _inv_call(self, tensordict: Any) -> Any:
         return self._apply_module(tensordict) if self.inverse else tensordict
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        if not self.inverse:
-            result = self._apply_module(spec.zero())
-            for key in self.out_keys:
-                spec.set(key, any_like(result.get(key)))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"module": type(self.module).__name__, **({"inverse": True} if self.inverse else {})}

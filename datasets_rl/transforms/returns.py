@@ -100,11 +100,6 @@ class RewardSums(OverTime):
             batch.set(key, values[str(number)])
         return batch
 
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Set the specs of the results; sums of rewards are unbounded."""
-        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            spec.set(out_key, any_like(float_rewards(spec[in_key].zero())))
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
 
@@ -191,6 +186,11 @@ class Reward2GoTransform(RewardSums):
             )
         return batch
 
+    def update_specs(self, spec: CompositeSpec) -> None:
+        """Set the specs of the sums, which are unbounded; a batch of zeros would lack them, as they are written."""
+        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            spec.set(out_key, any_like(float_rewards(spec[in_key].zero())))
+
 
 class RewardSum(RewardSums):
     """Compute the cumulative reward: the sum of the rewards of an episode up to and including each step.
@@ -263,12 +263,6 @@ class TargetReturn(RewardSums):
             batch.set(out_key, before)
             batch.set(under_next(out_key), after)
         return batch
-
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Set the specs of the target returns, which are unbounded."""
-        super().update_specs(spec)
-        for out_key in self.out_keys:
-            spec.set(under_next(out_key), spec[out_key])
 
 
 class InTrajectory(OverTime):
@@ -411,10 +405,6 @@ class DensifyReward(OverSlices):
                     hint="sample slices with SliceSampler, or use Reward2GoTransform, which reads the later steps itself",
                 )
         return batch.set(self.out_keys[0], reward2go(reward, done, self.discount))
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        spec.set(self.out_keys[0], any_like(float_rewards(spec[self.in_keys[0]].zero())))
 
 
 def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:

@@ -12,12 +12,11 @@ from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import discounted, float_rewards
-from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
-from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry
+from datasets_rl.transforms.base import NestedKey, flat_key, set_entry
 from datasets_rl.transforms.returns import RewardSums
 from datasets_rl.transforms.windows import fill_values, fill_windows
 
@@ -280,27 +279,6 @@ class SequenceTransform(RewardSums):
         set_entry(batch, "timesteps", values["timesteps"])
         set_entry(batch, MASK, ~values["outside"])
         return batch
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        axis, zero = spec.ndim, spec.zero()
-
-        def windows(key: NestedKey, length: int) -> Tensor:
-            return torch.stack([get_entry(zero, key)] * length, axis)
-
-        to_go = float_rewards(windows(NEXT_REWARD, self._reach + 1))
-        observation = windows(self.observation_key, self.length)
-        if self.normalizes:
-            observation = (observation - self.mean) / self.std
-        spec.set(self.action_key, any_like(windows(self.action_key, self.length)))
-        spec.set(self.observation_key, any_like(observation))
-        spec.set(self.out_keys[0], any_like(to_go))
-        steps = torch.zeros(*spec.shape, self.length, dtype=torch.int64)
-        if self.pad_done is not None:
-            spec.set("rewards", any_like(float_rewards(windows(NEXT_REWARD, self.length))))
-            spec.set("dones", any_like(steps))
-        spec.set("timesteps", any_like(steps))
-        spec.set(MASK, any_like(steps.bool()))
 
 
 def _shifted(values: Tensor, shift: _Shift | None, length: int) -> Tensor:

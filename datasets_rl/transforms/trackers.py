@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
-from datasets_rl.transforms.base import NestedKey, any_like, under_next
+from datasets_rl.transforms.base import NestedKey, under_next
 from datasets_rl.transforms.returns import InTrajectory
 
 
@@ -36,11 +36,6 @@ class InitTracker(InTrajectory):
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         first = values["count"] == 0
         return batch.set(self.init_key, first).set(under_next(self.init_key), torch.zeros_like(first))
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        for key in (self.init_key, under_next(self.init_key)):
-            spec.set(key, any_like(torch.zeros(*spec.shape, 1, dtype=torch.bool)))
 
 
 class TrajCounter(InTrajectory):

@@ -11,8 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, check_callable, get_entry
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, check_callable, get_entry
 
 
 class UnaryTransform(Transform):
@@ -81,12 +80,6 @@ class UnaryTransform(Transform):
     @override
     def invert_value(self, value: Any) -> Any:
         return map_items(self.inv_fn or super().invert_value, value)
-
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Set unbounded specs of the results; their shapes and dtypes are those that the function returns for zeros."""
-        batch = self.transform_batch(spec.zero())
-        for key in self.out_keys:
-            spec.set(key, any_like(batch.get(key)))
 
 
 def items_of(value: Any) -> Any:
