@@ -40,7 +40,6 @@ class BoundedTensorSpec(LeafSpec):
         low: Lower bound, one number or a tensor that broadcasts to `shape`.
         high: Upper bound, one number or a tensor that broadcasts to `shape`.
         shape: Shape of every tensor of the set; by default the broadcast shape of the bounds, unless that is [].
-        device: Device of the tensors that the spec creates; torch's default device by default.
         dtype: Dtype of every tensor of the set; torch's default dtype by default.
         minimum: Alias of `low`.
         maximum: Alias of `high`.

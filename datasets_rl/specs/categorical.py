@@ -347,8 +347,6 @@ class DiscreteTensorSpec(FiniteSpec):
     Args:
         n: Number of categories; -1 if it is not known yet, see `set_provisional_n`.
         shape: Shape of every tensor of the set; [] by default.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set.
         mask: Which categories are allowed, bool, expandable to [*shape, n]; `None` allows all.
 
     Raises:
@@ -454,8 +452,6 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
     Args:
         n: Size of the last axis; optional if `shape` is given.
         shape: Shape of every tensor of the set; [n] by default.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set.
 
     Raises:
         InvalidArgumentError: If n and shape contradict each other, or both are missing.
@@ -496,8 +492,6 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     Args:
         nvec: Number of categories of each element, each at least 1; it may have several axes.
         shape: Shape of every tensor of the set, to which `nvec` is expanded; the shape of `nvec` by default.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set.
         mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements
             of the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
         remove_singleton: Whether `rand` removes the last axis if the shape is [1], as in TorchRL: with `nvec` 5 or [5],
@@ -673,8 +667,6 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     Args:
         n: Number of categories, at least 1.
         shape: Shape of every tensor of the set, [..., n]; [n] by default.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set.
         use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their
             first appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
         mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
@@ -874,8 +866,6 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     Args:
         nvec: Number of categories of each variable, each at least 1.
         shape: Shape of every tensor of the set, [..., sum(nvec)]; [sum(nvec)] by default.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set.
         use_register: Whether `encode` accepts arbitrary integers, see `OneHotDiscreteTensorSpec`; each variable has a
             separate register.
         mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.

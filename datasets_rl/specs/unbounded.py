@@ -25,7 +25,6 @@ class Unbounded(LeafSpec):
 
     Args:
         shape: Shape of every tensor of the set.
-        device: Device of the tensors that the spec creates; torch's default device by default.
         dtype: Dtype of every tensor of the set; torch's default dtype by default.
         domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. Specs
             that differ only in the domain are equal, and a spec of another dtype has the domain of that dtype.

@@ -171,7 +171,6 @@ class FlattenAction(_ActionTransform):
         in_keys_inv: Keys of the actions that `inv` writes; ``["action"]`` by default.
         out_keys_inv: Keys of the actions that `inv` reads; `in_keys_inv` by default.
         in_keys: Keys of the actions to flatten; `in_keys_inv` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         allow_positive_dim: Whether the axes may be counted from the first axis, including the batch size.
         action_shape: Sizes of the merged axes, which `inv` needs.
 

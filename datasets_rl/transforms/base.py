@@ -58,6 +58,8 @@ class Transform(nn.Module):
             def _apply_transform(self, obs):
                 return 2 * obs
 
+    The arguments are those of all transforms that have them; others, and other defaults, are described by their class.
+
     Args:
         in_keys: Keys of the entries to read; one key or a sequence.
         out_keys: Keys of the results; `in_keys` by default.

@@ -22,9 +22,7 @@ class DTypeCastTransform(Transform):
         dtype_in: Dtype of the entries to cast; not checked for entries that `in_keys` names.
         dtype_out: Dtype of the results.
         in_keys: Keys of the entries to cast; every entry of dtype `dtype_in` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, cast to `dtype_in`.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("dtype_in", "dtype_out")
@@ -80,9 +78,7 @@ class DoubleToFloat(DTypeCastTransform):
 
     Args:
         in_keys: Keys of the entries to cast; every entry of dtype float64 by default.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, as float64.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     shown = ()
@@ -106,9 +102,7 @@ class DeviceCastTransform(Transform):
         device: Device of the result.
         orig_device: Device to which `inv` moves data that is written to the buffer; the data is not moved by default.
         in_keys: Keys of the entries to move; the whole batch by default.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes; all entries by default.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     def __init__(

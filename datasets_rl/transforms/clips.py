@@ -19,9 +19,6 @@ class ClipTransform(Transform):
 
     Args:
         in_keys: Keys of the entries to clip.
-        out_keys: Keys of the results; `in_keys` by default.
-        in_keys_inv: Keys of the entries that `inv` writes.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
         low: Minimum, a number; `None` for no minimum.
         high: Maximum, a number; `None` for no maximum.
 

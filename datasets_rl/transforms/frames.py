@@ -80,7 +80,6 @@ class CatFrames(OverTime):
         padding_value: Value of the padding "constant".
         as_inverse: Whether to stack frames when data is written to the buffer, instead of when it is sampled. The data
             must be in order along the time axis.
-        done_key: Key under "next" of the flag that ends an episode; "done" by default.
         future: Whether to stack the current frame and the next N - 1 frames instead.
         mask_key: Key of the padding mask, bool [*batch, N]; no mask by default.
         check_layout: Whether to refuse images for which `dim` is not the axis of the channels: -3 for images whose

@@ -34,7 +34,6 @@ class _ImageTransform(Transform):
 
     Args:
         in_keys: Keys of the images.
-        out_keys: Keys of the results; `in_keys` by default.
         check_layout: Whether to refuse images whose shape is that of the other layout, such as [84, 84, 3].
     """
 
@@ -62,7 +61,6 @@ class ToTensorImage(_ImageTransform):
         unsqueeze: Whether to insert a leading axis in an image without leading axes.
         dtype: Dtype of the result; torch's default dtype by default.
         in_keys: Keys of the images; ``["pixels"]`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         shape_tolerant: Whether to keep the axes of images whose channels (C of 1 or 3) are already first.
         check_layout: Whether to refuse images whose shape is that of images with their channels first.
 
@@ -116,7 +114,6 @@ class Resize(_ImageTransform):
         h: New size of the axis W; `w` by default.
         interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic"; the last two with antialiasing.
         in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
 
     Raises:
         InvalidArgumentError: If a size is not a positive integer, or the interpolation is unknown.
@@ -185,7 +182,6 @@ class Crop(_ImageTransform):
         top: First pixel of the rectangle along H.
         left: First pixel of the rectangle along W.
         in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:
@@ -222,7 +218,6 @@ class CenterCrop(_ImageTransform):
         w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
         h: Size along the axis W; `w` by default.
         in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:

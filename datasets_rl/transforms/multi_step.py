@@ -77,7 +77,6 @@ class MultiStepTransform(OverTime):
         n_steps: Maximum number of steps of a window, n, at least 1; may be changed at any time.
         gamma: Discount factor.
         reward_keys: Keys of the rewards, under "next"; ``["reward"]`` by default.
-        done_key: Key under "next" of the flag that ends an episode; "done" by default.
         done_keys: Keys under "next" of flags that keep the values of the first step of the window, as in TorchRL; none
             by default.
         mask_key: Key of the mask that is False for padding, in batches of padded trajectories; by default ``"mask"`` or

@@ -84,9 +84,7 @@ class ObservationNorm(_Affine):
         scale: Scale: a number, or a tensor that broadcasts with the entry of one step.
         in_keys: Keys of the entries to normalize; ``"observation"`` and ``("next", "observation")`` by default. TorchRL
             has no default, although its documentation assumes one.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, denormalized.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
         eps: Threshold for `init_stats`: elements whose standard deviation is at most `eps` are shifted, but not scaled.
     """
@@ -146,7 +144,6 @@ class RewardScaling(_Affine):
         loc: Location, a number or a tensor.
         scale: Scale, a number or a tensor.
         in_keys: Keys of the rewards; ``("next", "reward")`` by default, their key in TED.
-        out_keys: Keys of the results; `in_keys` by default.
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
     """
 

@@ -48,7 +48,6 @@ class QChunkTransform(OverTime):
             (`sample_sequence`) does, which masks them by `valid`.
         action_key: Key of the actions.
         chunk_key: Key of the results.
-        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
 
     Raises:
         InvalidArgumentError: If `chunk_size` is below 1 or `at_end` is unknown.

@@ -28,7 +28,6 @@ class RewardClipping(Transform):
         clamp_min: Minimum reward; `None` for no minimum.
         clamp_max: Maximum reward; `None` for no maximum.
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
 
     Raises:
         InvalidArgumentError: If neither limit is given.
@@ -63,7 +62,6 @@ class BinarizeReward(Transform):
 
     Args:
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
     """
 
     per_step = True
@@ -81,14 +79,7 @@ class BinarizeReward(Transform):
 
 
 class SignTransform(Transform):
-    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same.
-
-    Args:
-        in_keys: Keys of the entries to read.
-        out_keys: Keys of the results; `in_keys` by default.
-        in_keys_inv: Keys of the entries that `inv` writes.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
-    """
+    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same."""
 
     per_step = True
 

@@ -41,7 +41,6 @@ class RunningNorm(Transform):
 
     Args:
         in_keys: Keys of the entries, each with separate statistics.
-        out_keys: Keys of the results; `in_keys` by default.
         decay: Factor by which the weight of earlier data decreases, in (0, 1].
         eps: Minimum standard deviation to divide by.
         lock: Lock that is held while the statistics are updated.
@@ -215,7 +214,6 @@ class VecNorm(RunningNorm):
     Args:
         in_keys: Keys of the entries to normalize, each with separate statistics; ``"observation"`` and ``("next",
             "reward")`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         shared_td: TensorDict in shared memory with the statistics, which several processes update: for each key its
             decaying sum, `<key>_sum`, sum of squares, `<key>_ssq`, and number of steps, `<key>_count`.
         lock: Lock that is held while the statistics are updated.
@@ -334,7 +332,6 @@ class VecNormV2(RunningNorm):
 
     Args:
         in_keys: Keys of the entries to normalize, each with separate statistics.
-        out_keys: Keys of the results; `in_keys` by default.
         lock: Lock that is held while the statistics are updated.
         stateful: Whether the transform holds the statistics; if not, they are read from and written to the batch, as
             ``"_vecnorm_loc"``, ``"_vecnorm_var"`` and ``"_vecnorm_count"``, with the entries `in_keys`.

@@ -57,7 +57,6 @@ class SequenceTransform(RewardSums):
             which is 0 at the end of the trajectory.
         observation_key: Key of the observations.
         action_key: Key of the actions.
-        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
 
     Raises:
         InvalidArgumentError: If `length` is below 1 or `pad_side` is unknown.

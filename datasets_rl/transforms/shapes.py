@@ -37,10 +37,7 @@ class UnsqueezeTransform(_AxesTransform):
     Args:
         dim: Index of the axis in the result, negative: counted from the last axis.
         allow_positive_dim: Whether `dim` may be counted from the first axis, including the batch size.
-        in_keys: Keys of the entries to read.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, with the axis removed.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
 
     Raises:
         InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set.
@@ -93,9 +90,7 @@ class PermuteTransform(_AxesTransform):
         dims: The last n axes in their new order, each of -n to -1 once. ``(-1, -3, -2)`` moves the channels of images
             [..., H, W, C] first.
         in_keys: Keys of the entries to permute.
-        out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, with the inverse permutation.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
 
     Raises:
         InvalidArgumentError: If `dims` is not a permutation of -n to -1.
@@ -135,7 +130,6 @@ class FlattenObservation(_AxesTransform):
         first_dim: First axis to merge, negative: counted from the last axis.
         last_dim: Last axis to merge, negative: counted from the last axis.
         in_keys: Keys of the entries to flatten; ``["pixels"]`` by default.
-        out_keys: Keys of the results; `in_keys` by default.
         allow_positive_dim: Whether the axes may be counted from the first axis, including the batch size.
 
     Raises:

@@ -27,7 +27,6 @@ class RandomShift(Transform):
     Args:
         pad: Largest shift to each side; each shift is uniform over the 2 * pad + 1 possible ones.
         in_keys: Keys of the images; ``["pixels"]`` by default, or the keys of `same_for`.
-        out_keys: Keys of the results; `in_keys` by default.
         same_for: Keys that get one common shift per row, such as the observation and the next observation; the images
             of each other key are shifted independently.
         p: Probability with which a batch is shifted; all of its images are, or none.

@@ -24,10 +24,6 @@ class UnaryTransform(Transform):
     the results are stacked.
 
     Args:
-        in_keys: Keys of the entries to read.
-        out_keys: Keys of the results; `in_keys` by default.
-        in_keys_inv: Keys of the entries that `inv` writes.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
         fn: Function to apply when a batch is sampled.
         inv_fn: Function to apply when data is written to the buffer.
         use_raw_nontensor: Whether the functions receive the non-tensor entry of the TensorDict itself instead of its

@@ -72,7 +72,6 @@ class WindowTransform(OverTime):
             and "is_pad" ``x_is_pad``, True for padding; `None` for no masks.
         mask_keys: Keys of the masks by key of the entry, instead of ``x_valid`` or ``x_is_pad``.
         out_keys: Keys of the windows, in the order of `windows`; the same keys by default.
-        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
 
     Raises:
         InvalidArgumentError: If an argument is invalid; the message lists all problems.
