@@ -78,7 +78,7 @@ class WindowTransform(OverTime):
     """
 
     per_step: ClassVar[bool] = True
-    shown = ("offsets", "pad")
+    shown: ClassVar[tuple[str, ...]] = ("offsets", "pad")
 
     def __init__(
         self,
