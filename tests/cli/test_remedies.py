@@ -35,15 +35,23 @@ SHELL = re.compile(rf"(?<![\w-])({'|'.join(sorted(TYPED))}|-vv)\b|\brlds ({'|'.j
 
 
 @cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(LIBRARY.rglob("*.py"))}
+def nodes_by_file() -> dict[Path, list[ast.AST]]:
+    """Return the nodes of the kinds that tests ask for."""
+    kinds = (ast.Constant, ast.Call, ast.Attribute)
+    return {
+        path: [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, kinds)]
+        for path in sorted(LIBRARY.rglob("*.py"))
+    }
 
 
-def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, kind):
-                yield f"{path.relative_to(LIBRARY.parent)}:{node.lineno}", node
+@cache
+def nodes(kind: type[ast.AST]) -> list[tuple[str, ast.AST]]:
+    return [
+        (f"{path.relative_to(LIBRARY.parent)}:{node.lineno}", node)
+        for path, found in nodes_by_file().items()
+        for node in found
+        if isinstance(node, kind)
+    ]
 
 
 def made(name: str) -> Iterator[tuple[str, ast.Call]]:
