@@ -24,8 +24,9 @@ def _is_full(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
+    folder = str(Path(__file__).parent / "test_")
+    for item in items:  # of all tests, not only of this folder
+        if str(item.path).startswith(folder):
             item.add_marker(pytest.mark.bench)
             if _is_full(config):
                 item.add_marker(pytest.mark.timeout(900))

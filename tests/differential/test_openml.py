@@ -7,7 +7,6 @@ from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import sklearn.datasets
 import torch
 from raw.openml import SEVEN, put
 
@@ -35,6 +34,8 @@ def test_samples_and_classes_are_torchrls_to_the_last_bit(theirs, name, tmp_path
         return body
 
     monkeypatch.setattr("sklearn.datasets._openml.urlopen", opened)
+    import sklearn.datasets
+
     # With pandas 3, scikit-learn's other parser does not accept categories whose names are numbers.
     plain = partial(sklearn.datasets.fetch_openml, cache=False, as_frame=True, parser="liac-arff")
     monkeypatch.setattr("sklearn.datasets.fetch_openml", plain)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 
-import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,6 +34,8 @@ def info(folder):
 
 def hub_features(info):
     """Return the features as `lerobot.datasets.utils.get_hf_features_from_features` does."""
+    import datasets
+
     features = {}
     for name, feature in info["features"].items():
         if feature["dtype"] == "image":
@@ -47,6 +48,8 @@ def hub_features(info):
 
 
 def test_the_library_datasets_loads_every_value(robot, folder, info, tmp_path):
+    import datasets
+
     paths = [str(path) for path in sorted((folder / "data").glob("*/*.parquet"))]
     data = datasets.Dataset.from_parquet(paths, features=hub_features(info), cache_dir=str(tmp_path))
     values = {name: np.array(data[name][:]) for name in data.column_names}

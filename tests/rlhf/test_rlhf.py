@@ -14,8 +14,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 from tensordict import TensorDict
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from datasets_rl import errors
 from datasets_rl.rlhf import (
@@ -61,6 +59,10 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder with a tokenizer, pairs, and prompts, which all tests of this module only read."""
+    # Not at the head of the file: every worker would import the libraries to collect the tests.
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("rlhf")
     byte_pairs = Tokenizer(models.BPE())
     byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -79,6 +81,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
+    from transformers import PreTrainedTokenizerFast
+
     loaded = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
     loaded.pad_token = loaded.eos_token
     return loaded
@@ -87,6 +91,8 @@ def tokenizer(folder):
 @pytest.fixture
 def settings(folder, tmp_path):
     """Return the arguments that name the tokenizer and the folder of stored tokens."""
+    from transformers import PreTrainedTokenizerFast
+
     return {
         "root_dir": tmp_path / "tokens",
         "tokenizer_class": PreTrainedTokenizerFast,
@@ -483,6 +489,8 @@ EOS = 0
 @pytest.fixture(scope="module")
 def language_models():
     """Return two language models with two layers and random weights; the first one often ends its texts."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     first, second = (GPT2LMHeadModel(GPT2Config(**SMALL, eos_token_id=EOS, bos_token_id=EOS)).eval() for _ in range(2))
     for parameter in first.parameters():
@@ -545,7 +553,7 @@ def test_a_rollout_keeps_its_length_if_every_text_ends_early(language_models):
     model, reference = language_models
     forced = torch.nn.Module()
     forced.config, forced.generate = model.config, model.generate
-    ends = GPT2LMHeadModel(model.config).eval()
+    ends = type(model)(model.config).eval()
     ends.lm_head = torch.nn.Linear(16, 40)
     torch.nn.init.zeros_(ends.lm_head.weight)
     ends.lm_head.bias.data = torch.full((40,), -50.0).index_fill(0, torch.tensor(EOS), 0.0)

@@ -18,8 +18,6 @@ import pytest
 import torch
 from oracles import comparison
 from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
-from sklearn.datasets import fetch_openml
-from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
 from datasets_rl import OpenMLExperienceReplay, Selection, downloading, load
 from datasets_rl.errors import ConversionError, FetchError, OfflineError, UnknownIdError
@@ -76,6 +74,9 @@ def asked(answers, monkeypatch):
 
 def reference(name):
     """Return `X` and `y` as documented for TorchRL's class, computed with scikit-learn."""
+    from sklearn.datasets import fetch_openml
+    from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # With pandas 3, scikit-learn's other parser does not accept categories whose names are numbers.
