@@ -47,6 +47,7 @@ from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
 from .datasets.ogbench import OGBenchExperienceReplay as OGBenchExperienceReplay
 from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
 from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay
+from .datasets.rl_unplugged import RLUnpluggedExperienceReplay as RLUnpluggedExperienceReplay
 from .datasets.robomimic import RobomimicExperienceReplay as RobomimicExperienceReplay
 from .datasets.roboset import RobosetExperienceReplay as RobosetExperienceReplay
 from .datasets.vd4rl import VD4RLExperienceReplay as VD4RLExperienceReplay

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, fill, first_problems
+from datasets_rl.read import gz
+from datasets_rl.read.streams import AGAIN, fill, first_problems, unexpected_format
 
 Feature: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | list[memoryview]"
 """Floats [V], a view of the payload; integers [V]; or byte strings, views of the payload."""
@@ -35,7 +37,30 @@ class _DamagedError(Exception):
     """An invalid message."""
 
 
-def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
+def read_record_file(path: Path, *, max_bytes: int = _RECORD_MAX_BYTES) -> Iterator[memoryview]:
+    """Yield the payloads of a file, which may be compressed by gzip; see `read_records`.
+
+    Args:
+        path: The file.
+        max_bytes: Maximum size of a record. A compressed file of a few megabytes could state records of gigabytes.
+
+    Raises:
+        ConversionError: If the file is neither a TFRecord nor a gzip file, or for the reasons of `read_records`.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD.size)
+        file.seek(0)
+        # The length of a record may begin like a gzip file, but not with a matching CRC.
+        plain = len(head) < _HEAD.size or masked_crc(head[:8]) == _HEAD.unpack(head)[1]
+        stream: BinaryIO = file
+        if not plain and head.startswith(gz.MAGIC):
+            stream = cast("BinaryIO", gz.GzipReader(file, path.name))
+        elif not plain:
+            raise ConversionError(path.name, [unexpected_format(head, "a TFRecord or gzip file")], hint=AGAIN)
+        yield from read_records(stream, path.name, max_bytes=max_bytes)
+
+
+def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BYTES) -> Iterator[memoryview]:
     """Yield the payloads of a file, each checked against its CRCs.
 
     After the first damaged record, no payload is yielded; the rest of the file is only searched for other damaged ones.
@@ -44,6 +69,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         stream: The file, at its beginning or at the beginning of a record. It needs ``readinto`` but need not be
             seekable.
         name: Name of the file in errors.
+        max_bytes: Maximum size of a record.
 
     Yields:
         Payloads, each with separate memory.
@@ -62,6 +88,9 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
             break
         if masked_crc(head[:8]) != check or size > _RECORD_MAX_BYTES:
             problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
+            break
+        if size > max_bytes:
+            problems.append(f"{where} has {size:,} bytes; expected at most {max_bytes:,}")
             break
         record: NDArray[np.uint8] = np.empty(size + _FOOT.size, np.uint8)
         count = fill(stream, record.data)

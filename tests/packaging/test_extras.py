@@ -54,6 +54,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
         "local",
         "ogbench",
         "dsrl",
+        "rl_unplugged",
     ],
 )
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):

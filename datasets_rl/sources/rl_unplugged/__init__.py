@@ -1,0 +1,180 @@
+"""RL Unplugged beyond Atari: whole episodes of simulated robots as TFRecords, in a bucket of Google Cloud Storage.
+
+    dm_control_suite_episodes/<task>/train-00000-of-00100                             gzip
+    dm_locomotion_episodes/<task>/train-00000-of-00100                                gzip
+    rwrl/combined_challenge_<none|easy>/<domain>/<task>/<n>_percent/episodes.tfrecord-00000-of-00003
+
+The Atari games are in `datasets_rl.sources.atari_dqn`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from datasets_rl.errors import ConversionError
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    by_images,
+    group_by_size,
+)
+from datasets_rl.sources.selection import Numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+
+__all__ = ["SOURCE", "RLUnplugged"]
+
+_RWRL, _LOCOMOTION = "rwrl", "locomotion"
+_RWRL_NAME = re.compile(r"(?P<domain>[a-z]+)_(?P<task>[a-z]+)_(?P<challenge>[a-z]+)_(?P<share>\d+_percent)")
+_FILE = re.compile(r"(?:train|episodes\.tfrecord)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_SHARD_BYTES = 64 << 20
+_GROWTH = {"compressed": 1.2, "raw": 2.0}
+"""Assumed number of stored bytes per fetched byte of episodes with images, to estimate sizes."""
+
+
+class RLUnplugged(Source):
+    """Source of the tasks of the control suite, of locomotion and of the real-world RL suite."""
+
+    name = "rl_unplugged"
+    image_forms = ("raw", "compressed")
+    selects = frozenset({"episodes"})
+
+    @override
+    def ids(self) -> Sequence[str]:
+        rwrl = self.catalog["rwrl"]
+        names = (
+            f"{_RWRL}/{task}_{challenge}_{share}"
+            for task in rwrl["tasks"]
+            for challenge in rwrl["challenges"]
+            for share in rwrl["shares"]
+        )
+        return sorted([*self.catalog["ids"], *names])
+
+    @override
+    def entry(self, name: str) -> Entry:
+        catalog, facts = self.catalog, self._facts(name)
+        group, _, task = name.partition("/")
+        of_set = catalog["sets"][group]
+        limit = facts.get("time_limit", of_set.get("time_limit"))
+        episodes = facts["episodes"]
+        if group == _LOCOMOTION:
+            size = [facts["bytes"], "images"]
+        else:
+            # Of each step: the observation, the action, the reward and the discount, as float32.
+            values = facts["observation"] + facts["action"] + 2
+            size = [int(episodes * (limit + 1) * 4 * values * of_set["ratio"]), "values"]
+        issues = catalog["known_issues"]
+        return self.catalog_entry(
+            name,
+            title=f"{facts['title']}: {of_set['title']}",
+            description=" ".join([of_set["description"], facts.get("description", "")]).strip(),
+            environment=facts.get("environment", ""),
+            observation=SpaceSummary("pixels+state" if group == _LOCOMOTION else "state"),
+            action=SpaceSummary("continuous", (facts["action"],), None, -1, 1),
+            **self.figures({"bytes": size, "steps": [episodes * limit, "limit"], "episodes": [episodes, "tfds"]}),
+            tags=tuple(of_set["tags"]),
+            score=None if group == _LOCOMOTION else Score(*catalog["score"], catalog["score_origin"]),
+            known_issues=tuple(issues[key] for key in (group, task) if key in issues),
+            time_limit=limit,
+        )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return (f"{self.catalog['bucket']}/{self._path(name)}",)
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
+        """Group the files of the folder into shards; see `Source.resolve`."""
+        entry, path = self.entry(name), self._path(name)
+        folder = upstream.folder(path, self.addresses(name))
+        assets = _complete_files(entry, path, folder.assets)
+        # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
+        assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
+        shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
+        shards = (
+            Shard(tuple(asset.path for asset in group))
+            for group in group_by_size(assets, (asset.size or 0 for asset in assets), shard_bytes)
+        )
+        images = name.startswith(f"{_LOCOMOTION}/")
+        return Listing(
+            tuple(assets),
+            tuple(shards),
+            params={"keys": list(selection.keys)},
+            entry=entry,
+            revision=folder.revision,
+            growth=by_images(_GROWTH, selection) if images and not selection.keys else {},
+            numbers=Numbers.read(selection.episodes),
+        )
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.rl_unplugged.reader import ARRIVAL_ACTIONS, TAKEN_ACTIONS, RLUnpluggedReader
+
+        layout = ARRIVAL_ACTIONS if name.startswith(f"{_RWRL}/") else TAKEN_ACTIONS
+        return RLUnpluggedReader(f"{self.name}/{name}", files, layout, (params or {}).get("keys", ()))
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        """Return what the catalog states about a dataset."""
+        catalog, (group, _, task) = self.catalog, name.partition("/")
+        if name in catalog["ids"]:
+            return dict(catalog["ids"][name])
+        rwrl, match = catalog["rwrl"], _RWRL_NAME.fullmatch(task)
+        known = match is not None and group == _RWRL and f"{match['domain']}_{match['task']}" in rwrl["tasks"]
+        if not known or match is None or match["challenge"] not in rwrl["challenges"]:
+            raise self.unknown(name)
+        share, challenge = rwrl["shares"].get(match["share"]), match["challenge"]
+        if share is None:
+            raise self.unknown(name)
+        facts = rwrl["tasks"][f"{match['domain']}_{match['task']}"]
+        return {
+            **facts,
+            "title": f"{facts['title']}, {match['share'].replace('_percent', '%')} {rwrl['challenges'][challenge]}",
+            "episodes": round(facts["episodes"] * share),
+            "observation": facts["observation"] + rwrl["dummies"][challenge],
+        }
+
+    def _path(self, name: str) -> str:
+        """Return the folder of a dataset in the bucket."""
+        self._facts(name)
+        group, _, task = name.partition("/")
+        match = _RWRL_NAME.fullmatch(task)
+        fields = match.groupdict() if group == _RWRL and match is not None else {"task": task}
+        return str(self.catalog["sets"][group]["path"].format(**fields))
+
+
+def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[Asset]:
+    """Return the files of a dataset in order, after checking that none is missing."""
+    matches = {
+        asset.path: match
+        for asset in assets
+        if asset.path.rpartition("/")[0] == path
+        and (match := _FILE.fullmatch(asset.path.rpartition("/")[2])) is not None
+    }
+    if not matches:
+        names = ", ".join(asset.path for asset in assets[:3])
+        raise ConversionError(entry.id, [f"{path} has no files of episodes; its first files are {names}"])
+    counts = sorted({int(match["count"]) for match in matches.values()})
+    missing = sorted({*range(counts[0])} - {int(match["number"]) for match in matches.values()})
+    problems = [f"{path} lacks file {number:,} of the {counts[0]:,} that the names state" for number in missing[:20]]
+    if len(counts) > 1:
+        problems = [f"the names of the files in {path} state {' and '.join(f'{count:,}' for count in counts)} files"]
+    if problems:
+        raise ConversionError(entry.id, problems)
+    by_path = {asset.path: asset for asset in assets}
+    return [replace(by_path[file], kind="TFRecord") for file in sorted(matches)]
+
+
+SOURCE = RLUnplugged()
