@@ -55,6 +55,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
         "ogbench",
         "dsrl",
         "rl_unplugged",
+        "neorl",
     ],
 )
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):

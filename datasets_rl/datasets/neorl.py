@@ -1,0 +1,27 @@
+"""Replay buffers of NeoRL and NeoRL-2 datasets."""
+
+from __future__ import annotations
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+
+
+class NeoRLExperienceReplay(BaseDatasetExperienceReplay):
+    """Replay buffer of a NeoRL or NeoRL-2 dataset: tasks near the real world. No simulator is needed.
+
+        >>> dataset = NeoRLExperienceReplay("Pipeline-train", batch_size=256)
+        >>> dataset.sample()["observation"]        # [256, 52]
+
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
+    Args:
+        dataset_id: The name of the file without ``-noise``: ``"HalfCheetah-v3-low-1000-train"``, ``"DMSD-val"``.
+
+    Raises:
+        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
+        FetchError: If the upstream does not serve the file.
+    """
+
+    source = "neorl"
+
+
+CLASS = NeoRLExperienceReplay
