@@ -229,6 +229,8 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
     if downloaded.manifest.selection:
         counts += f"; a part: {spell_action(Selection.from_json(downloaded.manifest.selection).call())}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if downloaded.present else ''}{counts}")
+    if evidence := downloaded.manifest.metadata.get("layout_evidence"):
+        shell.printer.note(f"  its files have the layout of {downloaded.manifest.metadata['layout']}: {evidence}")
     if downloaded.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
     for name, text in downloaded.manifest.images.items():
@@ -240,11 +242,16 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
     for name, count in downloaded.manifest.not_finite.items():
         values = "value of the source is" if count == 1 else "values of the source are"
         shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
-    if any(file.checked == "skipped" for file in downloaded.manifest.raw):
+    _note_digests(shell, downloaded.manifest, present=downloaded.present)
+
+
+def _note_digests(shell: Shell, manifest: Manifest, *, present: bool) -> None:
+    """Say which raw files were not compared with a known digest."""
+    if any(file.checked == "skipped" for file in manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
-    recorded = sum(file.checked == "recorded" for file in downloaded.manifest.raw)
-    if recorded and not downloaded.present:
-        of = f"{recorded:,} of {count_text(len(downloaded.manifest.raw), 'file')}"
+    recorded = sum(file.checked == "recorded" for file in manifest.raw)
+    if recorded and not present:
+        of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
@@ -279,6 +286,7 @@ def _plan_facts(plan: Plan) -> Facts:
         (
             ("folder", str(plan.folder)),
             ("part", spell_action(plan.selection.call())),
+            ("layout", plan.layout),
             ("files", f"{len(plan.assets):,}"),
             *urls[:_SHOWN_URLS],
             ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),

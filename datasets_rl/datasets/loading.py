@@ -99,14 +99,8 @@ def load(
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
-    if is_remote_address(dataset_id):
-        dataset: str | Path = str(dataset_id)
-        if not streaming:
-            raise InvalidArgumentError(
-                f"{dataset} is an address, which can only be streamed", hint="pass streaming=True"
-            )
-    else:
-        dataset = store.id_or_path(dataset_id)
+    is_streamed = streaming and is_remote_address(dataset_id)
+    dataset: str | Path = str(dataset_id) if is_streamed else store.id_or_path(dataset_id)
     arguments = _given({"batch_size": batch_size, **options})
     if registered is not None:
         others = {"keys": keys, "device": device, "streaming": streaming}

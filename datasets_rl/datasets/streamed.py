@@ -18,6 +18,7 @@ from datasets_rl.datasets.options import BufferOptions, NamedOptions
 from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
+from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
@@ -220,8 +221,9 @@ def _open_stream(
             hint=Remedy("open it without streaming, or publish it with {}", Call("push", ..., "hf://...")),
         )
     entry = sources.find(dataset_id)
-    if entry.source == "hf":
-        address = pinned_address(entry.name, selection.options.get("revision", ""), settings)
+    if entry.source == "hf" and (
+        address := published_address(entry.name, selection.options.get("revision", ""), settings)
+    ):
         folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER / entry.name
         return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
     stream = source_stream(dataset_id, root, selection, settings, **options)
@@ -236,8 +238,10 @@ def _open_stream(
     return stream
 
 
-def pinned_address(repository: str, revision: str, settings: Settings) -> str:
-    """Return the address of a dataset on the hub at the present commit of a branch or tag.
+def published_address(repository: str, revision: str, settings: Settings) -> str:
+    """Return the address of a published dataset on the hub at the present commit of a branch or tag.
+
+    Empty if the repository has the files of another source.
 
     Raises:
         FetchError: If the hub does not have it.
@@ -249,4 +253,5 @@ def pinned_address(repository: str, revision: str, settings: Settings) -> str:
     url = f"hf://datasets/{repository}{f'@{revision}' if revision else ''}"
     with tempfile.TemporaryDirectory(prefix="rlds-stream-") as aside:
         listing = Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings).folder(repository, (url,))
-    return f"hf://datasets/{repository}@{listing.revision}"
+    is_published = any(asset.path == f"{repository}/{MANIFEST_FILE}" for asset in listing.assets)
+    return f"hf://datasets/{repository}@{listing.revision}" if is_published else ""

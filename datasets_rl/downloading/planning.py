@@ -59,6 +59,8 @@ class Plan:
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
     """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
+    layout: str = ""
+    """The source whose layout the files at an address have, and what shows it; empty for an id of a catalog."""
     read_seconds: Mapping[str, float] = field(default_factory=dict)
     """The estimated seconds in which a core reads the images of a step, for each of these choices; empty if unknown."""
 
@@ -104,6 +106,7 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
         free_bytes=disk.free_bytes(paths.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
+        layout=listing.layout,
         read_seconds=listing.read_seconds if len(choices) > 1 else {},
     )
 

@@ -13,7 +13,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.find import entry_paths, missing_error, stored_manifest
+from datasets_rl.store.find import entry_paths, missing_error, raw_files_id, stored_manifest
 from datasets_rl.store.publish import canonical
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Target:
 
     @classmethod
     def find(cls, dataset_id: str, options: DownloadOptions) -> Target:
-        """Return the target of an id, or of an address ``hf://user/name@revision``.
+        """Return the target of an id, an address, ``hf://user/name@revision``, or the path of raw files.
 
         Raises:
             UnknownIdError: If there is no such id.
@@ -75,8 +75,11 @@ class Target:
             ManifestError: If the stored version is damaged.
         """
         settings = options.settings or Settings.from_env()
-        dataset_id, selection = sources.split_address(dataset_id, options.selection or Selection())
+        # Raw files that the user names by their path are stored under an id, which names them the next time.
+        dataset_id, selection = sources.split_address(raw_files_id(dataset_id), options.selection or Selection())
         entry = sources.find(dataset_id)
+        if options.from_local is None:
+            options = replace(options, from_local=sources.path_of_id(entry.id))
         suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
         paths = entry_paths(entry, suffix, root=options.root, settings=settings)
         # A version that is replaced whatever it is, is not read.

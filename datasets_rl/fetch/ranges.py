@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, OfflineError
 from datasets_rl.fetch.asset import Asset
@@ -17,9 +18,11 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
-__all__ = ["RangeReader"]
+__all__ = ["RangeReader", "RangeStream"]
 
 _Span = tuple[Asset, int, int]
+_BLOCK_BYTES = 128 << 10
+_BLOCKS_MAX = 256
 
 
 class RangeReader:
@@ -91,3 +94,57 @@ class RangeReader:
         if self._network is None:
             self._network = Network(self._settings)
         return self._network
+
+
+class RangeStream(io.RawIOBase):
+    """A remote file as a seekable stream, of which only the blocks that are read are requested.
+
+    Args:
+        reader: Sends the requests.
+        asset: The file, with its size and a single address.
+    """
+
+    def __init__(self, reader: RangeReader, asset: Asset) -> None:
+        self._reader = reader
+        self._asset = asset
+        self._size = asset.size or 0
+        self._at = 0
+        self._blocks: dict[int, bytes] = {}
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position of the next read."""
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position of the next read."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, and return the number of bytes.
+
+        Raises:
+            FetchError: If a block cannot be read.
+        """
+        number, start = divmod(self._at, _BLOCK_BYTES)
+        block = self._block(number)[start : start + len(buffer)]
+        buffer[: len(block)] = block
+        self._at += len(block)
+        return len(block)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            if len(self._blocks) >= _BLOCKS_MAX:
+                self._blocks.clear()
+            start = number * _BLOCK_BYTES
+            stop = min(start + _BLOCK_BYTES, self._size)
+            (self._blocks[number],) = self._reader.read([(self._asset, start, stop)])
+        return self._blocks[number]

@@ -5,11 +5,13 @@ Every answer is stored, so that an interrupted download resumes at the same revi
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from datasets_rl import disk
 from datasets_rl.errors import (
@@ -151,6 +153,42 @@ class Upstream:
             return fetched.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
+
+    def inspected(self, asset: Asset, inspect: Callable[[BinaryIO], Any]) -> Any:
+        """Return what a function reads from a file of which only some parts are needed, such as the names of its arrays.
+
+        Only these parts are requested, unless the server does not serve parts of files.
+
+        Args:
+            asset: The file.
+            inspect: Returns a JSON value, which is stored like every answer.
+
+        Raises:
+            FetchError: If no address serves the file.
+        """
+        if self._local is not None or all(scheme_of(url).IN_PLACE for url in asset.urls):
+            with self._fetch(asset).path.open("rb") as stream:
+                return inspect(stream)
+        query = json.dumps(["inspected", asset.path, *asset.urls])
+        answers = self._stored_answers()
+        if query not in answers:
+            answers = {**answers, query: self._inspect_remote(asset, inspect)}
+            self._store(answers)
+        return answers[query]
+
+    def _inspect_remote(self, asset: Asset, inspect: Callable[[BinaryIO], Any]) -> Any:
+        from datasets_rl.fetch.ranges import RangeReader, RangeStream
+
+        reader = RangeReader(self._settings)
+        try:
+            for url in with_mirrors(asset, self._mirrors).urls if asset.size is not None else ():
+                # An address that serves no parts of the file may still serve all of it.
+                with suppress(FetchError, IntegrityError):
+                    return inspect(io.BufferedReader(RangeStream(reader, replace(asset, urls=(url,)))))
+        finally:
+            reader.close()
+        with self._fetch(asset).path.open("rb") as stream:
+            return inspect(stream)
 
     def file(self, asset: Asset) -> Path:
         """Return a file that lists others, such as a table of episodes, where `fetch` finds it later; see `text`.

@@ -36,8 +36,8 @@ from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
+from datasets_rl.sources.address import repository_of
 from datasets_rl.sources.base import group_by_size
-from datasets_rl.sources.hf import repository_of
 from datasets_rl.store.find import locate
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.sources.address import id_of_address, is_address, path_of_id
 from datasets_rl.sources.base import (
     Basis,
     Decision,
@@ -49,8 +50,10 @@ __all__ = [
     "SpaceSummary",
     "find",
     "get_source",
+    "id_of_address",
     "importable_sources",
     "module_name",
+    "path_of_id",
     "read_numbers",
     "source_names",
     "split_address",
@@ -149,9 +152,9 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 
 
 def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection]:
-    """Return the id and the selection for the address of a dataset on the hub.
+    """Return the id and the selection for the address of a dataset.
 
-    ``hf://user/name@revision`` is a published dataset of the source ``hf``, and ``hf://datasets/user/name`` one of LeRobot.
+    ``hf://user/name@revision`` is a dataset of the source ``hf``, and ``https://host/a.npz`` one of the source ``url``.
     In an address, the text after ``@`` is a revision; in an id, ``hf/user/name@td3_bc``, it names a derived dataset.
 
     Args:
@@ -161,17 +164,14 @@ def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection
     Raises:
         InvalidArgumentError: If the address is not valid, or the selection has another revision.
     """
-    if not dataset_id.startswith("hf://"):
+    if not is_address(dataset_id):
         return dataset_id, selection
-    from datasets_rl.sources.hf import repository_of
-
-    source = "lerobot" if dataset_id.startswith("hf://datasets/") else "hf"
-    repository, revision = repository_of(dataset_id.replace("hf://datasets/", "hf://", 1))
+    found, revision = id_of_address(dataset_id)
     if not revision:
-        return f"{source}/{repository}", selection
+        return found, selection
     if (other := selection.options.get("revision", revision)) != revision:
         raise InvalidArgumentError(f"{dataset_id} names the revision {revision}; the selection has {other}")
-    return f"{source}/{repository}", replace(selection, options={**selection.options, "revision": revision})
+    return found, replace(selection, options={**selection.options, "revision": revision})
 
 
 def find(dataset_id: str) -> Entry:

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Column
+    from datasets_rl.sources.address_files import AddressFiles
     from datasets_rl.ted.episode import DeferredStates, Episode
     from datasets_rl.ted.episode_batch import EpisodeBatch
 
@@ -227,6 +228,11 @@ class Listing:
     numbers: Numbers | None = None
     """Numbers of the selected trajectories, counted over all shards, if the upstream does not report how many each
     shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""
+
+    @property
+    def layout(self) -> str:
+        """The source whose layout the files at an address have, and the evidence; empty for an id of a catalog."""
+        return f"{self.params['layout']}: {self.params['evidence']}" if "evidence" in self.params else ""
 
     def assets_by_shard(self, shards: Sequence[Shard]) -> list[list[Asset]]:
         """Return the files to fetch for each shard: those that it needs and no earlier shard has."""
@@ -458,6 +464,31 @@ class Source(ABC):
         del selection, upstream
         assets = tuple(self.assets(name))
         return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
+
+    def recognize(self, files: AddressFiles) -> str:
+        """Return what shows that files at any address have the layout of this source; empty if they do not have it.
+
+        By default, files are never recognized. The evidence completes the sentence "they have this layout: ...".
+
+        Args:
+            files: The files, of which as little as possible is opened.
+        """
+        del files
+        return ""
+
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        """Determine which of the files at an address are needed, after `recognize` has recognized them.
+
+        Args:
+            entry: An entry of the address, which is not in the catalog; `open` gets its name.
+            folder: The files, whose paths begin with the name of the entry.
+            selection: As in `resolve`.
+            upstream: As in `resolve`.
+
+        Raises:
+            FetchError, ConversionError, InvalidArgumentError: As `resolve` does.
+        """
+        raise NotImplementedError(f"{self.name} recognizes no files of {entry.id} at {folder.address}")
 
     @property
     def all_options(self) -> tuple[Option, ...]:

@@ -24,7 +24,7 @@ from datasets_rl.errors import (
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
-from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, walk
+from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, is_own_name, walk
 from datasets_rl.store.publish import versions_of
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ __all__ = [
     "named_paths",
     "paths_of",
     "pending_recordings",
+    "raw_files_id",
     "source_folders",
     "stored_folders",
     "stored_manifest",
     "warn_of_recordings",
 ]
 
+RAW_SUFFIXES = (".hdf5", ".h5", ".npz")
+"""Ends of the names of single files that may be converted."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
@@ -122,16 +125,45 @@ def id_or_path(dataset: str | Path) -> str | Path:
         dataset: An id or a path. A folder in the working directory never hides a known id.
 
     Returns:
-        A path, or the id unchanged.
+        A path, the id unchanged, or the id of the raw files at a path, from which a dataset may be converted.
     """
     path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
-        return path
-    with suppress(UnknownIdError):
-        sources.find(dataset)
-        return dataset
-    # Unlike the method of Path, this is False for a name that is too long for the file system.
-    return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
+    if not (isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~"))):
+        with suppress(UnknownIdError):
+            sources.find(dataset)
+            return dataset
+        # Unlike the method of Path, this is False for a name that is too long for the file system.
+        if not dataset or not os.path.exists(path):  # noqa: PTH110 - see above
+            return dataset
+    return sources.id_of_address(path.absolute())[0] if _has_raw_files(path) else path
+
+
+def raw_files_id(dataset: str) -> str:
+    """Return the id of raw files that are named by their path; an id, an address and any other text is unchanged.
+
+    Raises:
+        InvalidArgumentError: If the path is that of a stored dataset.
+    """
+    found = id_or_path(dataset)
+    if isinstance(found, str):
+        return found
+    if os.path.lexists(found / CURRENT_FILE) or os.path.lexists(found / MANIFEST_FILE):
+        raise InvalidArgumentError(
+            f"{found} is a stored dataset, which is opened in place and not downloaded",
+            hint=Remedy("{}", Call("load", str(found))),
+        )
+    return dataset
+
+
+def _has_raw_files(path: Path) -> bool:
+    """Return whether a path has files, and nothing of a stored dataset."""
+    if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
+        return path.suffix.lower() in RAW_SUFFIXES
+    try:
+        names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
+    except OSError:
+        return False
+    return bool(names) and not any(name == MANIFEST_FILE or is_own_name(name) for name in names)
 
 
 def paths_of(folder: Path) -> DatasetPaths:

@@ -133,13 +133,16 @@ def test_an_unknown_argument_of_a_class_is_refused_with_the_known_ones():
         load("openml/magic", split_trajs=True)
 
 
+UNLISTED = {"hf": "own/data", "url": "https/host/a.npz"}
+
+
 def test_every_class_has_the_parameters_of_load_and_a_selection():
     spelled = [one for one in inspect.signature(load).parameters if one not in {"dataset_id", "options"}]
     for source in sources.source_names():
         lacking = {"openml": {"split_trajs"}}.get(source, set())
         with pytest.raises(InvalidArgumentError, match="has no argument 'no_such'; it has") as caught:
             load(
-                f"{source}/{next(iter(sources.get_source(source).ids()), 'own/data' if source == 'hf' else 'own')}",
+                f"{source}/{next(iter(sources.get_source(source).ids()), UNLISTED.get(source, 'own'))}",
                 no_such=1,
             )
         named = caught.value.message.partition("it has ")[2].split(", ")

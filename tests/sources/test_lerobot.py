@@ -19,7 +19,7 @@ from raw import make_lerobot
 from raw.lerobot import FPS, LENGTHS, NEW, OLD, draw, golden, write_new, write_old, write_video
 from upstreams import hub
 
-from datasets_rl import LeRobotExperienceReplay, Selection, downloading, load, verify
+from datasets_rl import Selection, downloading, load, verify
 from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, UnknownKeyError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -409,16 +409,16 @@ def test_the_manifest_names_the_rule_of_the_rewards(convert, folder, drawn):
 
 def test_an_address_of_the_hub_is_an_id(folder, drawn, tmp_path, monkeypatch):
     assert split_address("hf://datasets/me/arm@v3.0", Selection()) == (
-        "lerobot/me/arm",
+        "hf/me/arm",
         Selection(options={"revision": "v3.0"}),
     )
     write_new(folder, drawn, video=False)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    downloading.download(f"lerobot/{NEW}", from_local=folder)
+    downloading.download(f"hf://datasets/{NEW}", from_local=folder)
 
     dataset = load(f"hf://datasets/{NEW}", batch_size=4)
 
-    assert isinstance(dataset, LeRobotExperienceReplay)
+    assert dataset.manifest.metadata["layout"] == "lerobot"
     assert {*dataset.texts("language_instruction")} >= {*raw.TASKS}
     batch = dataset.sample()
     assert batch["observation", "image", "wrist"].shape == (4, *raw.WRIST)

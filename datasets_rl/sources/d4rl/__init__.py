@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source, SpaceSummary
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
-__all__ = ["D4RL", "SOURCE"]
+__all__ = ["D4RL", "FLAT_FILE", "SOURCE", "flat_file_evidence", "flat_file_listing"]
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
+FLAT_FILE = "file"
+"""Parameter of a listing: the path of a file that the catalog does not list."""
 
 
 class D4RL(Source):
@@ -78,15 +83,25 @@ class D4RL(Source):
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        del params
         # h5py takes a tenth of a second to import, and listing ids does not need it.
         from datasets_rl.sources.d4rl.reader import D4RLReader
+
+        if params and FLAT_FILE in params:
+            return D4RLReader(Path(files[params[FLAT_FILE]]), f"{self.name}/{name}", time_limit=None, continuing=False)
 
         entry = self.entry(name)
         continuing = entry.params["continuing"]
         sizes = entry.params["sizes"]
         path = self._file_of(name, files)
         return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        return flat_file_evidence(files, costs=False)
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        return flat_file_listing(entry, folder)
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:
@@ -106,6 +121,26 @@ class D4RL(Source):
 
     def _file_of(self, name: str, files: Mapping[str, Path]) -> Path:
         return Path(files[self.assets(name)[0].path])
+
+
+def flat_file_evidence(files: AddressFiles, *, costs: bool) -> str:
+    """Return what shows that files are a single HDF5 file of flat arrays, with or without the costs of steps."""
+    found = files.ending(".hdf5", ".h5")
+    if len(found) != 1:
+        return ""
+    arrays = files.arrays(found[0])
+    needed = ["observations", "actions", "rewards", "terminals", *["costs"] * costs]
+    rows = {tuple(arrays[name] or ())[:1] for name in needed if name in arrays}
+    if not {*needed} <= arrays.keys() or len(rows) != 1 or (not costs and "costs" in arrays):
+        return ""
+    return f"{found[0]} has {', '.join(needed[:-1])} and {needed[-1]}, of {next(iter(rows))[0]:,} rows each"
+
+
+def flat_file_listing(entry: Entry, folder: Folder) -> Listing:
+    """Return the listing of such a file."""
+    (found,) = [asset for asset in folder.assets if asset.path.lower().endswith((".hdf5", ".h5"))]
+    asset = replace(found, magic=_MAGIC, kind="HDF5")
+    return Listing((asset,), (Shard((asset.path,)),), params={FLAT_FILE: asset.path}, entry=entry)
 
 
 def _state_and_action_sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source, SpaceSummary
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Source, SpaceSummary
+from datasets_rl.sources.d4rl import FLAT_FILE, flat_file_evidence, flat_file_listing
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["DSRL", "SOURCE"]
 
@@ -60,13 +63,21 @@ class DSRL(Source):
         return (Asset(tuple(base + path for base in self.catalog["base_urls"]), path, magic=_MAGIC, kind="HDF5"),)
 
     @override
+    def recognize(self, files: AddressFiles) -> str:
+        return flat_file_evidence(files, costs=True)
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        return flat_file_listing(entry, folder)
+
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.d4rl.reader import D4RLReader
 
-        del params
-        facts = self._facts(name)
+        facts = self._facts(name) if FLAT_FILE not in (params or {}) else {}
+        path = (params or {}).get(FLAT_FILE) or facts["path"]
         reader = D4RLReader(
-            Path(files[facts["path"]]), f"{self.name}/{name}", time_limit=facts["time_limit"], continuing=False
+            Path(files[path]), f"{self.name}/{name}", time_limit=facts.get("time_limit"), continuing=False
         )
         if not any(column.key == ("next", "cost") for column in reader.columns):
             reader.__exit__()

@@ -1,6 +1,7 @@
-"""Stored datasets on the Hugging Face hub, as `push` publishes them: ``hf/user/name``, or ``hf://user/name``.
+"""Datasets on the Hugging Face hub: ``hf/user/name``, or by their address, ``hf://user/name``.
 
-Nothing is converted: the files of the repository are those of the stored dataset. Large ones are cut into chunks.
+Of a dataset that `push` published, nothing is converted: the files of the repository are those of the stored dataset.
+Large ones are cut into chunks. Other repositories have the layout of another source, which is recognized from the files.
 """
 
 from __future__ import annotations
@@ -9,33 +10,29 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from typing_extensions import override
 
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import (
-    Argument,
-    Call,
-    ConversionError,
-    FetchError,
-    InvalidArgumentError,
-    OfflineError,
-    Remedy,
-    UnknownIdError,
-)
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Option, Selection, Shard, Source, group_by_size
+from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
+from datasets_rl.read.outline import ENDINGS
+from datasets_rl.sources.address import hub_address, is_quoted
+from datasets_rl.sources.addressed import Addressed
+from datasets_rl.sources.base import Entry, Listing, Option, Selection, Shard, group_by_size
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.format.chunks import Chunks, Piece
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources.address_files import AddressFiles
 
-__all__ = ["SOURCE", "HuggingFaceHub", "repository_of"]
+__all__ = ["SOURCE", "HuggingFaceHub"]
 
 _ID = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
+_FORMAT = "datasets-rl/ted"
 _SHARD_BYTES = 256 << 20
 _JSON_MAX_BYTES = 64 << 20
 _ENTRY = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
@@ -45,35 +42,29 @@ _TOKEN = Remedy(
 _WHOLE = "download all of it: a part can be selected when it is opened"
 
 
-class HuggingFaceHub(Source):
-    """Source of stored datasets in dataset repositories of the Hugging Face hub."""
+class HuggingFaceHub(Addressed):
+    """Source of dataset repositories of the Hugging Face hub, and of the layout of published datasets."""
 
     name = "hf"
-    image_forms = ()
+    names = "datasets of the hub; expected hf/USER/NAME"
     options = (Option("revision", "Branch, tag or commit of a dataset on the hub."),)
-    restated = frozenset(_ENTRY)
 
-    def ids(self) -> Sequence[str]:
-        """Return no ids, because anyone may publish datasets."""
-        return ()
+    @override
+    def is_name(self, name: str) -> bool:
+        user, _, rest = name.partition("/")
+        repository, _, path = rest.partition("/")
+        return bool(_ID.fullmatch(f"{user}/{repository}")) and (path == "" or is_quoted(path)) and name[-1:] != "/"
 
-    def entry(self, name: str) -> Entry:
-        """Return an entry without further fields, which the manifest in the repository provides.
+    @override
+    def homepage(self, name: str) -> str:
+        return f"https://huggingface.co/datasets/{'/'.join(name.split('/')[:2])}"
 
-        Raises:
-            UnknownIdError: If the id is not of the form ``user/name``.
-        """
-        if not _ID.fullmatch(name):
-            raise UnknownIdError(f"{self.name}/{name}", known=f"datasets of the hub; expected {self.name}/USER/NAME")
-        return Entry(self.name, name, homepage=f"https://huggingface.co/datasets/{name}")
+    @override
+    def address(self, name: str, selection: Selection) -> str:
+        return hub_address(name, selection.options.get("revision", ""))
 
     @override
     def check(self, selection: Selection) -> None:
-        parts = replace(selection, options={})
-        if parts != Selection():
-            raise InvalidArgumentError(
-                f"a dataset of the hub is downloaded as a whole; {parts} was requested", hint=_WHOLE
-            )
         if "/" in selection.options.get("revision", ""):
             revision = selection.options["revision"]
             raise InvalidArgumentError(
@@ -81,62 +72,63 @@ class HuggingFaceHub(Source):
             )
         super().check(selection)
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the manifest and the list of chunks of one commit; see `Source.resolve`."""
-        revision = selection.options.get("revision", "")
+    @override
+    def files_at(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
+        user, repository, *path = name.split("/", 2)
         try:
-            folder = upstream.folder(name, (f"hf://datasets/{name}{f'@{revision}' if revision else ''}",))
+            if not path or not name.lower().endswith(ENDINGS):
+                return super().files_at(name, selection, upstream)
+            # The list of a folder has the commit, and the size and the digest of each file.
+            above = name.rpartition("/")[0]
+            folder = upstream.folder(above, (self.address(above, selection),))
         except FetchError as error:
             if not isinstance(error, OfflineError) and not error.unreached:
                 error.hint = _TOKEN
             raise
+        assets = [asset for asset in folder.assets if asset.path == f"{above}/{unquote(name.rpartition('/')[2])}"]
+        if not assets:
+            raise ConversionError(f"{self.name}/{name}", [f"the repository {user}/{repository} has no such file"])
+        return replace(folder, assets=(replace(assets[0], path=f"{name}/{assets[0].path.rpartition('/')[2]}"),))
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        stated = files.document(MANIFEST_FILE).get("format")
+        return f"{MANIFEST_FILE} is of the format {stated}" if stated == _FORMAT else ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        """Read the manifest and the list of chunks; see `Source.resolve_files`."""
+        parts = replace(selection, options={})
+        if parts != Selection():
+            raise InvalidArgumentError(
+                f"a published dataset is downloaded as a whole; {parts} was requested", hint=_WHOLE
+            )
+        name = entry.name
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
-        manifest, chunks = _read_manifest(self.entry(name), inside, upstream)
-        pieces = [piece for entry in manifest.files for piece in chunks.pieces(entry)]
+        manifest, chunks = _read_manifest(entry, inside, upstream)
+        pieces = [piece for listed in manifest.files for piece in chunks.pieces(listed)]
         if missing := [piece.path for piece in pieces if piece.path not in inside]:
             more = f" and {len(missing) - 3:,} more files" if len(missing) > 3 else ""
-            problem = f"the repository lacks {', '.join(missing[:3])}{more}, which its manifest names"
-            raise ConversionError(f"{self.name}/{name}", [problem])
+            problem = f"it lacks {', '.join(missing[:3])}{more}, which its manifest names"
+            raise ConversionError(entry.id, [problem])
         return Listing(
             tuple(
                 replace(inside[piece.path], size=piece.bytes, sha256=piece.sha256 or inside[piece.path].sha256)
                 for piece in pieces
             ),
             tuple(_shards(pieces, name)),
-            entry=_entry_of(self.entry(name), manifest),
+            entry=_entry_of(entry, manifest),
             params={"address": folder.address},
             revision=folder.revision,
             stored_bytes={"": manifest.bytes},
             copied=manifest,
         )
 
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        raise InvalidArgumentError(f"{self.name}/{name} is copied, not converted: it has no reader")
-
-
-def repository_of(address: str) -> tuple[str, str]:
-    """Split ``hf://user/name@revision`` into the repository and the revision, empty if it names none.
-
-    Raises:
-        InvalidArgumentError: If it is not such an address.
-    """
-    repository, mark, revision = address.removeprefix("hf://").rstrip("/").partition("@")
-    if not address.startswith("hf://") or not _ID.fullmatch(repository) or (mark and not revision) or "/" in revision:
-        raise InvalidArgumentError(f"{address!r} is not an address of a dataset; expected hf://USER/NAME[@REVISION]")
-    return repository, revision
-
 
 def _read_manifest(entry: Entry, inside: Mapping[str, Asset], upstream: Upstream) -> tuple[Manifest, Chunks]:
     from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
     from datasets_rl.format.manifest import checked_manifest
 
-    if MANIFEST_FILE not in inside:
-        names = ", ".join(sorted(inside)[:5])
-        problem = (
-            f"the repository has no {MANIFEST_FILE}, so that it holds no stored dataset; its first files are {names}"
-        )
-        raise ConversionError(entry.id, [problem], hint=Remedy("{} publishes one", Call("push", ..., "hf://...")))
     document = _read_json(entry, inside[MANIFEST_FILE], upstream)
     manifest = checked_manifest(document, where=f"{entry.id}/{MANIFEST_FILE}")
     if CHUNKS_FILE not in inside:

@@ -38,12 +38,14 @@ from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_number
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "LeRobot"]
 
 _ID = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
 _SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", re.ASCII)
 _LICENSE = re.compile(r"^license:\s*(\S+)", re.MULTILINE)
+_INFO = "meta/info.json"
 _SHARD_BYTES = 64 << 20
 _ROW_BYTES = 100  # of everything except images, to estimate sizes
 _JPEG = 0.15  # assumed bytes per byte of pixels, at the default quality
@@ -113,12 +115,22 @@ class LeRobot(Source):
             if not isinstance(error, OfflineError) and not error.unreached:
                 error.hint = "check the name and the revision; a private or gated dataset needs a token: set HF_TOKEN"
             raise
-        inside = _files_by_path(folder, name)
-        entry = self.entry(name)
-        if "meta/info.json" not in inside:
+        return self.resolve_files(self.entry(name), folder, selection, upstream)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        info = files.document(_INFO)
+        if not {"codebase_version", "features"} <= info.keys():
+            return ""
+        return f"{_INFO} has features, and codebase_version {info['codebase_version']}"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        inside = _files_by_path(folder, entry.name)
+        if _INFO not in inside:
             names = ", ".join(sorted(inside)[:5])
-            raise ConversionError(entry.id, [f"it has no meta/info.json; its first files are {names}"])
-        info = read_info(upstream.text(inside["meta/info.json"]), entry.id)
+            raise ConversionError(entry.id, [f"it has no {_INFO}; its first files are {names}"])
+        info = read_info(upstream.text(inside[_INFO]), entry.id)
         kept = selection.kept_keys(keys_of(info))
         cameras = [one.name for one in info.features.values() if one.kind == "video" and one.key in kept]
         if cameras:
@@ -132,7 +144,7 @@ class LeRobot(Source):
             episodes = [*_episodes_by_lines(upstream.text(tables["episodes"][0]), info, cameras, entry)]
         chosen = [episodes[number] for number in read_numbers(selection.episodes, len(episodes))]
         _check_files(chosen, inside, entry)
-        common = [inside["meta/info.json"], *(asset for assets in tables.values() for asset in assets)]
+        common = [inside[_INFO], *(asset for assets in tables.values() for asset in assets)]
         if "README.md" in inside:
             found = _LICENSE.search(upstream.text(inside["README.md"]))
             entry = replace(entry, license=found[1] if found else entry.license)
@@ -151,7 +163,7 @@ class LeRobot(Source):
             params={
                 "keys": list(selection.keys),
                 "episodes": len(chosen),
-                "info": inside["meta/info.json"].path,
+                "info": inside[_INFO].path,
                 "tasks": [asset.path for asset in tables["tasks"]],
                 "stats": [asset.path for asset in tables["stats"]],
                 "images": selection.options.get(IMAGES.name, ""),

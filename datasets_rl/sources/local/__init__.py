@@ -21,8 +21,9 @@ from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "Local"]
 
@@ -70,7 +71,15 @@ class Local(Source):
             unknown = UnknownIdError(entry.id, known="the stored datasets")
             unknown.hint = hint
             raise unknown from error
-        inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
+        return self.resolve_files(entry, folder, selection, upstream)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        return f"it has {FILE}" if FILE in files.paths else ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        inside = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
         if FILE not in inside:
             raise _no_description_error(entry, inside)
         document = _parse_description(upstream.text(inside[FILE]), entry.id)

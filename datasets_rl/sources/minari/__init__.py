@@ -38,6 +38,7 @@ from datasets_rl.sources.selection import read_numbers
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "Minari", "minari_cache_folder"]
 
@@ -119,38 +120,21 @@ class Minari(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         entry = self.entry(name)
         folder = upstream.folder(name, _dataset_urls(name))
-        inside = _data_files(folder, name)
-        if "metadata.json" not in inside:
-            return _single_file_listing(entry, folder, inside, selection)
-        metadata = _parse_metadata(upstream.text(inside["metadata.json"]), entry, name)
-        total = metadata["total_episodes"]
-        numbers = read_numbers(selection.episodes, total)
-        params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
-        common = inside["metadata.json"]
-        if metadata["data_format"] == "hdf5":
-            main = _hdf5_asset(entry, inside)
-            count = max(1, (main.size or 0) * len(numbers) // (total * _SHARD_BYTES))
-            cuts = [len(numbers) * cut // count for cut in range(count + 1)]
-            parts = (numbers[start:stop] for start, stop in pairwise(cuts))
-            shards = tuple(Shard((main.path,), part) for part in parts if part)
-            assets: tuple[Asset, ...] = (common, main)
-        else:
-            episodes = _files_by_episode(entry, inside, metadata["data_format"], numbers)
-            sizes = (sum(asset.size or 0 for asset in episodes[number]) for number in numbers)
-            shards = tuple(
-                Shard(tuple(asset.path for number in group for asset in episodes[number]), group)
-                for group in group_by_size(numbers, sizes, _SHARD_BYTES)
-            )
-            assets = (common, *(asset for number in numbers for asset in episodes[number]))
-        return Listing(
-            assets,
-            shards,
-            common=(common.path,),
-            params=params,
-            entry=_entry_from_metadata(entry, metadata),
-            revision=folder.revision,
-            steps=metadata["total_steps"] if len(numbers) == total else None,
-        )
+        return _listing(entry, folder, selection, upstream, dataset_id=name)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        for path in ("data/metadata.json", "metadata.json"):
+            stated = files.document(path)
+            if {"total_episodes", "total_steps"} <= stated.keys():
+                return (
+                    f"{path} has total_episodes and total_steps of minari {stated.get('minari_version', 'before 0.5')}"
+                )
+        return ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        return _listing(entry, folder, selection, upstream)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -213,6 +197,44 @@ def _data_files(folder: Folder, name: str) -> dict[str, Asset]:
     return below or {asset.path[len(name) + 1 :]: asset for asset in folder.assets}
 
 
+def _listing(
+    entry: Entry, folder: Folder, selection: Selection, upstream: Upstream, *, dataset_id: str = ""
+) -> Listing:
+    """Return the listing of the files in a folder; with an id, they must not state another one."""
+    inside = _data_files(folder, entry.name)
+    if "metadata.json" not in inside:
+        return _single_file_listing(entry, folder, inside, selection)
+    metadata = _parse_metadata(upstream.text(inside["metadata.json"]), entry, dataset_id)
+    total = metadata["total_episodes"]
+    numbers = read_numbers(selection.episodes, total)
+    params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
+    common = inside["metadata.json"]
+    if metadata["data_format"] == "hdf5":
+        main = _hdf5_asset(entry, inside)
+        count = max(1, (main.size or 0) * len(numbers) // (total * _SHARD_BYTES))
+        cuts = [len(numbers) * cut // count for cut in range(count + 1)]
+        parts = (numbers[start:stop] for start, stop in pairwise(cuts))
+        shards = tuple(Shard((main.path,), part) for part in parts if part)
+        assets: tuple[Asset, ...] = (common, main)
+    else:
+        episodes = _files_by_episode(entry, inside, metadata["data_format"], numbers)
+        sizes = (sum(asset.size or 0 for asset in episodes[number]) for number in numbers)
+        shards = tuple(
+            Shard(tuple(asset.path for number in group for asset in episodes[number]), group)
+            for group in group_by_size(numbers, sizes, _SHARD_BYTES)
+        )
+        assets = (common, *(asset for number in numbers for asset in episodes[number]))
+    return Listing(
+        assets,
+        shards,
+        common=(common.path,),
+        params=params,
+        entry=_entry_from_metadata(entry, metadata),
+        revision=folder.revision,
+        steps=metadata["total_steps"] if len(numbers) == total else None,
+    )
+
+
 def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
     """Return the listing of a dataset of a version before 0.5, whose metadata is in the HDF5 file."""
     main = _hdf5_asset(entry, inside)
@@ -228,8 +250,13 @@ def _hdf5_asset(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     return replace(inside[_MAIN], magic=_HDF5_MAGIC, kind="HDF5")
 
 
-def _parse_metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
+def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
     """Parse and validate metadata.json.
+
+    Args:
+        text: The content of the file.
+        entry: The entry, for messages.
+        dataset_id: The id that it must state, if it states one; empty for files at another address, which have any.
 
     Raises:
         ConversionError: If it does not describe this dataset; the error names every problem.
@@ -249,8 +276,8 @@ def _parse_metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
         problems.append(
             f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet"
         )
-    if metadata.get("dataset_id", name) != name:
-        problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}; expected {name}")
+    if dataset_id and metadata.get("dataset_id", dataset_id) != dataset_id:
+        problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}; expected {dataset_id}")
     if problems:
         raise ConversionError(entry.id, problems)
     return metadata

@@ -35,8 +35,9 @@ from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "OGBench"]
 
@@ -46,6 +47,8 @@ _ID = re.compile(
     re.ASCII,
 )
 _PIXELS = (64, 64, 3)
+_NUMBER = re.compile(r"-\d+(?=\.npz$)")
+_NEEDED = ("observations", "actions", "terminals")
 _MAGIC = b"PK\x03\x04"
 _INFO = (("info", "qpos"), ("info", "qvel"))
 _BUTTONS = ("info", "button_states")
@@ -168,23 +171,37 @@ class OGBench(Source):
         parts = self._parts(name)
         assets = self.assets(name)
         assets = self._listed_assets(assets, upstream) if parts.large else [upstream.with_size(one) for one in assets]
-        chosen = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
-        numbers = {asset.path: number for number, asset in enumerate(assets)}
-        return Listing(
-            tuple(chosen),
-            tuple(Shard((asset.path,), [asset.path, numbers[asset.path]]) for asset in chosen),
-            common=(chosen[0].path,),  # its arrays define the columns
-            params={"keys": list(selection.keys)},
+        return replace(
+            _listing(assets, selection, {}),
             keys=_keys(parts),
             stored_bytes={} if selection.episodes else self._stored_bytes(parts, selection),
-            numbers=Numbers.read(selection.episodes),
         )
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        found = files.ending(".npz")
+        # The files of one dataset have the same name, up to a number.
+        if len({_NUMBER.sub("", path) for path in found}) != 1:
+            return ""
+        arrays = files.arrays(found[0])
+        rows = {tuple(arrays[name] or ())[:1] for name in _NEEDED if name in arrays}
+        if not {*_NEEDED} <= arrays.keys() or len(rows) != 1 or {"rewards", "image"} & arrays.keys():
+            return ""
+        return f"{found[0]} has {', '.join(_NEEDED)} of {next(iter(rows))[0]:,} rows each, and no rewards"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        found = sorted((asset for asset in folder.assets if asset.path.endswith(".npz")), key=lambda one: one.path)
+        assets = [replace(asset, magic=_MAGIC, kind="npz") for asset in found]
+        return _listing(assets, selection, {"address": True})
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.ogbench.reader import OGBenchReader
         from datasets_rl.sources.ogbench.tasks import Task
 
+        if params and params.get("address"):
+            return OGBenchReader(f"{self.name}/{name}", files, None, oracle=False, params=params)
         parts = self._parts(name)
         task = Task.of(parts.facts["tasks"], parts.task) if parts.task is not None or parts.oracle else None
         return OGBenchReader(f"{self.name}/{name}", files, task, oracle=parts.oracle, params=params or {})
@@ -238,6 +255,19 @@ class OGBench(Source):
         if not parts.pixels:
             return {"": others + 4 * observations}
         return by_images({"compressed": observations / MIN_RATIO + others, "raw": observations + others}, selection)
+
+
+def _listing(assets: Sequence[Asset], selection: Selection, params: Mapping[str, Any]) -> Listing:
+    """Make every file a shard."""
+    chosen = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
+    numbers = {asset.path: number for number, asset in enumerate(assets)}
+    return Listing(
+        tuple(chosen),
+        tuple(Shard((asset.path,), [asset.path, numbers[asset.path]]) for asset in chosen),
+        common=(chosen[0].path,),  # its arrays define the columns
+        params={"keys": list(selection.keys), **params},
+        numbers=Numbers.read(selection.episodes),
+    )
 
 
 def _state_bytes(parts: _Id) -> int:

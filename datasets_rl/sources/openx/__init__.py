@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.read.tfds import Schema
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "OpenX"]
 
 _ID = re.compile(r"[A-Za-z0-9_]+")
+_FEATURES_PATH = re.compile(r"([\d.]+/)?features\.json")
 _TRAIN = "train"
+_FEATURES, _INFO = "features.json", "dataset_info.json"
 _SHARD_BYTES = 64 << 20
 _SMALLER = {"jpeg": 0.12, "png": 0.6}  # assumed number of encoded bytes per byte of pixels, to estimate sizes
 _EPISODES_MAX = 1 << 24  # of a split; the largest known has 580,392
@@ -100,15 +103,25 @@ class OpenX(Source):
         """Group the files of the newest version into shards; see `Source.resolve`."""
         entry = self.entry(name)
         folder = self._list_folder(name, selection, upstream)
-        params = {
-            "keys": list(selection.keys),
-            "images": selection.options.get(IMAGES.name, "encoded"),
-            "last": selection.options.get("last-step") or "observation",
-        }
         version = _newest_version(folder)
         if version is not None and selection.options.get("upstream") != "hub":
-            return _list_records(entry, folder, version, selection, upstream, params)
-        return _list_archives(entry, folder, selection, params)
+            return _list_records(entry, folder, version, selection, upstream, _params(selection))
+        return _list_archives(entry, folder, selection, _params(selection))
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        # The folder of a version, or the one above it: further below are other datasets.
+        for path in (path for path in files.paths if _FEATURES_PATH.fullmatch(path)):
+            described = f"{path.removesuffix(_FEATURES)}{_INFO}"
+            features = files.document(path).get("featuresDict")
+            if described in files.paths and isinstance(features, dict) and "steps" in features.get("features", {}):
+                return f"{path} has steps, and {described} is beside it"
+        return ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        version = _newest_version(folder) or entry.name
+        return _list_records(entry, folder, version, selection, upstream, _params(selection))
 
     def _list_folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
         choice, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
@@ -136,9 +149,17 @@ class OpenX(Source):
         return OpenXReader(f"{self.name}/{name}", files, params or {})
 
 
+def _params(selection: Selection) -> dict[str, Any]:
+    return {
+        "keys": list(selection.keys),
+        "images": selection.options.get(IMAGES.name, "encoded"),
+        "last": selection.options.get("last-step") or "observation",
+    }
+
+
 def _newest_version(folder: Folder) -> str | None:
     """Return the folder of the newest version of the records; None if there are no records."""
-    folders = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith("/features.json")]
+    folders = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith(f"/{_FEATURES}")]
     return max(folders, key=_version_of_path, default=None)
 
 
@@ -171,7 +192,7 @@ def _list_records(
 ) -> Listing:
     split = selection.options.get("split") or _TRAIN
     inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{path}/")}
-    features, described = (inside.get(f"{path}/{name}") for name in ("features.json", "dataset_info.json"))
+    features, described = (inside.get(f"{path}/{name}") for name in (_FEATURES, _INFO))
     if features is None or described is None:
         raise ConversionError(entry.id, [f"{path} has no dataset_info.json, which states the number of episodes"])
     info, lengths = _parse_info(upstream.text(described), entry, split)

@@ -32,8 +32,9 @@ from datasets_rl.sources.base import (
 from datasets_rl.sources.selection import Numbers, Option
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "Robomimic"]
 
@@ -112,6 +113,29 @@ class Robomimic(Source):
         else:
             revision, is_folder = "", False
             assets = tuple(upstream.with_size(asset) for asset in self.assets(name))
+        return self._listing(revision, assets, selection, self._growth(facts, selection), is_folder=is_folder)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        path = files.first_in_folder(*_ENDINGS)
+        group = next((name for name in files.arrays(path) if name.startswith("data/demo_")), "") if path else ""
+        return f"{path} has the group {group.rstrip('/')}" if group else ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        found = [asset for asset in folder.assets if asset.path.lower().endswith(_ENDINGS)]
+        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        return self._listing(folder.revision, assets, selection, {}, is_folder=len(assets) > 1)
+
+    def _listing(
+        self,
+        revision: str,
+        assets: tuple[Asset, ...],
+        selection: Selection,
+        growth: Mapping[str, float],
+        *,
+        is_folder: bool,
+    ) -> Listing:
         numbers = {asset.path: number for number, asset in enumerate(assets)}
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
         return Listing(
@@ -125,7 +149,7 @@ class Robomimic(Source):
                 **{option.name: selection.choice(option.name, self.options) for option in self.options},
             },
             revision=revision,
-            growth=self._growth(facts, selection),
+            growth=growth,
             numbers=Numbers.read(selection.episodes),
         )
 

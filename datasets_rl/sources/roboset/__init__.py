@@ -7,6 +7,7 @@ An id is the prefix of the paths of its files; a file belongs to the longest id 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,9 @@ from datasets_rl.sources.base import (
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "RoboSet"]
 
@@ -38,6 +40,8 @@ _MAGIC = b"\x89HDF\r\n\x1a\n"
 _PICKLES = (".pickle", ".pkl")
 _EXCLUDE = Remedy("exclude them with {}", Argument("selection", Call("Selection", exclude=("*.pickle", "*.pkl"))))
 _SHARD_BYTES = 64 << 20
+_ENDINGS = (".h5", ".hdf5")
+_TRIAL = re.compile(r"Trial\d+/", re.ASCII)
 
 
 class RoboSet(Source):
@@ -73,20 +77,19 @@ class RoboSet(Source):
         """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""
         entry = self.entry(name)
         revision, assets = self._list_files(entry, selection, upstream)
-        seeds = {asset.path: seed for seed, asset in enumerate(assets)}
-        # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
-        assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
-        paths, sizes = [asset.path for asset in assets], [asset.size or 0 for asset in assets]
-        groups = group_by_size(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
-        shards = tuple(Shard(tuple(group), group) for group in groups)
-        return Listing(
-            assets,
-            shards,
-            common=(assets[0].path,),  # the first trial of the first file defines the columns
-            params={"seeds": seeds, "keys": list(selection.keys)},
-            revision=revision,
-            numbers=Numbers.read(selection.episodes),
-        )
+        return _listing(revision, assets, selection)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        path = files.first_in_folder(*_ENDINGS)
+        trial = next((name for name in files.arrays(path) if _TRIAL.fullmatch(name)), "") if path else ""
+        return f"{path} has the group {trial.rstrip('/')}" if trial else ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        found = sorted((asset for asset in folder.assets if asset.path.endswith(_ENDINGS)), key=lambda one: one.path)
+        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        return _listing(folder.revision, assets, selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -120,6 +123,24 @@ class RoboSet(Source):
         """Return the id of a file: the longest one that is a prefix of its path."""
         prefixes = [id_ for id_ in self.catalog["ids"] if path.startswith(id_) and not path[len(id_) :][:1].isalnum()]
         return max(prefixes, key=len, default="")
+
+
+def _listing(revision: str, assets: tuple[Asset, ...], selection: Selection) -> Listing:
+    """Group files into shards; the number of each is the seed of its trials."""
+    seeds = {asset.path: seed for seed, asset in enumerate(assets)}
+    # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
+    assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
+    paths, sizes = [asset.path for asset in assets], [asset.size or 0 for asset in assets]
+    groups = group_by_size(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
+    shards = tuple(Shard(tuple(group), group) for group in groups)
+    return Listing(
+        assets,
+        shards,
+        common=(assets[0].path,),  # the first trial of the first file defines the columns
+        params={"seeds": seeds, "keys": list(selection.keys)},
+        revision=revision,
+        numbers=Numbers.read(selection.episodes),
+    )
 
 
 SOURCE = RoboSet()

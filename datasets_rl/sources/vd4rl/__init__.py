@@ -32,8 +32,9 @@ from datasets_rl.sources.base import (
 from datasets_rl.sources.selection import MIN_RATIO, Numbers, read_numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "VD4RL"]
 
@@ -41,6 +42,8 @@ _SHARD_BYTES = 64 << 20
 _OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
 _EPISODE = re.compile(r"(\d+)px/(?:.*/)?[^/]*-(\d+)\.npz", re.ASCII)
 _STEP_BYTES = 100  # of everything except the image
+_EPISODE_ARRAYS = ("image", "action", "reward", "is_first", "is_last")
+_ROW_ARRAYS = ("observation", "action", "reward", "discount", "step_type")
 _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 
 
@@ -96,6 +99,25 @@ class VD4RL(Source):
         entry = self.entry(name)
         path = f"vd4rl/{name}"
         folder = upstream.folder(path, [f"hf://datasets/{self.catalog['repository']}/{path}"])
+        return self._listing(entry, folder, path, selection)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        found = [path for path in files.ending(*_KINDS) if "/" not in path]
+        kinds = {path.rpartition(".")[2] for path in found}
+        if len(kinds) != 1:
+            return ""
+        arrays = files.arrays(found[0])
+        needed = _EPISODE_ARRAYS if found[0].endswith(".npz") else _ROW_ARRAYS
+        if not {*needed} <= arrays.keys() or len(arrays[needed[0]] or ()) != 4:
+            return ""
+        return f"{found[0]} has {', '.join(needed[:-1])} and {needed[-1]}, of which {needed[0]} has images"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        return self._listing(entry, folder, entry.name, selection)
+
+    def _listing(self, entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
         inside = [asset for asset in folder.assets if asset.path.rpartition("/")[0] == path]
         kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
         if len(kinds) != 1:

@@ -1,0 +1,138 @@
+"""Addresses of datasets, and the ids under which their datasets are stored: one id for each address, and back.
+
+hf://user/name, hf://datasets/user/name       hf/user/name
+hf://datasets/user/name@revision/a.hdf5       hf/user/name/a.hdf5, and the revision
+https://host/folder/a.npz                     url/https/host/folder/a.npz
+/home/me/data                                 url/file/home/me/data
+
+Characters that a folder's name should not have are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from datasets_rl.disk import TRASH_NAME
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME
+
+__all__ = [
+    "SCHEMES",
+    "address_of_name",
+    "hub_address",
+    "id_of_address",
+    "is_address",
+    "is_quoted",
+    "path_of_id",
+    "repository_of",
+]
+
+SCHEMES = ("file", "gs", "http", "https", "s3")
+"""Schemes of the source ``url``; ``hf`` is that of the hub."""
+_LOCAL = "url/file/"
+_SCHEME = re.compile(rf"({'|'.join((*SCHEMES, 'hf'))})://")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
+_HUB = re.compile(r"hf://(?:datasets/)?(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?(?:/(?P<path>.*))?")
+_RESERVED = re.compile(rf"{VERSION_NAME.pattern}|{TRASH_NAME.pattern}|(build|trash)-.*|raw|recorded|{CURRENT_FILE}")
+"""Names of entries in the folder of a dataset, below which the folder of another one would be taken for its own."""
+
+
+def is_address(dataset: str) -> bool:
+    """Return whether a text begins with the scheme of an address."""
+    return _SCHEME.match(dataset) is not None
+
+
+def id_of_address(address: str | Path) -> tuple[str, str]:
+    """Return the id of the dataset at an address, and the revision that the address names, empty if it names none.
+
+    Args:
+        address: An address, ``https://host/a.npz``, or the absolute path of a file or a folder.
+
+    Raises:
+        InvalidArgumentError: If it is not an address, or has a user name or a password.
+    """
+    text = Path(address).as_uri() if isinstance(address, Path) else address
+    if text.startswith("hf://"):
+        repository, revision, path = _split_hub_address(text)
+        return "/".join(filter(None, ("hf", repository, _quote_path(path, text)))), revision
+    scheme, mark, rest = text.partition("://")
+    if scheme not in SCHEMES or not mark or not rest.strip("/"):
+        raise InvalidArgumentError(f"{text!r} is not an address; expected one that begins with {_schemes_text()}")
+    host = rest.partition("/")[0]
+    if "@" in host:
+        raise InvalidArgumentError(
+            f"the address of {host.rpartition('@')[2]} has a user name or a password, which would be stored with the data",
+            hint="give it as a mirror of an id, whose credentials are not stored",
+        )
+    # A path of this machine and an address of a web server may have escaped characters, whose names here do not differ.
+    rest = unquote(rest) if scheme == "file" else rest
+    return f"url/{scheme}/{_quote_path(rest.strip('/'), text)}", ""
+
+
+def address_of_name(name: str) -> str:
+    """Return the address of a name of the source ``url``: ``https://host/a.npz`` of ``https/host/a.npz``."""
+    scheme, _, rest = name.partition("/")
+    return Path(f"/{unquote(rest)}").as_uri() if scheme == "file" else f"{scheme}://{unquote(rest)}"
+
+
+def path_of_id(dataset_id: str) -> Path | None:
+    """Return the path of the files of an id, if it is the id of a path of this machine; else None."""
+    return Path(f"/{unquote(dataset_id[len(_LOCAL) :])}") if dataset_id.startswith(_LOCAL) else None
+
+
+def hub_address(name: str, revision: str = "") -> str:
+    """Return the address of a name of the source ``hf``, at a revision."""
+    user, repository, *path = name.split("/", 2)
+    at = f"@{revision}" if revision else ""
+    return "/".join((f"hf://datasets/{user}/{repository}{at}", *map(unquote, path)))
+
+
+def is_quoted(path: str) -> bool:
+    """Return whether a path is one that `id_of_address` returns, so that one address has one id."""
+    try:
+        return bool(path) and _quote_path(unquote(path), path) == path
+    except InvalidArgumentError:
+        return False
+
+
+def repository_of(address: str) -> tuple[str, str]:
+    """Split ``hf://user/name@revision`` into the repository and the revision, empty if it names none.
+
+    Raises:
+        InvalidArgumentError: If it is not the address of a repository.
+    """
+    repository, revision, path = _split_hub_address(address)
+    if path or address.startswith("hf://datasets/"):
+        raise _not_on_hub(address)
+    return repository, revision
+
+
+def _split_hub_address(address: str) -> tuple[str, str, str]:
+    match = _HUB.fullmatch(address.rstrip("/"))
+    revision = "" if match is None else match["revision"]
+    if match is None or revision == "" or not _REPOSITORY.fullmatch(match["repository"]):
+        raise _not_on_hub(address)
+    return match["repository"], revision or "", match["path"] or ""
+
+
+def _not_on_hub(address: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{address!r} is not an address of a dataset; expected hf://USER/NAME[@REVISION]")
+
+
+def _quote_path(path: str, address: str) -> str:
+    parts = path.strip("/").split("/") if path.strip("/") else []
+    if odd := [part for part in parts if part in {"", ".", ".."}]:
+        raise InvalidArgumentError(f"{address!r} has the part {odd[0]!r} between two slashes; expected a name")
+    return "/".join(map(_quote_name, parts))
+
+
+def _quote_name(name: str) -> str:
+    quoted = quote(name, safe="")
+    is_odd = quoted.startswith(".") or _RESERVED.fullmatch(quoted) is not None
+    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if is_odd else quoted
+
+
+def _schemes_text() -> str:
+    return ", ".join(f"{scheme}://" for scheme in (*SCHEMES[:-1], "hf")) + f" or {SCHEMES[-1]}://"

@@ -1,0 +1,63 @@
+"""Recognition of the source whose layout files have, from the files alone: by evidence, and never by a guess."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
+from datasets_rl.sources import importable_sources
+
+if TYPE_CHECKING:
+    from datasets_rl.sources import Source
+    from datasets_rl.sources.address_files import AddressFiles
+
+__all__ = ["recognized", "recognizing_sources"]
+
+
+def recognizing_sources() -> list[Source]:
+    """Return the sources that recognize files: a class that only inherits the layout of another one is not asked."""
+    return [source for source in importable_sources()[0] if "recognize" in vars(type(source))]
+
+
+def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[Source, str]:
+    """Return the source whose layout files have, and the evidence.
+
+    Args:
+        dataset_id: The id, for messages.
+        files: The files.
+        chosen: The name of the source that the user chose among several; empty if there was no choice.
+
+    Raises:
+        InvalidArgumentError: If no source of the chosen name recognizes files.
+        ConversionError: If the files have the layout of no source, of several, or not of the chosen one. The error has
+            the evidence for each.
+    """
+    sources = recognizing_sources()
+    if chosen and chosen not in {source.name for source in sources}:
+        known = ", ".join(source.name for source in sources)
+        raise InvalidArgumentError(f"layout is {chosen!r}; expected one of {known}")
+    candidates = [(source, source.recognize(files)) for source in sources]
+    found = {source.name: (source, evidence) for source, evidence in candidates if evidence}
+    if chosen and chosen in found:
+        return found[chosen]
+    if len(found) == 1 and not chosen:
+        return next(iter(found.values()))
+    seen = " and of ".join(f"{name} ({evidence})" for name, (_, evidence) in found.items())
+    if found and not chosen:
+        choose = Argument("selection", Call("Selection", options={"layout": next(iter(found))}))
+        raise ConversionError(
+            dataset_id, [f"its files have the layouts of {seen}"], hint=Remedy("choose one with {}", choose)
+        )
+    names = ", ".join(files.paths[:5]) or "none"
+    if chosen:
+        others = f"they have that of {seen}" if seen else f"the first are {names}"
+        raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}; {others}"])
+    raise ConversionError(
+        dataset_id,
+        [f"no source knows the layout of its {_count_text(len(files.paths))}; the first are {names}"],
+        hint="name one file or one folder of them in the address, or describe your own files in a dataset.toml",
+    )
+
+
+def _count_text(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
