@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exi
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.exporting import ExportPlan
+    from datasets_rl.exporting import Content, ExportPlan
 
 GROUP = "Share"
 
@@ -52,6 +52,14 @@ def run(
             "--fps", metavar="NUMBER", help="Steps per second, for lerobot; by default those of the metadata."
         ),
     ] = None,
+    images: Annotated[
+        str,
+        typer.Option(
+            "--images",
+            metavar="FORM",
+            help="How lerobot has images: encoded or video. By default, stored videos stay videos, and others are encoded.",
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file or export.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be written or lost, and write nothing.")
@@ -81,10 +89,12 @@ def run(
     get_format(to).check_library()
     targets = _targets(datasets, to, out)
     if dry_run:
-        found = apply_to_each(shell, datasets, lambda one: _plan(shell, one, to, targets[one], fps))
+        found = apply_to_each(shell, datasets, lambda one: _plan(_content(shell, one, fps, images), to, targets[one]))
         return _planned(found, lossy=lossy)
     made = apply_to_each(
-        shell, datasets, lambda one: _export(shell, one, to, targets[one], fps, force=force, lossy=lossy)
+        shell,
+        datasets,
+        lambda one: _export(shell, _content(shell, one, fps, images), to, targets[one], force=force, lossy=lossy),
     )
     paths = [str(one.value.path) for one in made if one.value]
     return Result(
@@ -118,14 +128,14 @@ def _is_path(text: str) -> bool:
     return text.startswith((".", "/", "~"))
 
 
-def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
+def _content(shell: Shell, dataset: str, fps: float | None, images: str) -> Content:
     from datasets_rl.exporting import Content
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.store.find import locate
 
     if dataset.endswith(".toml"):
         raise _mixture_error(shell, dataset)
-    return Content(StoredDataset(locate(**dataset_arguments(shell, dataset))), fps=fps)
+    return Content(StoredDataset(locate(**dataset_arguments(shell, dataset))), fps=fps, images=images)
 
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
@@ -139,18 +149,15 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     )
 
 
-def _plan(shell: Shell, dataset: str, to: str, out: Path | None, fps: float | None) -> ExportPlan:
+def _plan(content: Content, to: str, out: Path | None) -> ExportPlan:
     from datasets_rl.exporting import plan_export
 
-    return plan_export(_content(shell, dataset, fps), to, out)
+    return plan_export(content, to, out)
 
 
-def _export(
-    shell: Shell, dataset: str, to: str, out: Path | None, fps: float | None, *, force: bool, lossy: bool
-) -> ExportPlan:
+def _export(shell: Shell, content: Content, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
     from datasets_rl.exporting import plan_export, run_export
 
-    content = _content(shell, dataset, fps)
     plan = plan_export(content, to, out)
     run_export(content, to, out, force=force, lossy=lossy, show=shell.settings.progress)
     there = "already there, " if plan.present and not force else ""

@@ -471,6 +471,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         force: bool = False,
         lossy: bool = False,
         fps: float | None = None,
+        images: str = "",
     ) -> Path:
         """Write the episodes and fields that the dataset shows in the format of another project.
 
@@ -492,7 +493,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         rows, fields = self._visible_part(self._stored_steps())
         whole = len(rows) == len(self.stored)
         numbers = np.repeat(np.arange(len(self.stored.episodes)), self.stored.episodes.lengths)
-        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields, fps)
+        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields, fps, images)
         return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
     def make_env(self, *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:

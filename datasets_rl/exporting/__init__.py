@@ -27,6 +27,7 @@ def export(
     force: bool = False,
     lossy: bool = False,
     fps: float | None = None,
+    images: str = "",
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Path:
@@ -42,6 +43,8 @@ def export(
         force: Replace an existing file or export.
         lossy: Leave out what the format cannot hold.
         fps: Steps per second, for LeRobot; by default those in the metadata.
+        images: How images are written, for LeRobot: "encoded", in the tables, or "video". By default, frames of stored
+            videos stay videos, and others are encoded, so that nothing is lost.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: Settings instead of those of the environment.
 
@@ -49,7 +52,7 @@ def export(
         The path of the export. If the same export is there already, nothing is written.
 
     Raises:
-        InvalidArgumentError: If there is no such format, the target exists, or the dataset cannot be written in this
+        InvalidArgumentError: If there is no such format, it cannot write images so, the target exists, or the dataset cannot be written in this
             format; the error names all reasons.
         LossyExportError: If the format cannot hold everything and `lossy` is False; the error names all of it.
         MissingDependencyError: If the library of the format is not installed.
@@ -60,5 +63,10 @@ def export(
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
     return run_export(
-        Content(StoredDataset(folder), fps=fps), to, out, force=force, lossy=lossy, show=settings.progress
+        Content(StoredDataset(folder), fps=fps, images=images),
+        to,
+        out,
+        force=force,
+        lossy=lossy,
+        show=settings.progress,
     )

@@ -27,6 +27,8 @@ class ExportFormat(ABC):
     """The optional library that writes it; empty if none is needed."""
     extra: ClassVar[str] = ""
     """The extra of datasets-rl that installs the library."""
+    image_forms: ClassVar[tuple[str, ...]] = ()
+    """How images can be written, if users can choose it with `Content.images`."""
 
     def problems(self, content: Content) -> Iterator[str]:  # noqa: ARG002 -- formats that hold everything have none
         """Yield why the dataset cannot be written in this format at all."""
@@ -35,6 +37,10 @@ class ExportFormat(ABC):
     def losses(self, content: Content) -> Iterator[str]:  # noqa: ARG002 -- formats that hold everything have none
         """Yield what the dataset has and the format cannot hold, a sentence each."""
         yield from ()
+
+    def estimate_bytes(self, content: Content) -> int:
+        """Return the size of the export in bytes, about."""
+        return content.bytes
 
     @abstractmethod
     def write(self, content: Content, target: Path, progress: Report) -> None:

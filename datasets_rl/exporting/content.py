@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.exporting.videos import find_clip
 from datasets_rl.format.compressed_images import CompressedImages
+from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -34,6 +36,7 @@ from datasets_rl.ted.keys import (
 
 _BATCH_BYTES = 32 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
+_STORED_FORMS = (CompressedImages, VideoFrames)
 _TABLE_NAMES = frozenset({"start", "length", "return", "final_known"})
 
 
@@ -45,6 +48,7 @@ class Content:
         episodes: Indices of the episodes, int64 [E], ascending; all by default.
         keys: Keys of the fields; all by default. The reward and the flags are always kept.
         fps: Steps per second, instead of those in the metadata.
+        images: How images are written, in a format that has several `ExportFormat.image_forms`; empty for its default.
     """
 
     def __init__(
@@ -53,11 +57,13 @@ class Content:
         episodes: NDArray[np.int64] | None = None,
         keys: Collection[Key] | None = None,
         fps: float | None = None,
+        images: str = "",
     ) -> None:
         if fps is not None and not 0 < fps < math.inf:
             raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
         self.stored = stored
         self.fps = fps
+        self.images = images
         self._episodes = episodes
         table = stored.episodes
         chosen = np.arange(len(table)) if episodes is None else episodes
@@ -79,6 +85,12 @@ class Content:
     def manifest(self) -> Manifest:
         """The manifest of the stored dataset."""
         return self.stored.manifest
+
+    @property
+    def frame_rate(self) -> float:
+        """Number of steps per second, an integer where it is one; 0 if it is not known."""
+        rate = self.fps or self.manifest.fps or 0
+        return int(rate) if rate == int(rate) else rate
 
     @property
     def steps(self) -> int:
@@ -155,10 +167,37 @@ class Content:
         short = True if max_length is None else self.lengths <= max_length
         return int((truncated & ~terminated & short).sum())
 
-    def batches(self, max_bytes: int = _BATCH_BYTES) -> Iterator[EpisodeBatch]:
+    def steps_of(self, key: Key) -> NDArray[Any]:
+        """Return the values of a field at the steps of the episodes, [N, ...]."""
+        values = self.stored.column(key)
+        if self._episodes is None:
+            return values
+        rows = np.zeros(len(self.stored), np.bool_)
+        for start, stop in self._spans():
+            rows[start:stop] = True
+        return np.asarray(values[rows])
+
+    @cached_property
+    def clips(self) -> frozenset[Key]:
+        """Fields whose stored videos have the frames of each episode one after the other, at the frame rate."""
+        columns = {field.key: self.stored.items(field.key) for field in self.fields if field.video}
+        rate = self.frame_rate or 1
+        return frozenset(
+            key
+            for key, column in columns.items()
+            if isinstance(column, ImageColumn)
+            and all(find_clip(column.read_stored(start, stop), rate) for start, stop in self._spans())
+        )
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each episode in the stored dataset, and the row after its last one."""
+        starts = np.asarray(self.stored.episodes.starts)[self.episodes]
+        return zip(starts.tolist(), (starts + self.lengths).tolist(), strict=True)
+
+    def batches(self, max_bytes: int = _BATCH_BYTES, *, frames: bool = False) -> Iterator[EpisodeBatch]:
         """Yield the episodes in batches of about `max_bytes`, at least one episode each.
 
-        Encoded images stay encoded, and others are pixels.
+        Encoded images stay encoded, and others are pixels; with `frames`, those of videos become pixels on access.
         """
         keys = {field.key for field in self.fields}
         selected = np.zeros(len(self.stored.episodes), np.bool_)
@@ -169,7 +208,7 @@ class Content:
                 continue
             batch = episode_batch(self.stored, first, stop)
             batch = batch if self._episodes is None else batch.select_episodes(chosen)
-            yield _decompressed(batch.select_fields(keys))
+            yield _decompressed(batch.select_fields(keys), (CompressedImages,) if frames else _STORED_FORMS)
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield each episode: T actions, and T + 1 states, or T where the final state is unknown."""
@@ -177,14 +216,11 @@ class Content:
             yield from batch
 
 
-def _decompressed(batch: EpisodeBatch) -> EpisodeBatch:
-    """Return the batch with compressed images and frames of videos as pixels, which every format holds."""
+def _decompressed(batch: EpisodeBatch, forms: tuple[type, ...]) -> EpisodeBatch:
+    """Return the batch with images of these forms as pixels, which every format holds."""
 
     def arrays(columns: Mapping[Key, Any]) -> dict[Key, Any]:
-        return {
-            key: np.asarray(values) if isinstance(values, (CompressedImages, VideoFrames)) else values
-            for key, values in columns.items()
-        }
+        return {key: np.asarray(values) if isinstance(values, forms) else values for key, values in columns.items()}
 
     return replace(
         batch,

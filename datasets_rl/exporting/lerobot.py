@@ -1,6 +1,7 @@
-"""A dataset in LeRobot's layout, version 3.0, without videos.
+"""A dataset in LeRobot's layout, version 3.0.
 
 data/chunk-000/file-000.parquet             a row per step, images as PNG or JPEG
+videos/KEY/chunk-000/file-000.mp4           the stored videos unchanged, or images as newly encoded videos
 meta/info.json  stats.json  tasks.parquet  episodes/chunk-000/file-000.parquet
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses, next_losses
+from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses
 from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
+from datasets_rl.exporting.videos import Clip, EncodedVideos, StoredVideos, VideoWriter, check_encoder
 from datasets_rl.format.schema import Field
 from datasets_rl.format.statistics import Moments
 from datasets_rl.progress import Report
@@ -34,7 +36,11 @@ _VERSION = "v3.0"
 _FILE_BYTES = 100 << 20
 _FILES_PER_CHUNK = 1000
 _IMAGE_SAMPLES = 100
-_PATTERN = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_AXES_MAX = 5
+_VIDEO_SHARE = 0.05  # assumed bytes per byte of pixels
+_PATTERN = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+_VIDEO_PATH = f"videos/{{video_key}}/{_PATTERN}.mp4"
+_FLAGS = (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
 _COUNTERS: Mapping[str, str] = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -52,29 +58,43 @@ class LeRobot(ExportFormat):
     title = "a LeRobot dataset, version 3.0"
     library = "pyarrow"
     extra = "pyarrow"
+    image_forms = ("encoded", "video")
 
     @override
     def problems(self, content: Content) -> Iterator[str]:
-        if odd := [field for field in content.actions if _is_unsuited(field)]:
-            yield f"it has vectors and images, and {names_of(odd)} is neither"
+        if odd := [field for field in content.actions if _has_many_axes(field)]:
+            yield f"it has arrays of at most {_AXES_MAX} axes, and {names_of(odd)} has more"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
         yield from dropped_final_losses(content)
-        if not _frame_rate(content):
+        if not content.frame_rate:
             yield "the dataset states no frame rate: 1 is written, so that timestamps count steps"
-        texts = [field for field in content.fields if field.text]
-        if len(texts) > 1:
-            yield f"a step has one text, its task: {names_of([field for field in texts if field is not _task(content)])} is left out"
-        if odd := [field for field in content.fields if _is_unsuited(field) and field not in content.next_fields]:
-            yield f"{names_of(odd)}: left out, being neither vectors nor images of 1, 3 or 4 channels"
-        yield from next_losses(content)
+        if odd := [field for field in content.fields if _has_many_axes(field)]:
+            yield f"{names_of(odd)}: left out, having more than {_AXES_MAX} axes"
+        if fields := _next_states(content):
+            yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
+        if fields := [field for field, is_equal in _counters(content).items() if not is_equal]:
+            yield f"{names_of(fields)}: replaced by the counters of LeRobot, whose values differ"
+        if fields := [field for field in _video_fields(content) if field.key not in content.clips]:
+            check_encoder("writing videos")
+            yield f"{names_of(fields)}: the images are encoded as videos, with a loss"
         yield from metadata_losses(content)
+
+    @override
+    def estimate_bytes(self, content: Content) -> int:
+        bytes_of_step = 0.0
+        for field in _video_fields(content):
+            if field.key in content.clips:
+                bytes_of_step += field.step_bytes
+            elif not field.encoded:
+                bytes_of_step += field.step_bytes * (1 - _VIDEO_SHARE)
+        return content.bytes - int(bytes_of_step * content.steps)
 
     @override
     def write(self, content: Content, target: Path, progress: Report) -> None:
         writer = _Writer(content, target)
-        for batch in content.batches():
+        for batch in content.batches(frames=True):
             writer.add(batch)
             progress(batch.count)
         writer.finish()
@@ -86,10 +106,12 @@ class _Writer:
     def __init__(self, content: Content, target: Path) -> None:
         self._content, self._target = content, target
         self._task = _task(content)
-        self._fields = feature_fields(content)
-        self._fps = _frame_rate(content) or 1
+        self._fields = _feature_fields(content)
+        self._fps = content.frame_rate or 1
         self._tasks: dict[str, int] = {}
-        self._stats = {name: _Stats(field) for name, field in self._fields.items()}
+        videos = _video_fields(content)
+        self._videos = {name: self._video_writer(name, one) for name, one in self._fields.items() if one in videos}
+        self._stats = {name: _Stats(field) for name, field in self._fields.items() if not field.text}
         self._every = max(1, content.steps // _IMAGE_SAMPLES)
         self._rows = self._episodes = self._file = self._file_bytes = 0
         self._data: Any = None
@@ -101,9 +123,16 @@ class _Writer:
 
         if self._data is None or self._file_bytes > _FILE_BYTES:
             self._next_file()
-        columns = {name: self._column(batch, name, field) for name, field in self._fields.items()}
-        done = pixels(batch.steps[NEXT_TERMINATED]) | pixels(batch.steps[NEXT_TRUNCATED])
-        columns[dotted_name(NEXT_DONE)] = pa.array(done.reshape(-1))
+        columns = {
+            name: self._column(batch, name, field) for name, field in self._fields.items() if name not in self._videos
+        }
+        clips = {
+            name: [*videos.add(self._images(batch, name, self._fields[name]), batch.lengths)]
+            for name, videos in self._videos.items()
+        }
+        terminated, truncated = (batch.steps[key].reshape(-1) for key in (NEXT_TERMINATED, NEXT_TRUNCATED))
+        flags = (terminated | truncated, terminated, truncated)
+        columns |= {dotted_name(key): pa.array(values) for key, values in zip(_FLAGS, flags, strict=True)}
         tasks = self._task_numbers(batch)
         frames = np.arange(batch.count) - np.repeat(batch.table.starts, batch.lengths)
         counters = (
@@ -118,11 +147,13 @@ class _Writer:
         for start, length in zip(batch.table.starts.tolist(), batch.lengths.tolist(), strict=True):
             self._data.write_table(table.slice(start, length), length)
         self._file_bytes += table.nbytes
-        self._write_episodes(batch, tasks)
+        self._write_episodes(batch, tasks, clips)
         self._rows, self._episodes = self._rows + batch.count, self._episodes + len(batch)
 
     def finish(self) -> None:
-        """Close the tables, and write the counts, the statistics and the tasks."""
+        """Close the tables and videos, and write the counts, the statistics and the tasks."""
+        for videos in self._videos.values():
+            videos.close()
         self._data.close()
         self._records.close()
         self._write_tasks()
@@ -130,7 +161,7 @@ class _Writer:
         (self._target / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), encoding="utf-8")
         info = {
             "codebase_version": _VERSION,
-            "robot_type": None,
+            "robot_type": self._content.manifest.metadata.get("robot_type"),
             "total_episodes": self._episodes,
             "total_frames": self._rows,
             "total_tasks": len(self._tasks),
@@ -139,8 +170,8 @@ class _Writer:
             "video_files_size_in_mb": 200,
             "fps": self._fps,
             "splits": {"train": f"0:{self._episodes}"},
-            "data_path": f"data/{_PATTERN}",
-            "video_path": None,
+            "data_path": f"data/{_PATTERN}.parquet",
+            "video_path": _VIDEO_PATH if self._videos else None,
             "features": self._features(),
         }
         (self._target / "meta" / "info.json").write_text(json.dumps(info, indent=4), encoding="utf-8")
@@ -151,55 +182,71 @@ class _Writer:
         if self._data is not None:
             self._data.close()
             self._file += 1
-        path = self._target / "data" / _PATTERN.format(**self._file_index())
+        path = self._target / f"data/{_PATTERN}.parquet".format(**_file_index(self._file))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._data = parquet.ParquetWriter(path, self._schema(), use_dictionary=False)
         self._file_bytes = 0
 
-    def _file_index(self) -> dict[str, int]:
-        return {"chunk_index": self._file // _FILES_PER_CHUNK, "file_index": self._file % _FILES_PER_CHUNK}
+    def _video_writer(self, name: str, field: Field) -> VideoWriter:
+        def path_of(file: int) -> Path:
+            return self._target / _VIDEO_PATH.format(video_key=name, **_file_index(file))
+
+        kind = StoredVideos if field.key in self._content.clips else EncodedVideos
+        return kind(path_of, self._fps)
 
     def _schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        names = {name: _arrow_type(field) for name, field in self._fields.items()}
-        names[dotted_name(NEXT_DONE)] = pa.bool_()
+        names = {name: _arrow_type(field) for name, field in self._fields.items() if name not in self._videos}
+        names |= {dotted_name(key): pa.bool_() for key in _FLAGS}
         names |= {name: pa.from_numpy_dtype(np.dtype(dtype)) for name, dtype in _COUNTERS.items()}
-        features = {name: _hub_feature(feature) for name, feature in self._features().items()}
+        features = {name: _hub_feature(one) for name, one in self._features().items() if name in names}
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         return pa.schema(list(names.items()), metadata)
 
     def _features(self) -> dict[str, Any]:
         names = _element_names(self._content)
         features = {name: _describe(field, names.get(field.name)) for name, field in self._fields.items()}
-        features[dotted_name(NEXT_DONE)] = {"dtype": "bool", "shape": [1], "names": None}
+        for name, videos in self._videos.items():
+            rows, columns, channels = self._fields[name].shape
+            about = {"height": rows, "width": columns, "codec": videos.codec, "fps": self._fps, "channels": channels}
+            info = {f"video.{key}": value for key, value in about.items()}
+            features[name] |= {"dtype": "video", "info": info | {"has_audio": False, "is_depth_map": False}}
+        features |= {dotted_name(key): {"dtype": "bool", "shape": [1], "names": None} for key in _FLAGS}
         return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _COUNTERS.items()}
 
     def _column(self, batch: EpisodeBatch, name: str, field: Field) -> pa.Array:
         import pyarrow as pa
 
-        values = column_of(batch, field)
         if is_image(field):
-            at = np.arange(-self._rows % self._every, batch.count, self._every)
-            if len(at):
-                self._stats[name].update(pixels(values[at]))
-            return pa.array([{"bytes": image, "path": None} for image in encode_images(values)], _arrow_type(field))
-        array = pixels(values)
+            images = encode_images(self._images(batch, name, field))
+            return pa.array([{"bytes": image, "path": None} for image in images], _arrow_type(field))
+        if field.text:
+            return pa.array(vocabulary_list(batch, field.key, column_of(batch, field)), _arrow_type(field))
+        array = pixels(column_of(batch, field))
         self._stats[name].update(array)
         return arrow_array(array, _arrow_type(field))
+
+    def _images(self, batch: EpisodeBatch, name: str, field: Field) -> Any:
+        """Return the images of a batch, after adding some of them to the statistics."""
+        values = column_of(batch, field)
+        at = np.arange(-self._rows % self._every, batch.count, self._every)
+        if len(at):
+            self._stats[name].update(pixels(values[at]))
+        return values
 
     def _task_numbers(self, batch: EpisodeBatch) -> NDArray[np.int64]:
         if self._task is None:
             number = self._tasks.setdefault(_default_task(self._content), 0)
             return np.full(batch.count, number, np.int64)
-        codes = batch.states[self._task.key] if self._task.shared else batch.steps[self._task.key]
-        present = np.unique(codes)
-        texts = vocabulary_list(batch, self._task.key, present)
+        codes, ranks = _ranked(column_of(batch, self._task))
+        texts = vocabulary_list(batch, self._task.key, codes)
         numbers = [self._tasks.setdefault(text, len(self._tasks)) for text in texts]
-        of_steps: NDArray[np.int64] = np.asarray(numbers, np.int64)[np.searchsorted(present, codes)]
-        return of_steps
+        return np.asarray(numbers, np.int64)[ranks]
 
-    def _write_episodes(self, batch: EpisodeBatch, tasks: NDArray[np.int64]) -> None:
+    def _write_episodes(
+        self, batch: EpisodeBatch, tasks: NDArray[np.int64], clips: Mapping[str, Sequence[Clip]]
+    ) -> None:
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -209,7 +256,7 @@ class _Writer:
             [texts[number] for number in dict.fromkeys(tasks[start:stop].tolist())]
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         ]
-        index, count = self._file_index(), len(batch)
+        index, count = _file_index(self._file), len(batch)
         table = pa.table(
             {
                 "episode_index": pa.array(self._episodes + np.arange(count)),
@@ -219,12 +266,13 @@ class _Writer:
                 "data/file_index": pa.array(np.full(count, index["file_index"])),
                 "dataset_from_index": pa.array(self._rows + starts),
                 "dataset_to_index": pa.array(self._rows + stops),
+                **{name: pa.array(values) for name, values in _clip_columns(clips)},
                 "meta/episodes/chunk_index": pa.array(np.zeros(count, np.int64)),
                 "meta/episodes/file_index": pa.array(np.zeros(count, np.int64)),
             }
         )
         if self._records is None:
-            path = self._target / "meta" / "episodes" / _PATTERN.format(chunk_index=0, file_index=0)
+            path = self._target / f"meta/episodes/{_PATTERN}.parquet".format(**_file_index(0))
             path.parent.mkdir(parents=True)
             self._records = parquet.ParquetWriter(path, table.schema)
         self._records.write_table(table)
@@ -283,11 +331,12 @@ class _Stats(Moments):
         return {name: numbers[name] for name in ("min", "max", "mean", "std")} | {"count": [self._samples]}
 
 
-def feature_fields(content: Content) -> dict[str, Field]:
+def _feature_fields(content: Content) -> dict[str, Field]:
     """Return the fields by the name of their feature: ``observation.state``, ``observation.images.top``, or the dotted key."""
     fields: dict[str, Field] = {}
+    replaced = {*_counters(content), *_next_states(content), _task(content)}
     for field in content.fields:
-        if not field.text and not _is_unsuited(field) and field not in content.next_fields:
+        if field not in replaced and not _has_many_axes(field) and field.key not in _FLAGS:
             name = _feature_name(content, field)
             fields[name if name not in fields else dotted_name(("observation", "images", *field.key))] = field
     return fields
@@ -296,17 +345,90 @@ def feature_fields(content: Content) -> dict[str, Field]:
 def _feature_name(content: Content, field: Field) -> str:
     key: Key = field.key
     if field not in content.observations:
-        return dotted_name(key)
+        return dotted_name(key) if key != ("task",) else "task_"  # LeRobot adds the text of the task under this name
     inner = key[1:] if key[0] == "observation" else key
     if is_image(field):
         # The reader of LeRobot's datasets, as TorchRL, names cameras observation.image.CAM.
         inner = inner[1:] if inner[:1] == ("images",) or (inner[:1] == ("image",) and inner[1:]) else inner
-        return ".".join(("observation", "images", *inner)) if inner else "observation.image"
+        return ".".join(("observation", "images", *inner)) if inner not in {(), ("image",)} else "observation.image"
     return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
 
 
-def _is_unsuited(field: Field) -> bool:
-    return len(field.shape) > 1 and not is_image(field)
+def _has_many_axes(field: Field) -> bool:
+    return len(field.shape) > _AXES_MAX
+
+
+def _next_states(content: Content) -> list[Field]:
+    """Return the fields under "next" that have a field of the same name at t."""
+    roots = {field.key[0] for field in content.states} | {"observation"}
+    return [field for field in content.next_fields if field.key[1] in roots]
+
+
+def _video_fields(content: Content) -> list[Field]:
+    """Return the fields that become videos: those whose videos are stored, and with ``images="video"`` others that can be."""
+
+    def can_be_video(field: Field) -> bool:
+        return is_image(field) and field.shape[2] == 3 and field.shape[0] % 2 == field.shape[1] % 2 == 0
+
+    if content.images == "encoded":
+        return []
+    return [
+        field
+        for field in _feature_fields(content).values()
+        if field.key in content.clips or (content.images == "video" and can_be_video(field))
+    ]
+
+
+def _counters(content: Content) -> dict[Field, bool]:
+    """Return the fields that LeRobot's counters replace, and whether these have the same values."""
+    found = {}
+    for field in content.fields:
+        name = field.name
+        if field.shape == () and (name in _COUNTERS or name == "frame") and not field.shared:
+            is_equal = _equals_counter(content, field)
+            if is_equal or name in _COUNTERS:
+                found[field] = is_equal
+    return found
+
+
+def _equals_counter(content: Content, field: Field) -> bool:
+    values, lengths = content.steps_of(field.key), content.lengths
+    frames = np.arange(content.steps) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    match field.name:
+        case "timestamp":
+            return bool(np.allclose(values, frames / (content.frame_rate or 1), rtol=0, atol=1e-4))
+        case "frame" | "frame_index":
+            return np.array_equal(values, frames)
+        case "episode_index":
+            return np.array_equal(values, np.repeat(np.arange(len(lengths)), lengths))
+        case "index":
+            return np.array_equal(values, np.arange(content.steps))
+    task = _task(content)
+    return np.array_equal(values, _ranked(content.steps_of(task.key))[1] if task else np.zeros(content.steps))
+
+
+def _ranked(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct codes in the order in which they appear, and the position of each code in it, [N]."""
+    distinct, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return distinct[order], ranks[positions]
+
+
+def _file_index(file: Any) -> dict[str, Any]:
+    """Return the numbers of the folder and of the file for a number of a file, or for an array of them."""
+    return {"chunk_index": file // _FILES_PER_CHUNK, "file_index": file % _FILES_PER_CHUNK}
+
+
+def _clip_columns(clips: Mapping[str, Sequence[Clip]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the columns of meta/episodes that say where the frames of each episode are."""
+    for camera, of_episodes in clips.items():
+        files = np.asarray([clip.file for clip in of_episodes])
+        for name, values in _file_index(files).items():
+            yield f"videos/{camera}/{name}", values
+        yield f"videos/{camera}/from_timestamp", np.asarray([clip.start for clip in of_episodes])
+        yield f"videos/{camera}/to_timestamp", np.asarray([clip.stop for clip in of_episodes])
 
 
 def _element_names(content: Content) -> Mapping[str, Any]:
@@ -325,18 +447,19 @@ def _default_task(content: Content) -> str:
     return str(content.manifest.metadata.get("environment") or content.manifest.id)
 
 
-def _frame_rate(content: Content) -> float:
-    """Return the number of steps per second, an integer where it is one; 0 if it is not known."""
-    rate = content.fps or content.manifest.fps or 0
-    return int(rate) if rate == int(rate) else rate
-
-
 def _describe(field: Field, names: Any = None) -> dict[str, Any]:
     """Return a feature of info.json; `names` are the names of its elements, if there is one for each."""
     if is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": ["height", "width", "channels"]}
+    if field.text:
+        return {"dtype": "string", "shape": [1], "names": None}
     shape = list(field.shape or (1,))
-    named = isinstance(names, list) and len(names) == shape[0] and all(isinstance(name, str) for name in names)
+    named = (
+        len(shape) == 1
+        and isinstance(names, list)
+        and len(names) == shape[0]
+        and all(isinstance(name, str) for name in names)
+    )
     return {"dtype": dtype_of(field).name, "shape": shape, "names": names if named else None}
 
 
@@ -347,6 +470,8 @@ def _hub_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
     value = {"dtype": feature["dtype"], "_type": "Value"}
     if feature["shape"] == [1]:
         return value
+    if len(feature["shape"]) > 1:
+        return {**feature, "_type": f"Array{len(feature['shape'])}D"}
     return {"feature": value, "length": feature["shape"][0], "_type": "List"}
 
 
@@ -355,5 +480,9 @@ def _arrow_type(field: Field) -> pa.DataType:
 
     if is_image(field):
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    if field.text:
+        return pa.string()
     kind = pa.from_numpy_dtype(dtype_of(field))
-    return pa.list_(kind, field.shape[0]) if field.shape not in {(), (1,)} else kind
+    for size in () if field.shape == (1,) else reversed(field.shape):
+        kind = pa.list_(kind, size)
+    return kind

@@ -60,18 +60,21 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
     """Return what an export would do; nothing is written.
 
     Raises:
-        InvalidArgumentError: If there is no such format.
+        InvalidArgumentError: If there is no such format, or it cannot write images so.
         MissingDependencyError: If its library is not installed.
     """
     exported = get_format(to)
     exported.check_library()
+    if content.images and content.images not in exported.image_forms:
+        expected = f"expected {' or '.join(exported.image_forms)}" if exported.image_forms else f"{to} has one form of images"
+        raise InvalidArgumentError(f"images is {content.images!r}; {expected}")
     path = Path(out if out is not None else default_path(content.manifest.id, to)).expanduser().absolute()
     return ExportPlan(
         to,
         path,
         content.steps,
         len(content.lengths),
-        content.bytes,
+        exported.estimate_bytes(content),
         tuple(exported.problems(content)),
         tuple(exported.losses(content)),
         _read_marker(path) == _marker(content, to),
@@ -239,6 +242,7 @@ def _marker(content: Content, to: str) -> dict[str, Any]:
         "selected": hashlib.sha256(content.episodes.tobytes()).hexdigest(),
         "fields": [field.name for field in content.fields],
         **({"fps": content.fps} if content.fps is not None else {}),
+        **({"images": content.images} if content.images else {}),
     }
 
 
@@ -272,7 +276,7 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
             return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    names = ("dataset", "digest", "format", "steps", "episodes", "selected", "fields", "fps")
+    names = ("dataset", "digest", "format", "steps", "episodes", "selected", "fields", "fps", "images")
     return {name: document[name] for name in names if name in document} if isinstance(document, dict) else None
 
 

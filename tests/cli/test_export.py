@@ -129,3 +129,14 @@ def test_the_formats_are_listed_and_misspelled_ones_corrected(rlds):
     unknown = rlds("export", "demo/pendulum", "--to", "minary")
     assert unknown.code == 2
     assert "did you mean minari?" in unknown.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_form_of_images_is_one_that_the_format_has(rlds, out):
+    video = rlds("export", "demo/pendulum", "--to", "lerobot", "--images", "video", "--lossy")
+    other = rlds("export", "demo/pendulum", "--to", "npz", "--images", "video", "--dry-run")
+
+    assert video.code == 0
+    assert json.loads((out / "pendulum-lerobot" / "meta" / "info.json").read_text())["video_path"] is None
+    assert other.code == 2
+    assert "npz has one form of images" in other.err

@@ -42,6 +42,8 @@ def hub_features(info):
             features[name] = datasets.Image()
         elif feature["shape"] == [1]:
             features[name] = datasets.Value(feature["dtype"])
+        elif len(feature["shape"]) == 2:
+            features[name] = datasets.Array2D(feature["shape"], feature["dtype"])
         else:
             features[name] = datasets.List(datasets.Value(feature["dtype"]), length=feature["shape"][0])
     return datasets.Features(features)
@@ -60,7 +62,8 @@ def test_the_library_datasets_loads_every_value(robot, folder, info, tmp_path):
     assert np.array_equal(values["observation.images.camera"], robot.column(("observation", "camera")))
     assert np.array_equal(values["action"], robot.column(("action",)))
     assert np.array_equal(values["next.reward"], robot.column(("next", "reward"))[:, 0])
-    assert np.array_equal(values["next.done"], robot.column(("next", "done"))[:, 0])
+    for flag in ("done", "terminated", "truncated"):
+        assert np.array_equal(values[f"next.{flag}"], robot.column(("next", flag))[:, 0])
     assert np.array_equal(values["weight"], robot.column(("weight",)))
     assert values["episode_index"].tolist() == [0] * 4 + [1] * 3 + [2] * 5
     assert values["index"].tolist() == list(range(12))
@@ -125,31 +128,54 @@ def test_pixels_become_png_images(tmp_path):
     assert np.array_equal(np.asarray(first), stored.column(("pixels",))[0])
 
 
-def two_axes(folder, key):
-    """A dataset with a field of [2, 2]; write it as the action, or beside all fields."""
+def with_field(folder, column, values):
+    """Write an episode of two steps with another field, or with another action."""
     one = trajectory(2)
-    steps = {**one.steps, key: np.zeros((2, 2, 2), np.float32)}
-    kept = [column for column in columns() if column.key != key]
-    return write_dataset(folder, [type(one)(steps, one.states)], [*kept, Column(key, np.dtype(np.float32), (2, 2))])
+    kept = [each for each in columns() if each.key != column.key]
+    return write_dataset(folder, [type(one)({**one.steps, column.key: values}, one.states)], [*kept, column])
 
 
-def test_depth_is_left_out_with_consent(tmp_path):
-    stored = two_axes(tmp_path / "stored", ("depth",))
+@pytest.mark.parametrize("key", [("depth",), ("action",)])
+def test_arrays_of_several_axes_are_read_by_the_library_datasets(tmp_path, key):
+    values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    stored = with_field(tmp_path / "stored", Column(key, np.dtype(np.float32), (2, 3)), values)
+    out = export_stored(stored, "lerobot", tmp_path / "out")
 
-    with pytest.raises(LossyExportError, match="depth: left out, being neither vectors nor images"):
-        run_export(Content(stored, fps=20), "lerobot", tmp_path / "out", show=False)
-    out = run_export(Content(stored, fps=20), "lerobot", tmp_path / "out", lossy=True, show=False)
+    info = json.loads((out / "meta" / "info.json").read_text())
+    assert info["features"][key[0]] == {"dtype": "float32", "shape": [2, 3], "names": None}
+    path = str(next((out / "data").glob("*/*.parquet")))
+    for features in (hub_features(info), None):  # as LeRobot gives them, and as the file states them
+        data = datasets.Dataset.from_parquet(path, features=features, cache_dir=str(tmp_path / "cache"))
+        assert np.array_equal(np.array(data[key[0]][:]), values)
 
-    features = json.loads((out / "meta" / "info.json").read_text())["features"]
-    assert {"observation.state", "action"} <= features.keys()
-    assert "depth" not in features
+
+def test_more_than_five_axes_are_left_out_with_consent_and_refused_as_the_action(tmp_path):
+    values = np.zeros((2, 1, 1, 1, 1, 1, 2), np.float32)
+    for key, error, text in (
+        (("grid",), LossyExportError, "grid: left out, having more than 5 axes"),
+        (("action",), InvalidArgumentError, "it has arrays of at most 5 axes, and action has more"),
+    ):
+        stored = with_field(tmp_path / key[0], Column(key, np.dtype(np.float32), values.shape[1:]), values)
+        with pytest.raises(error, match=text):
+            run_export(Content(stored, fps=20), "lerobot", tmp_path / "out", show=False)
 
 
-def test_an_action_of_two_axes_is_refused(tmp_path):
-    stored = two_axes(tmp_path / "stored", ("action",))
-
-    with pytest.raises(InvalidArgumentError, match="it has vectors and images, and action is neither"):
-        run_export(Content(stored), "lerobot", tmp_path / "out", lossy=True, show=False)
+def test_counters_are_replaced_and_a_difference_is_a_loss(tmp_path):
+    for name, values, losses in (
+        ("timestamp", [0.0, 0.1], []),
+        ("timestamp", [0.0, 0.2], ["timestamp: replaced by the counters of LeRobot, whose values differ"]),
+        ("task_index", [0, 0], []),
+        ("task_index", [0, 1], ["task_index: replaced by the counters of LeRobot, whose values differ"]),
+    ):
+        column = Column((name,), np.dtype(np.float32 if name == "timestamp" else np.int64), ())
+        folder = tmp_path / f"{name}{values[1]}"
+        stored = with_field(folder / "stored", column, np.asarray(values, column.dtype))
+        out = export_stored(stored, "lerobot", folder / "out")
+        rows = pd.read_parquet(out / "data" / "chunk-000" / "file-000.parquet")
+        assert rows.columns.tolist().count(name) == 1
+        with pytest.raises(LossyExportError) as caught:
+            run_export(Content(stored, fps=10), "lerobot", folder / "again", show=False)
+        assert [loss for loss in caught.value.losses if "final" not in loss and "last action" not in loss] == losses
 
 
 def test_features_have_the_names_of_lerobot_and_of_the_metadata(tmp_path):

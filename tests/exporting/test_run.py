@@ -34,7 +34,7 @@ def stored(tmp_path_factory):
 
 def test_every_format_is_a_module_with_a_row_in_the_docs():
     folder = Path(datasets_rl.__file__).parent / "exporting"
-    shared = {"__init__", "base", "content", "described", "formats", "images", "run"}
+    shared = {"__init__", "base", "content", "described", "videos", "formats", "images", "run"}
     page = (Path(datasets_rl.__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
 
     assert {path.stem for path in folder.glob("*.py")} - shared == set(FORMATS)
