@@ -66,7 +66,9 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
     exported = get_format(to)
     exported.check_library()
     if content.images and content.images not in exported.image_forms:
-        expected = f"expected {' or '.join(exported.image_forms)}" if exported.image_forms else f"{to} has one form of images"
+        expected = (
+            f"expected {' or '.join(exported.image_forms)}" if exported.image_forms else f"{to} has one form of images"
+        )
         raise InvalidArgumentError(f"images is {content.images!r}; {expected}")
     path = Path(out if out is not None else default_path(content.manifest.id, to)).expanduser().absolute()
     return ExportPlan(
