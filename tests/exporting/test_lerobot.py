@@ -137,6 +137,8 @@ def with_field(folder, column, values):
 
 @pytest.mark.parametrize("key", [("depth",), ("action",)])
 def test_arrays_of_several_axes_are_read_by_the_library_datasets(tmp_path, key):
+    import datasets
+
     values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     stored = with_field(tmp_path / "stored", Column(key, np.dtype(np.float32), (2, 3)), values)
     out = export_stored(stored, "lerobot", tmp_path / "out")
