@@ -582,7 +582,14 @@ class LeafSpec(TensorSpec):
 
     @override
     def rearranged(self, rearrange: Rearrange) -> Self:
-        return self._changed(_shape=self._rearranged_shape(rearrange))
+        return self._moved(self._rearranged_shape(rearrange), lambda tensor: self._moved_tensor(rearrange, tensor))
+
+    def _moved(self, shape: torch.Size, move: Callable[[Tensor], Tensor]) -> Self:
+        """Return the spec with another shape, after an operation on its tensors, whose first axes are those of the spec."""
+        return self._changed(_shape=shape, **{name: move(tensor) for name, tensor in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
 
     def _moved_tensor(self, rearrange: Rearrange, tensor: Tensor) -> Tensor:
         """Apply a shape operation to a tensor whose first axes are those of the spec, with size 1 in place of -1."""
@@ -593,8 +600,11 @@ class LeafSpec(TensorSpec):
         repeated: Tensor = rearrange(tensor.expand(*sizes, *tensor.shape[self.ndim :]))
         return repeated[tuple(slice(0, 1) if _is_any(size) else slice(None) for size in repeated.shape)]
 
+    @override
     def _resized(self, shape: torch.Size) -> Self:
-        return self._changed(_shape=shape)
+        return self._moved(
+            shape, lambda tensor: resized_tensor(tensor, torch.Size((*shape, *tensor.shape[self.ndim :])))
+        )
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Any:
         """Return a copy with another dtype or device; the spec itself if it has that dtype or device."""
@@ -610,8 +620,7 @@ class LeafSpec(TensorSpec):
         return self._changed(dtype=dtype)
 
     def _to_device(self, device: torch.device) -> Self:
-        tensors = {name: value.to(device) for name, value in self.__dict__.items() if isinstance(value, Tensor)}
-        return self._changed(device=device, **tensors)
+        return self._changed(device=device, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
 
     def _suits(self, shape: torch.Size) -> bool:
         """Return whether a shape ends with the shape of the spec."""

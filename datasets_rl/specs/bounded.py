@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument, compact_values
@@ -17,12 +17,10 @@ from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integ
 from datasets_rl.specs.base import (
     Lead,
     LeafSpec,
-    Rearrange,
     broadcast_shapes,
     check_domain,
     created_shape,
     parse_shape,
-    resized_tensor,
 )
 from datasets_rl.specs.space import ContinuousBox
 
@@ -160,15 +158,9 @@ class BoundedTensorSpec(LeafSpec):
         return f"{kind} in [{self._low[place].item()}, {self._high[place].item()}]"
 
     @override
-    def rearranged(self, rearrange: Rearrange) -> BoundedTensorSpec:
-        spec = self._changed(_shape=self._rearranged_shape(rearrange))
-        spec._set(self._moved_tensor(rearrange, self._low), self._moved_tensor(rearrange, self._high))  # noqa: SLF001  # a new copy
-        return spec
-
-    @override
-    def _resized(self, shape: torch.Size) -> BoundedTensorSpec:
-        spec = self._changed(_shape=shape)
-        spec._set(resized_tensor(self._low, shape), resized_tensor(self._high, shape))  # noqa: SLF001  # a new copy
+    def _moved(self, shape: torch.Size, move: Callable[[Tensor], Tensor]) -> Self:
+        spec = super()._moved(shape, move)
+        spec._set(spec._low, spec._high)  # noqa: SLF001  # a new copy
         return spec
 
     def _to_dtype(self, dtype: torch.dtype) -> BoundedTensorSpec:

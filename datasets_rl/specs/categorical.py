@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,9 @@ from datasets_rl.specs._register import Register
 from datasets_rl.specs.base import (
     Lead,
     LeafSpec,
-    Rearrange,
     broadcast_shapes,
     created_shape,
     parse_shape,
-    resized_tensor,
 )
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 
@@ -302,22 +300,7 @@ class FiniteSpec(LeafSpec):
         lead = broadcast_shapes(chosen.shape, rows.shape[:-1])
         return rows.expand(*lead, -1).gather(-1, chosen.expand(lead).unsqueeze(-1)).squeeze(-1)
 
-    # --- shapes and JSON
-
-    @override
-    def rearranged(self, rearrange: Rearrange) -> Self:
-        mask = self._mask
-        return self._changed(
-            _shape=self._rearranged_shape(rearrange),
-            _mask=None if mask is None else self._moved_tensor(rearrange, mask),
-        )
-
-    @override
-    def _resized(self, shape: torch.Size) -> Self:
-        mask = self._mask
-        if mask is not None:
-            mask = resized_tensor(mask, torch.Size((*shape, *mask.shape[self.ndim :])))
-        return self._changed(_shape=shape, _mask=mask)
+    # --- JSON
 
     @override
     def to_json(self) -> dict[str, Any]:
@@ -639,18 +622,6 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         widths = self.widths.tolist()
         return MultiOneHotDiscreteTensorSpec(widths, (*self.shape[:-1], sum(widths)), self.device, mask=self.mask)
 
-    @override
-    def rearranged(self, rearrange: Rearrange) -> Self:
-        spec = super().rearranged(rearrange)
-        spec.nvec = self._moved_tensor(rearrange, self.nvec)
-        return spec
-
-    @override
-    def _resized(self, shape: torch.Size) -> Self:
-        spec = super()._resized(shape)
-        spec.nvec = resized_tensor(self.nvec, shape)
-        return spec
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, MultiDiscreteTensorSpec):
             other = other._changed(remove_singleton=self.remove_singleton)  # not compared, as in TorchRL
@@ -819,15 +790,9 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     # --- shapes: operations cannot change the last axis
 
     @override
-    def rearranged(self, rearrange: Rearrange) -> Self:
-        spec = super().rearranged(rearrange)
-        self._check_last_axis(spec.shape)
-        return spec
-
-    @override
-    def _resized(self, shape: torch.Size) -> Self:
+    def _moved(self, shape: torch.Size, move: Callable[[Tensor], Tensor]) -> Self:
         self._check_last_axis(shape)
-        return super()._resized(shape)
+        return super()._moved(shape, move)
 
     @override
     def _selectable_axis(self, dim: int) -> int:
