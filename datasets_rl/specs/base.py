@@ -130,7 +130,6 @@ class TensorSpec(metaclass=_SpecType):
 
     # --- the set
 
-    @abstractmethod
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
         """Draw uniformly from the set.
 
@@ -138,14 +137,22 @@ class TensorSpec(metaclass=_SpecType):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
+        lead = parse_shape(shape)
+        return self._filled(lambda spec: spec.rand(lead, generator=generator), lead)
 
-    @abstractmethod
     def zero(self, shape: Lead = None) -> Any:
         """Return zeros of shape `[*shape, *self.shape]`, regardless of whether zero is in the set."""
+        lead = parse_shape(shape)
+        return self._filled(lambda spec: spec.zero(lead), lead)
 
-    @abstractmethod
     def one(self, shape: Lead = None) -> Any:
         """Return ones of shape `[*shape, *self.shape]`, regardless of whether one is in the set."""
+        lead = parse_shape(shape)
+        return self._filled(lambda spec: spec.one(lead), lead)
+
+    def _filled(self, fill: Callable[[Any], Any], lead: torch.Size) -> Any:
+        """Return a value with extra leading axes, whose parts a function makes of the specs in this one."""
+        raise NotImplementedError
 
     def sample(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
         """Draw from the set; an alias of `rand`."""
@@ -187,13 +194,19 @@ class TensorSpec(metaclass=_SpecType):
         if reasons:
             raise NotInSpecError(f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec")
 
-    @abstractmethod
     def project(self, value: Any) -> Any:
         """Return the member of the set nearest to a value, or the value itself if it is in the set.
+
+        Unlike in TorchRL, the argument does not change.
 
         Raises:
             InvalidArgumentError: If the value has another shape than the spec.
         """
+        return value if self.is_in(value) else self._projected(value)
+
+    @abstractmethod
+    def _projected(self, value: Any) -> Any:
+        """Return the member of the set nearest to a value that is not in the set, see `project`."""
 
     @abstractmethod
     def type_check(self, value: Any, key: Any = None) -> None:
@@ -252,7 +265,6 @@ class TensorSpec(metaclass=_SpecType):
             InvalidArgumentError: If the value cannot be converted to the shape.
         """
 
-    @abstractmethod
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Convert a tensor to an array: the inverse of `encode`.
 
@@ -260,6 +272,13 @@ class TensorSpec(metaclass=_SpecType):
             val: A member of the set.
             safe: Whether to raise an error if `val` is not in the set; off by default.
         """
+        if safe:
+            self.assert_is_in(val)
+        return self._to_numpy(val)
+
+    @abstractmethod
+    def _to_numpy(self, val: Any) -> Any:
+        """Convert a member of the set, see `to_numpy`."""
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Do nothing: `encode` has no intermediate results worth caching."""
@@ -524,11 +543,7 @@ class LeafSpec(TensorSpec):
             reasons.append(f"{place} is {value[first].tolist()}{at}{more}; expected {bound}")
         return reasons
 
-    @override
-    def project(self, value: Any) -> Tensor:
-        if self.is_in(value):
-            tensor: Tensor = value
-            return tensor
+    def _projected(self, value: Any) -> Tensor:
         if not isinstance(value, Tensor) or not self._suits(value.shape):
             hint = "`project` corrects elements, not types or shapes: `encode` the value first"
             raise InvalidArgumentError("; ".join(self.problems(value)), hint=hint)
@@ -574,10 +589,7 @@ class LeafSpec(TensorSpec):
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"a {type(val).__name__} cannot be encoded as {self.dtype}: {error}") from None
 
-    @override
-    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        if safe:
-            self.assert_is_in(val)
+    def _to_numpy(self, val: Tensor) -> Any:
         return val.detach().cpu().numpy()
 
     @override

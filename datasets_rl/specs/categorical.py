@@ -601,12 +601,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         tensor = self._as_tensor(val, self.dtype, ignore_device=ignore_device)
         return super().encode(self._with_last_axis(tensor), ignore_device=ignore_device)
 
-    @override
-    def project(self, value: Any) -> Tensor:
-        if self.is_in(value):
-            tensor: Tensor = value
-            return tensor
-        return super().project(self._with_last_axis(value)).reshape(value.shape)
+    def _projected(self, value: Any) -> Tensor:
+        return super()._projected(self._with_last_axis(value)).reshape(value.shape)
 
     @override
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
@@ -766,9 +762,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     def _expected_values(self) -> str:
         return f"integers in [0, {self.n})"
 
-    @override
-    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        categories = self.to_categorical(val, safe).cpu()
+    def _to_numpy(self, val: Tensor) -> Any:
+        categories = self.to_categorical(val).cpu()
         return (categories if self._register is None else self._register.values(categories)).numpy()
 
     @override

@@ -108,10 +108,7 @@ class ChoiceSpec(TensorSpec):
         first_reasons = "; or ".join(of_choice[0] for of_choice in reasons)
         return [f"{place} is not in any of {self.num_choices} choices: {first_reasons}"]
 
-    @override
-    def project(self, value: Any) -> Any:
-        if self.is_in(value):
-            return value
+    def _projected(self, value: Any) -> Any:
         lead = getattr(value, "ndim", 0) - self.ndim
         if not isinstance(value, Tensor) or lead < 0 or not self._of_specs:
             raise InvalidArgumentError("; ".join(self.problems(value)), hint="only tensors can be projected")
@@ -147,10 +144,7 @@ class ChoiceSpec(TensorSpec):
             return self._choices[0].encode(val, ignore_device=ignore_device)
         return val if is_tensor_collection(val) else NonTensorData(val, batch_size=self.shape)
 
-    @override
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        if safe:
-            self.assert_is_in(val)
+    def _to_numpy(self, val: Any) -> Any:
         if self._of_specs:
             return self._choices[0].to_numpy(val)
         return val.data if isinstance(val, NonTensorData) else val.tolist()

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, is_tensor_collection
-from torch import Generator
 from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
@@ -16,7 +15,6 @@ from datasets_rl.notebook import facts_html
 from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._errors import AttributeNameError
 from datasets_rl.specs.base import (
-    Lead,
     Rearrange,
     TensorSpec,
     as_device,
@@ -422,20 +420,8 @@ class CompositeSpec(TensorSpec):
         names: Any = None if self._names is None else [*[None] * len(lead), *self._names]
         return TensorDict(dict(entries), batch_size=batch_size, device=self.device, names=names)
 
-    @override
-    def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        lead = parse_shape(shape)
-        return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in self._present()}, lead)
-
-    @override
-    def zero(self, shape: Lead = None) -> Any:
-        lead = parse_shape(shape)
-        return self._build_value({name: spec.zero(lead) for name, spec in self._present()}, lead)
-
-    @override
-    def one(self, shape: Lead = None) -> Any:
-        lead = parse_shape(shape)
-        return self._build_value({name: spec.one(lead) for name, spec in self._present()}, lead)
+    def _filled(self, fill: Callable[[Any], Any], lead: torch.Size) -> Any:
+        return self._build_value({name: fill(spec) for name, spec in self._present()}, lead)
 
     @override
     def is_in(self, value: Any) -> bool:
@@ -464,11 +450,7 @@ class CompositeSpec(TensorSpec):
             reasons += [f"{outer}{name} is missing"] if missing else spec.problems(entry, f"{outer}{name}")
         return reasons
 
-    @override
-    def project(self, value: Any) -> Any:
-        # Unlike in TorchRL, the argument is not modified.
-        if self.is_in(value):
-            return value
+    def _projected(self, value: Any) -> Any:
         if not self._is_container(value) or any(name not in value for name, _ in self._present()):
             raise InvalidArgumentError("; ".join(self.problems(value)), hint="`project` cannot add missing keys")
         projected = dict(value) if isinstance(value, Mapping) else value.copy()
@@ -548,10 +530,7 @@ class CompositeSpec(TensorSpec):
             lead = encoded[key].shape[: len(encoded[key].shape) - spec.ndim]
         return self._build_value(encoded, lead)
 
-    @override
-    def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
-        if safe:
-            self.assert_is_in(val)
+    def _to_numpy(self, val: Any) -> dict[str, Any]:
         return {key: self[key].to_numpy(entry) for key, entry in val.items()}
 
     # --- shapes and copies

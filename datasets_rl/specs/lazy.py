@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import torch
 from tensordict import LazyStackedTensorDict
-from torch import Generator, Tensor
+from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._errors import NotSupportedBySpecError
-from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, TensorSpec, as_device, parse_shape, without_ellipsis
+from datasets_rl.specs.base import LeafSpec, Rearrange, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
 
@@ -78,20 +78,8 @@ class _Stacked(TensorSpec):
         """Stack the values of the specs, each with the leading axes `lead`."""
         raise NotImplementedError
 
-    @override
-    def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        lead = parse_shape(shape)
-        return self._stack_values([spec.rand(lead, generator=generator) for spec in self._members], lead)
-
-    @override
-    def zero(self, shape: Lead = None) -> Any:
-        lead = parse_shape(shape)
-        return self._stack_values([spec.zero(lead) for spec in self._members], lead)
-
-    @override
-    def one(self, shape: Lead = None) -> Any:
-        lead = parse_shape(shape)
-        return self._stack_values([spec.one(lead) for spec in self._members], lead)
+    def _filled(self, fill: Callable[[Any], Any], lead: torch.Size) -> Any:
+        return self._stack_values([fill(spec) for spec in self._members], lead)
 
     def _components(self, value: Any) -> list[Any] | None:
         """Return the components of a value, one per spec; `None` if the value is not stacked like the specs."""
@@ -128,10 +116,7 @@ class _Stacked(TensorSpec):
         pairs = enumerate(self._pairs(value))
         return [reason for row, (spec, item) in pairs for reason in spec.problems(item, f"{place}[{row}]")]
 
-    @override
-    def project(self, value: Any) -> Any:
-        if self.is_in(value):
-            return value
+    def _projected(self, value: Any) -> Any:
         return self._stack_components([spec.project(component) for spec, component in self._pairs(value)])
 
     @override
@@ -154,10 +139,7 @@ class _Stacked(TensorSpec):
         pairs = self._pairs(torch.as_tensor(val) if hasattr(val, "__array__") else val)
         return self._stack_components([spec.encode(item, ignore_device=ignore_device) for spec, item in pairs])
 
-    @override
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        if safe:
-            self.assert_is_in(val)
+    def _to_numpy(self, val: Any) -> Any:
         return [spec.to_numpy(component) for spec, component in self._pairs(val)]
 
     # --- shapes: operations on other axes than that of the stack apply to each spec

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict import NonTensorData, is_non_tensor, lazy_stack
-from torch import Generator
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument
-from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape
+from datasets_rl.specs.base import Rearrange, TensorSpec, as_device, created_shape
 
 
 class NonTensorSpec(TensorSpec):
@@ -70,18 +69,9 @@ class NonTensorSpec(TensorSpec):
         """Whether each element of the batch has a separate value."""
         return self._feature_dims == 0
 
-    @override
-    def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        del generator
-        return self._wrapped(self.example_data, parse_shape(shape))
-
-    @override
-    def zero(self, shape: Lead = None) -> Any:
-        return self.rand(shape)
-
-    @override
-    def one(self, shape: Lead = None) -> Any:
-        return self.rand(shape)
+    def _filled(self, fill: Callable[[Any], Any], lead: torch.Size) -> Any:
+        del fill
+        return self._wrapped(self.example_data, lead)
 
     def _wrapped(self, data: Any, lead: torch.Size) -> Any:
         shape = (*lead, *created_shape(self.shape))
@@ -100,10 +90,8 @@ class NonTensorSpec(TensorSpec):
             return []
         return [f"{place} has batch size {list(shape)}; expected [..., {', '.join(map(str, self.shape))}]"]
 
-    @override
-    def project(self, value: Any) -> Any:
+    def _projected(self, value: Any) -> Any:
         self.assert_is_in(value)
-        return value
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Do nothing: non-tensor values have no dtype."""
@@ -113,10 +101,7 @@ class NonTensorSpec(TensorSpec):
         del ignore_device
         return val if is_non_tensor(val) else self._wrapped(val, torch.Size())
 
-    @override
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        if safe:
-            self.assert_is_in(val)
+    def _to_numpy(self, val: Any) -> Any:
         if not is_non_tensor(val):
             return val
         return val.data if isinstance(val, NonTensorData) else val.tolist()
