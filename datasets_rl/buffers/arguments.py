@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from datasets_rl.arguments import size_problems
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 
 Transform = Callable[[Any], Any]
@@ -14,18 +13,9 @@ MAX_BATCH = 2**31 - 1
 """Greatest number of steps in a batch; the indices alone of a larger one take more than 16 GiB."""
 
 
-def size_problems(least: int = 1, **sizes: Any) -> list[str]:
-    """Return which sizes are not integers >= `least`; None is allowed."""
-    return [
-        f"{name} is {size!r}; expected an integer >= {least}"
-        for name, size in sizes.items()
-        if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < least)
-    ]
-
-
 def batch_size_problems(batch_size: Any) -> list[str]:
     """Return why a value is not a number of steps in a batch; None is allowed."""
-    problems = size_problems(batch_size=batch_size)
+    problems = size_problems(batch_size=batch_size, optional=True)
     if not problems and batch_size is not None and batch_size > MAX_BATCH:
         problems.append(f"batch_size is {batch_size:,}; expected at most {MAX_BATCH:,} steps")
     return problems
@@ -40,6 +30,6 @@ def check_batch_size(batch_size: Any) -> None:
     if batch_size is None:
         raise InvalidArgumentError("no batch size", hint="pass batch_size to the constructor, or to sample()")
     if problems := batch_size_problems(batch_size):
-        is_too_large = not size_problems(batch_size=batch_size)
+        is_too_large = not size_problems(batch_size=batch_size, optional=True)
         smaller = Remedy("take a smaller {}", Argument("batch_size")) if is_too_large else ""
         raise InvalidArgumentError(problems[0], hint=smaller)

@@ -14,7 +14,8 @@ import torch
 from torch import Generator
 from typing_extensions import Self, override
 
-from datasets_rl.buffers.arguments import Transform, batch_size_problems, size_problems
+from datasets_rl.arguments import check, size_problems
+from datasets_rl.buffers.arguments import Transform, batch_size_problems
 from datasets_rl.buffers.batch import stack_items
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.sample_units import SampleUnit
@@ -68,7 +69,7 @@ class Components:
         consume_after_n_samples: int | None,
         shared: bool,
     ) -> None:
-        problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None)]
+        problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None, optional=True)]
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
         self.storage = build_component(storage, "get", problems)
@@ -79,13 +80,12 @@ class Components:
             writer, "extend", problems, ImmutableDatasetWriter if read_only else default_writer
         )
         self.transforms = _transforms_from(transform, transform_factory, problems)
-        problems += size_problems(0, dim_extend=dim_extend)
+        problems += size_problems(0, dim_extend=dim_extend, optional=True)
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is not callable")
         if generator is not None and not isinstance(generator, Generator):
             problems.append(f"generator is {generator!r}; expected a torch.Generator")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(problems)
         if generator is not None:
             self.sampler.generator = generator
         self.sampler.attach(self.storage)
@@ -245,8 +245,7 @@ class Composed(Stateful):
         """Insert a transform at an index, see `append_transform`."""
         problems: list[str] = []
         transforms = _transforms_of(transform, problems)
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(problems)
         with self.locked_for_change():
             self._components.transforms[index:index] = map(_Inverted, transforms) if invert else transforms
         return self

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datasets_rl.arguments import check
 from datasets_rl.buffers.fields import overwrite_fields
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
@@ -73,8 +74,7 @@ def update_if_present(
         problems.append("only one of version_key and version was given; expected both, or neither")
     if isinstance(version_key, str) and "." in version_key:
         problems.append(f"Dotted-string version_key {version_key!r}; expected {tuple(version_key.split('.'))!r}")
-    if problems:
-        raise InvalidArgumentError("; ".join(problems))
+    check(problems)
     key = None if version_key is None else as_key(version_key)
     if key in patch:
         raise InvalidArgumentError(f"version_key {dotted_name(key or ())!r} may not appear in patch")

@@ -14,6 +14,7 @@ from tensordict.utils import expand_as_right
 from torch import Tensor
 from typing_extensions import Self, override
 
+from datasets_rl.arguments import check, choice_problems
 from datasets_rl.buffers.batch import pin_batch, stack_items
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
@@ -85,8 +86,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         missing: Missing = "refuse",
         **kwargs: Any,
     ) -> None:
-        if missing not in {"refuse", "drop", "zero"}:
-            raise InvalidArgumentError(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
+        check(choice_problems("refuse", "drop", "zero", missing=missing))
         if "sample_unit" in kwargs:
             raise InvalidArgumentError("sample_unit was passed to an ensemble; expected it in a single buffer")
         if kwargs.get("delayed_init"):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, unless
 from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
@@ -84,14 +85,12 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         **kwargs: Any,
     ) -> None:
         function: Any = reward_fn
-        problems = [] if callable(function) else [f"reward_fn is {reward_fn!r}; expected a function of steps"]
-        if not 0 <= her_ratio <= 1:
-            problems.append(f"her_ratio is {her_ratio!r}; expected a number >= 0 and <= 1")
         strategies = [str(choice) for choice in HindsightStrategy]
-        if strategy not in strategies:
-            problems.append(f"strategy is {strategy!r}; expected one of {', '.join(strategies)}")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(
+            unless(callable(function), f"reward_fn is {reward_fn!r}; expected a function of steps"),
+            unless(0 <= her_ratio <= 1, f"her_ratio is {her_ratio!r}; expected a number >= 0 and <= 1"),
+            unless(strategy in strategies, f"strategy is {strategy!r}; expected one of {', '.join(strategies)}"),
+        )
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
         self.strategy = HindsightStrategy(strategy)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datasets_rl.arguments import check
 from datasets_rl.buffers.components import build_component
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -60,8 +61,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         problems: list[str] = []
         built = build_component(storage, "get", problems)
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(problems)
         sampler = PrioritizedSampler(
             built.max_size,
             alpha=alpha,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.samplers.share import empty_storage_error
 from datasets_rl.ted.keys import NEXT_DONE, Key, as_key
 
@@ -110,21 +110,11 @@ class Sequence(SampleUnit):
         bootstrap: int = 0,
         dilation: int = 1,
     ) -> None:
-        minimums: dict[str, tuple[Any, int]] = {
-            "length": (length, 1),
-            "burn_in": (burn_in, 0),
-            "bootstrap": (bootstrap, 0),
-            "dilation": (dilation, 1),
-        }
-        problems = [
-            f"{name} is {value!r}; expected an integer >= {least}"
-            for name, (value, least) in minimums.items()
-            if not isinstance(value, int) or isinstance(value, bool) or value < least
-        ]
-        if episode_boundary not in {"pad", "stop", "include_reset"}:
-            problems.append(f"episode_boundary is {episode_boundary!r}; expected 'pad', 'stop' or 'include_reset'")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(
+            size_problems(length=length, dilation=dilation),
+            size_problems(0, burn_in=burn_in, bootstrap=bootstrap),
+            choice_problems("pad", "stop", "include_reset", episode_boundary=episode_boundary),
+        )
         self.length = length
         self.episode_boundary = episode_boundary
         self.done_key: Key | None = None if done_key is None else as_key(done_key)

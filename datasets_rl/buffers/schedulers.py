@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.buffers.arguments import size_problems
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -126,9 +126,7 @@ class LinearScheduler(ParameterScheduler):
         self, obj: ReplayBuffer | Sampler, param_name: str, final_value: float | Tensor, num_steps: int
     ) -> None:
         super().__init__(obj, param_name)
-        problems = size_problems(num_steps=num_steps)
-        if problems:
-            raise InvalidArgumentError(problems[0])
+        check(size_problems(num_steps=num_steps))
         self.final_val: Any = (
             torch.as_tensor(final_value).to(self.initial_val) if isinstance(self.initial_val, Tensor) else final_value
         )
@@ -167,11 +165,7 @@ class StepScheduler(ParameterScheduler):
         max_value: float | None = None,
     ) -> None:
         super().__init__(obj, param_name, min_value, max_value)
-        problems = size_problems(n_steps=n_steps)
-        if mode not in {"multiplicative", "additive"}:
-            problems.append(f"mode is {mode!r}; expected 'multiplicative' or 'additive'")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(n_steps=n_steps), choice_problems("multiplicative", "additive", mode=mode))
         self.gamma = gamma
         self.n_steps = n_steps
         self.mode = mode

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.buffers.arguments import size_problems
+from datasets_rl.arguments import size_problems
 from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -114,7 +114,7 @@ class OfflineToOnlineReplayBuffer(Mixture):
         interleave: bool = False,
         **dataset_kwargs: Any,
     ) -> None:
-        problems = size_problems(online_capacity=online_capacity)
+        problems = size_problems(online_capacity=online_capacity, optional=True)
         if (online_storage is None) == (online_capacity is None):
             given = "neither" if online_storage is None else "both"
             problems.append(f"online_storage or online_capacity: {given} given; expected exactly one of them, not both")
@@ -200,7 +200,7 @@ def prefill_replay_buffer(
     Raises:
         InvalidArgumentError: If a number is not an integer >= 1.
     """
-    problems = size_problems(n_samples=n_samples, chunk_size=chunk_size)
+    problems = size_problems(n_samples=n_samples, optional=True) + size_problems(chunk_size=chunk_size)
     if problems:
         raise InvalidArgumentError("; ".join(problems))
     source = _opened(dataset)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from datasets_rl.arguments import check
 from datasets_rl.errors import InvalidArgumentError
 
 _MAX_ERROR = 0.2
@@ -81,11 +82,7 @@ class AdaptiveKLController(KLControllerBase):
 
     def __init__(self, *, init_kl_coef: float, target: float, horizon: int, model: Any = None) -> None:
         numbers = {"init_kl_coef": init_kl_coef, "target": target, "horizon": horizon}
-        problems = [
-            f"{name} is {value!r}; expected a number above 0" for name, value in numbers.items() if not value > 0
-        ]
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(f"{name} is {value!r}; expected a number above 0" for name, value in numbers.items() if not value > 0)
         self.target = target
         self.horizon = horizon
         super().__init__(init_kl_coef, model)

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import empty_storage_error
@@ -35,9 +36,7 @@ class ConsumingSampler(Sampler):
     consumes = True
 
     def __init__(self, max_sample_count: int = 1, *, generator: Generator | None = None) -> None:
-        given: Any = max_sample_count
-        if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-            raise InvalidArgumentError(f"max_sample_count is {max_sample_count!r}; expected an integer >= 1")
+        check(size_problems(max_sample_count=max_sample_count))
         self.max_sample_count = max_sample_count
         self.generator = generator
         self.empty()

@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import ensemble_problems
 from datasets_rl.samplers.base import Sampler
@@ -50,16 +51,11 @@ class SamplerEnsemble(Sampler):
     ) -> None:
         if not samplers:
             raise InvalidArgumentError("no samplers were given; expected at least one")
-        problems = [
-            f"{sampler!r} has no method sample; expected samplers"
-            for sampler in samplers
-            if not hasattr(sampler, "sample")
-        ]
-        parts: Any = num_buffer_sampled
-        if parts is not None and (not isinstance(parts, int) or parts < 1):
-            problems.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        others = [sampler for sampler in samplers if not hasattr(sampler, "sample")]
+        check(
+            [f"{other!r} has no method sample; expected samplers" for other in others],
+            size_problems(num_buffer_sampled=num_buffer_sampled, optional=True),
+        )
         self.samplers = samplers
         self.sample_from_all = sample_from_all
         self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Unpack, override
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.epochs import Epochs, Items, Uneven, seeded
 from datasets_rl.samplers.seeded import SeededSampler
@@ -82,8 +83,7 @@ class EpisodeSampler(SeededSampler):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        if type(pool_steps) is not int or pool_steps < 1:
-            raise InvalidArgumentError(f"pool_steps is {pool_steps!r}; expected an integer >= 1")
+        check(size_problems(pool_steps=pool_steps))
         self.epochs = Epochs(
             seed=seed, shuffle=shuffle, pool=pool_steps, rank=rank, world_size=world_size, uneven=uneven
         )

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
+from datasets_rl.arguments import check, choice_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.share import Share
 
@@ -265,16 +266,11 @@ class Epochs:
         world_size: int | None = None,
         uneven: Uneven = "keep",
     ) -> None:
-        problems = [
-            f"{name} is {value!r}; expected {expected}"
-            for name, value, expected, valid in (
-                ("seed", seed, "None or an integer >= 0", seed is None or (type(seed) is int and 0 <= seed < _SEEDS)),
-                ("uneven", uneven, "'keep', 'drop' or 'pad'", uneven in {"keep", "drop", "pad"}),
-            )
-            if not valid
-        ]
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        is_seed = seed is None or (type(seed) is int and 0 <= seed < _SEEDS)
+        check(
+            unless(is_seed, f"seed is {seed!r}; expected None or an integer >= 0"),
+            choice_problems("keep", "drop", "pad", uneven=uneven),
+        )
         self.share = Share.of_process(rank, world_size)
         self.given_seed, self.seed, self.shuffle, self.uneven = seed, seed, shuffle, uneven
         self._pool, self._pool_items = pool, pool_items

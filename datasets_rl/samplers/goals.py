@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.arguments import check, choice_problems
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, as_key
@@ -219,15 +219,14 @@ class GoalSampler(Sampler):
         problems = [
             *_rule_problems("p_current, p_trajectory, p_random", (p_current, p_trajectory, p_random), geometric),
             *([] if actor is None else _rule_problems("actor", actor, actor_geometric)),
-            *([] if strategy in get_args(GoalStrategy) else [_one_of("strategy", strategy, get_args(GoalStrategy))]),
-            *([] if reward in {"state", "next"} else [_one_of("reward", reward, ("state", "next"))]),
+            *choice_problems(*get_args(GoalStrategy), strategy=strategy),
+            *choice_problems("state", "next", reward=reward),
         ]
         if subgoal_steps is not None and (subgoal_steps < 1 or actor is None):
             problems.append(
                 f"subgoal_steps is {subgoal_steps} and actor is {actor}; expected at least 1, with an actor"
             )
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(problems)
         self._value = _GoalRule(p_current, p_trajectory, p_random, geometric, strategy)
         self._actor = None if actor is None else _GoalRule(*actor, actor_geometric, strategy)
         self.subgoal_steps, self.negative, self.reward, self.final_states = (
@@ -422,7 +421,3 @@ def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> li
             f"the discount factor of the geometric distribution is {geometric}; expected a number in (0, 1)"
         )
     return problems
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    return f"{name} is {value!r}; expected {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble, merge_info
@@ -58,13 +59,13 @@ class MixtureSampler(SamplerEnsemble):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(*samplers, p=[1.0] * len(samplers) if p is None else p, generator=generator)
-        problems = []
-        if unit < 1:
-            problems.append(f"unit is {unit}; expected at least 1")
-        if (final_p is None) != (anneal == 0) or anneal < 0:
-            problems.append(f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(
+            size_problems(unit=unit),
+            unless(
+                (final_p is None) == (anneal == 0) and anneal >= 0,
+                f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither",
+            ),
+        )
         self.exact = exact
         self.anneal = anneal
         self.unit = unit

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import check_start_method
 from datasets_rl.samplers.base import Sampler
@@ -102,7 +103,7 @@ class PrioritizedSampler(Sampler):
             problems.append(f"dtype is {dtype}; expected a floating-point dtype")
         if device is not None and not str(device).startswith("cpu"):
             problems.append(f"device is {device}; expected cpu, where the priorities are")
-        _raise_problems(problems)
+        check(problems)
         self._capacity = int(max_capacity)
         self._alpha = float(alpha)
         self._beta = float(beta)
@@ -114,7 +115,7 @@ class PrioritizedSampler(Sampler):
         self._sync = sync
         self._elsewhere = False
         """Whether the priorities are in another process, which sent this sampler."""
-        _raise_problems(self._overflow_problems(self._alpha, self._eps, 1.0))
+        check(self._overflow_problems(self._alpha, self._eps, 1.0))
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,10 +156,10 @@ class PrioritizedSampler(Sampler):
 
     @alpha.setter
     def alpha(self, value: float | Tensor) -> None:
-        _raise_problems(_number_problems(alpha=value))
+        check(_number_problems(alpha=value))
         alpha = float(value)
         problems = self._priority_problems(self.priorities, alpha, self._eps)
-        _raise_problems([*problems, *self._overflow_problems(alpha, self._eps, self._highest)])
+        check([*problems, *self._overflow_problems(alpha, self._eps, self._highest)])
         self._alpha = alpha
         self._write_priorities(np.arange(self._held), self.priorities.numpy().copy())
 
@@ -169,7 +170,7 @@ class PrioritizedSampler(Sampler):
 
     @beta.setter
     def beta(self, value: float | Tensor) -> None:
-        _raise_problems(_number_problems(beta=value))
+        check(_number_problems(beta=value))
         self._beta = float(value)
 
     @property
@@ -271,7 +272,7 @@ class PrioritizedSampler(Sampler):
     def _reserve(self, rows: int) -> None:
         """Make room for a number of rows. The room doubles, so that a row costs the same however many follow."""
         if rows > self._capacity:
-            _raise_problems(_row_problems(torch.tensor([rows - 1]), 0, _LIMIT))
+            check(_row_problems(torch.tensor([rows - 1]), 0, _LIMIT))
             self._capacity = max(rows, 2 * self._capacity)
             self._tree = self._tree.grown(self._capacity)
 
@@ -322,7 +323,7 @@ class PrioritizedSampler(Sampler):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
         if not self._tree.are_valid(targets, values, limit, _largest_priority(self._alpha, self._eps)):
-            _raise_problems(
+            check(
                 [
                     *_row_problems(rows, -1, limit),
                     *self._priority_problems(torch.from_numpy(values), self._alpha, self._eps),
@@ -339,7 +340,7 @@ class PrioritizedSampler(Sampler):
     @override
     def expect_priority(self, priority: Tensor) -> None:
         values = torch.from_numpy(self._reduce_priority(priority, priority.shape[:1]))
-        _raise_problems(self._priority_problems(values, self._alpha, self._eps))
+        check(self._priority_problems(values, self._alpha, self._eps))
 
     def _reduce_priority(self, priority: Any, shape: torch.Size) -> NDArray[np.float64]:
         values = _as_float_tensor("priority", priority)
@@ -457,11 +458,6 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1 and not value.is_complex()
     return isinstance(value, (int, float, np.number))
-
-
-def _raise_problems(problems: list[str]) -> None:
-    if problems:
-        raise InvalidArgumentError("; ".join(problems))
 
 
 def _as_float_tensor(name: str, value: Any) -> Tensor:

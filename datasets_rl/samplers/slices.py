@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, choice_problems, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share
@@ -192,23 +193,25 @@ class SliceSampler(Sampler):
     ) -> None:
         del cache_values, compile, use_gpu, replacement
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
-        problems = [
-            *slice_size_problems(num_slices, slice_len),
-            *_marker_problems({"ends": ends, "trajectories": trajectories}, keys),
-            *_span_problems(span, slice_len),
-        ]
-        if pad_output and strict_length:
-            problems.append(
-                "pad_output and strict_length are mutually exclusive: one pads short trajectories, the other leaves them out"
-            )
-        if fragmented and step_key is None:
-            problems.append("fragmented=True requires a step_key; expected the key of the step index")
-        if starts not in {"any", "episode"}:
-            problems.append(f"starts is {starts!r}; expected 'any' or 'episode'")
-        if starts == "episode" and span and span not in ((False, False), [False, False]):
-            problems.append("starts='episode' and span are mutually exclusive: span adds other starts")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        extends = span and span not in ((False, False), [False, False])
+        check(
+            slice_size_problems(num_slices, slice_len),
+            _marker_problems({"ends": ends, "trajectories": trajectories}, keys),
+            _span_problems(span, slice_len),
+            unless(
+                not (pad_output and strict_length),
+                "pad_output and strict_length are mutually exclusive: one pads short trajectories, the other leaves them out",
+            ),
+            unless(
+                not fragmented or step_key is not None,
+                "fragmented=True requires a step_key; expected the key of the step index",
+            ),
+            choice_problems("any", "episode", starts=starts),
+            unless(
+                not (starts == "episode" and extends),
+                "starts='episode' and span are mutually exclusive: span adds other starts",
+            ),
+        )
         self.num_slices = num_slices
         self.slice_len = slice_len
         self.unit = slice_len or num_slices or 1
@@ -459,14 +462,9 @@ def slice_size_problems(num_slices: Any, slice_len: Any) -> list[str]:
     """Return what is wrong with the `num_slices` and `slice_len` arguments of a slice sampler."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
-    problems = [
-        f"{name} is {size!r}; expected an integer >= 1"
-        for name, size in given.items()
-        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
-    ]
-    if len(given) != 1:
-        problems.append(f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them")
-    return problems
+    return size_problems(**given) + unless(
+        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them"
+    )
 
 
 def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:

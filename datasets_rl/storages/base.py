@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import Stateful, raise_reasons
 from datasets_rl.storages.index import TrajectoryIndex
@@ -59,16 +60,9 @@ class Storage(Stateful, ABC):
     _load_hooks: tuple[Hook, ...] = ()
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
-        sizes: dict[str, Any] = {"max_size": max_size, "ndim": ndim}
-        problems = [
-            f"{name} is {size!r}; expected an integer >= 1"
-            for name, size in sizes.items()
-            if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
-        ]
-        if not problems and max_size >= 2**63:
-            problems.append(f"max_size is {max_size}; expected an integer below 2**63")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(max_size=max_size, ndim=ndim))
+        if max_size >= 2**63:
+            raise InvalidArgumentError(f"max_size is {max_size}; expected an integer below 2**63")
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import Self, override
 
+from datasets_rl.arguments import check, choice_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
@@ -405,8 +406,7 @@ class ActionTokenizerTransform(Transform):
         out_key: NestedKey = ("vla_action", "tokens"),
         mode: Literal["encode", "decode"] = "encode",
     ) -> None:
-        if mode not in {"encode", "decode"}:
-            raise InvalidArgumentError(f"mode is {mode!r}; expected 'encode' or 'decode'")
+        check(choice_problems("encode", "decode", mode=mode))
         if not all(callable(getattr(tokenizer, name, None)) for name in ("encode", "decode")):
             raise InvalidArgumentError(f"tokenizer is {tokenizer!r}; expected an object with encode and decode")
         keys = [in_key], [out_key]

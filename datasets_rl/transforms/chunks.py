@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import axis_problems, check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._time import TimeAxis
 from datasets_rl.transforms.base import NestedKey, under_next
@@ -48,11 +49,7 @@ class ActionChunkTransform(WindowTransform):
         time_dim: int = -2,
         done_key: NestedKey | None = "done",
     ) -> None:
-        problems = [f"chunk_size is {chunk_size}; expected at least 1"] if chunk_size < 1 else []
-        if time_dim >= 0:
-            problems.append(f"time_dim is {time_dim}; expected a negative axis, counted from the last one")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(chunk_size=chunk_size), axis_problems(time_dim=time_dim))
         windows = {action_key: (0, chunk_size - 1)}
         masks = {action_key: pad_key}
         super().__init__(windows, mask="is_pad", mask_keys=masks, out_keys=[chunk_key], done_key=done_key)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
@@ -33,8 +34,7 @@ class RandomCropTensorDict(Transform):
 
     def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: NestedKey | None = None) -> None:
         super().__init__()
-        if sub_seq_len < 1:
-            raise InvalidArgumentError(f"sub_seq_len is {sub_seq_len}; expected at least 1")
+        check(size_problems(sub_seq_len=sub_seq_len))
         self.sub_seq_len, self.sample_dim, self.mask_key = sub_seq_len, sample_dim, mask_key
 
     def transform_batch(self, batch: Any) -> Any:
@@ -112,8 +112,7 @@ class BurnInTransform(Transform):
         context_key: NestedKey | None = None,
     ) -> None:
         networks = list(modules) if isinstance(modules, Sequence) else [modules]
-        if burn_in < 0:
-            raise InvalidArgumentError(f"burn_in is {burn_in}; expected at least 0")
+        check(size_problems(0, burn_in=burn_in))
         states = key_list(_state_keys(networks) if out_keys is None else out_keys)
         super().__init__(out_keys=states, in_keys=states)
         self.networks = Compose(networks)

@@ -10,6 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import NestedKey, Transform, get_entry
@@ -53,8 +54,7 @@ class PolicyAgeFilter(Transform):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        if max_policy_lag < 0:
-            raise InvalidArgumentError(f"max_policy_lag is {max_policy_lag}; expected at least 0")
+        check(size_problems(0, max_policy_lag=max_policy_lag))
         self.current_version, self.max_policy_lag = current_version, max_policy_lag
         self.policy_version_key, self.strict = policy_version_key, strict
         self._warned = False

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import axis_problems, check, choice_problems, size_problems
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
@@ -108,13 +109,7 @@ class CatFrames(OverTime):
         check_layout: bool = True,
     ) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys, done_key)
-        problems = [f"N is {N}; expected at least 1"] if N < 1 else []
-        if dim >= 0:
-            problems.append(f"dim is {dim}; expected a negative axis, which is independent of the batch size")
-        if padding not in {"same", "constant", "zeros"}:
-            problems.append(f"padding is {padding!r}; expected 'same', 'constant' or 'zeros'")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(N=N), axis_problems(dim=dim), choice_problems("same", "constant", "zeros", padding=padding))
         self.N, self.dim, self.future, self.mask_key = N, dim, future, mask_key
         self.padding, self.padding_value = padding, 0 if padding == "zeros" else padding_value
         self.as_inverse, self.check_layout = as_inverse, check_layout

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from datasets_rl.arguments import axis_problems, check, choice_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import expand_right
 
@@ -42,15 +43,7 @@ def cat_frames(
     Raises:
         InvalidArgumentError: If an axis is not negative, or the padding is unknown.
     """
-    problems = [
-        f"{name} is {axis}; expected a negative axis"
-        for name, axis in (("dim", dim), ("time_dim", time_dim))
-        if axis >= 0
-    ]
-    if padding not in {"same", "constant"}:
-        problems.append(f"padding is {padding!r}; expected 'same' or 'constant'")
-    if problems:
-        raise InvalidArgumentError("; ".join(problems))
+    check(axis_problems(dim=dim, time_dim=time_dim), choice_problems("same", "constant", padding=padding))
     time = tensor.ndim + time_dim
     places = torch.arange(N, device=tensor.device)
     steps = torch.arange(tensor.shape[time], device=tensor.device).unsqueeze(1) + places - (N - 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
@@ -112,8 +112,7 @@ class MultiStepTransform(OverTime):
 
     @n_steps.setter
     def n_steps(self, n_steps: int) -> None:
-        if n_steps < 1:
-            raise InvalidArgumentError(f"n_steps is {n_steps!r}; expected an integer >= 1")
+        check(size_problems(n_steps=n_steps))
         self._n_steps = n_steps
 
     @override

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
@@ -66,11 +67,7 @@ class QChunkTransform(OverTime):
         done_key: NestedKey | None = None,
     ) -> None:
         super().__init__([action_key], [chunk_key], done_key)
-        problems = [f"chunk_size is {chunk_size}; expected at least 1"] if chunk_size < 1 else []
-        if at_end not in {"clip", "cross"}:
-            problems.append(f"at_end is {at_end!r}; expected 'clip' or 'cross'")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(chunk_size=chunk_size), choice_problems("clip", "cross", at_end=at_end))
         self.chunk_size, self.gamma, self.at_end = chunk_size, gamma, at_end
 
     @property

@@ -11,6 +11,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import discounted, float_rewards, reward2go
 from datasets_rl.specs import CompositeSpec
@@ -243,8 +244,7 @@ class TargetReturn(RewardSums):
     ) -> None:
         del reset_key
         super().__init__(in_keys, "target_return" if out_keys is None else out_keys)
-        if mode not in {"reduce", "constant"}:
-            raise InvalidArgumentError(f"mode is {mode!r}; expected 'reduce' or 'constant'")
+        check(choice_problems("reduce", "constant", mode=mode))
         self.target_return, self.mode = target_return, mode
 
     @override
@@ -316,8 +316,7 @@ class StepCounter(InTrajectory):
         update_done: bool = True,
     ) -> None:
         super().__init__()
-        if max_steps is not None and max_steps < 1:
-            raise InvalidArgumentError(f"max_steps is {max_steps}; expected at least 1")
+        check(size_problems(max_steps=max_steps, optional=True))
         self.max_steps, self.truncated_key, self.update_done = max_steps, truncated_key, update_done
         self.step_count_key = step_count_key
 

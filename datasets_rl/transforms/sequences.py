@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self, override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.returns import discounted, float_rewards
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.ted.trajectories import concatenated_ranges
@@ -84,11 +84,7 @@ class SequenceTransform(RewardSums):
         done_key: NestedKey | None = None,
     ) -> None:
         super().__init__([NEXT_REWARD], ["returns_to_go"], done_key)
-        problems = [f"length is {length}; expected at least 1"] if length < 1 else []
-        if pad_side not in {"left", "right"}:
-            problems.append(f"pad_side is {pad_side!r}; expected 'left' or 'right'")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(size_problems(length=length), choice_problems("left", "right", pad_side=pad_side))
         self.length, self.pad_side, self.reward_scale, self.extra_return = length, pad_side, reward_scale, extra_return
         self.normalizes = not all(isinstance(value, (int, float)) for value in (mean, std)) or (mean, std) != (0, 1)
         self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
@@ -53,14 +54,13 @@ class RandomShift(Transform):
     ) -> None:
         together = key_list(same_for)
         super().__init__((together or ["pixels"]) if in_keys is None else in_keys, out_keys)
-        problems = [f"pad is {pad}; expected at least 0"] if pad < 0 else []
-        if not 0 <= p <= 1:
-            problems.append(f"p is {p}; expected 0 to 1")
         self.same_for = together
-        if missing := [key for key in self.same_for if key not in self.in_keys]:
-            problems.append(f"same_for has {missing}, which are not in in_keys")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        missing = [key for key in self.same_for if key not in self.in_keys]
+        check(
+            size_problems(0, pad=pad),
+            unless(0 <= p <= 1, f"p is {p}; expected 0 to 1"),
+            unless(not missing, f"same_for has {missing}, which are not in in_keys"),
+        )
         self.pad, self.p, self.channels_last = pad, p, channels_last
         self.check_layout = check_layout
 

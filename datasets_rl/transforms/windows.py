@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self, override
 
+from datasets_rl.arguments import check, choice_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, Key
@@ -96,14 +97,12 @@ class WindowTransform(OverTime):
             for key, span in windows.items()
             if (not span if isinstance(span, range) else len(span) != 2 or min(span) < 0)
         ]
-        if not windows:
-            problems.append("windows is empty; expected at least one key")
-        if pad not in {"repeat", "zero", "drop"}:
-            problems.append(f"pad is {pad!r}; expected 'repeat', 'zero' or 'drop'")
-        if mask not in {"valid", "is_pad", None}:
-            problems.append(f"mask is {mask!r}; expected 'valid', 'is_pad' or None")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(
+            problems,
+            unless(bool(windows), "windows is empty; expected at least one key"),
+            choice_problems("repeat", "zero", "drop", pad=pad),
+            choice_problems("valid", "is_pad", None, mask=mask),
+        )
         self.pad, self.mask = pad, mask
         self._offsets: list[Sequence[int]] = [
             _as_range(span if isinstance(span, range) else range(-int(span[0]), int(span[1]) + 1))
@@ -144,19 +143,20 @@ class WindowTransform(OverTime):
             InvalidArgumentError: If no seconds are given for a key, or they are not those of a number of steps, or `fps` or
                 `tolerance_s` is invalid; the message lists all problems.
         """
-        problems = [] if 0 < fps < math.inf else [f"fps is {fps}; expected a number of steps per second above 0"]
-        if not 0 <= tolerance_s < math.inf:
-            problems.append(f"tolerance_s is {tolerance_s}; expected a number of seconds of at least 0")
-        if not delta_timestamps:
-            problems.append("delta_timestamps is empty; expected at least one key")
         seconds = {key: _finite_numbers(numbers) for key, numbers in delta_timestamps.items()}
-        problems += [
+        problems = [
             f"delta_timestamps of {_dotted(key)!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
             for key, numbers in seconds.items()
             if not numbers
         ]
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
+        check(
+            unless(0 < fps < math.inf, f"fps is {fps}; expected a number of steps per second above 0"),
+            unless(
+                0 <= tolerance_s < math.inf, f"tolerance_s is {tolerance_s}; expected a number of seconds of at least 0"
+            ),
+            unless(bool(delta_timestamps), "delta_timestamps is empty; expected at least one key"),
+            problems,
+        )
         steps = {key: [round(number * fps) for number in numbers] for key, numbers in seconds.items()}
         for key, numbers in seconds.items():
             apart = [

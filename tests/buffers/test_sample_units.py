@@ -204,7 +204,7 @@ class TestBatches:
 
 def test_all_invalid_arguments_are_reported_together():
     with pytest.raises(
-        InvalidArgumentError, match=r"length is 0.*burn_in is -1.*bootstrap.*dilation.*episode_boundary"
+        InvalidArgumentError, match=r"length is 0.*dilation.*burn_in is -1.*bootstrap.*episode_boundary"
     ):
         Sequence(0, "teleport", burn_in=-1, bootstrap=-1, dilation=0)
     with pytest.raises(InvalidArgumentError, match="sample_unit"):

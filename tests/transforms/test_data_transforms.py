@@ -120,7 +120,7 @@ class TestActions:
             (lambda: Stack(["a"], "b", "c"), "expected both in_key_inv and out_keys_inv"),
             (lambda: NextObservationDelta(delta_dtype=torch.int8), "delta_dtype is torch.int8"),
             (lambda: NextStateReconstructor()(steps().reshape(1, 5)), r"the batch size is \[1, 5\]"),
-            (lambda: PolicyAgeFilter(1, -1), "expected at least 0"),
+            (lambda: PolicyAgeFilter(1, -1), "expected an integer >= 0"),
             (ModuleTransform, "exactly one of module and module_factory"),
             (lambda: DecodeVideoTransform(in_keys=["observation"])(steps()), "references with a method decode"),
             (lambda: VecNormV2(["a"], stateful=False, reduce_batch_dims=True), "expected stateful=True"),

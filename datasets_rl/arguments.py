@@ -1,0 +1,57 @@
+"""Checks of arguments: each function returns what is wrong, and `check` raises one error that lists all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from datasets_rl.errors import InvalidArgumentError
+
+
+def check(*problems: Iterable[str]) -> None:
+    """Raise an error if there are problems.
+
+    Args:
+        problems: Lists of problems, which the message joins.
+
+    Raises:
+        InvalidArgumentError: If a list is not empty.
+    """
+    if found := [problem for each in problems for problem in each]:
+        raise InvalidArgumentError("; ".join(found))
+
+
+def size_problems(least: int = 1, *, optional: bool = False, **sizes: Any) -> list[str]:
+    """Return which sizes are not integers >= `least`; None is one of them only if they are optional."""
+    return [
+        f"{name} is {size!r}; expected an integer >= {least}"
+        for name, size in sizes.items()
+        if not (optional and size is None)
+        and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < least)
+    ]
+
+
+def axis_problems(**axes: int) -> list[str]:
+    """Return which axes are not counted from the last one."""
+    return [
+        f"{name} is {axis}; expected a negative axis, which is independent of the batch size"
+        for name, axis in axes.items()
+        if axis >= 0
+    ]
+
+
+def choice_problems(*choices: Any, **arguments: Any) -> list[str]:
+    """Return which arguments are none of some choices."""
+    *others, last = map(repr, choices)
+    return [
+        f"{name} is {value!r}; expected {', '.join(others)} or {last}"
+        for name, value in arguments.items()
+        if value not in choices
+    ]
+
+
+def unless(valid: bool, problem: str) -> list[str]:
+    """Return a problem unless something is valid."""
+    return [] if valid else [problem]
