@@ -43,8 +43,6 @@ from datasets_rl.store.find import locate
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-__all__ = ["Pushed", "push"]
-
 T = TypeVar("T")
 
 _CARD = "README.md"

@@ -21,8 +21,6 @@ from datasets_rl.ted.keys import dotted_name
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["describe_env", "make_env"]
-
 _WRAPPER = "datasets_rl.preprocessing.wrapper:PreprocessedEnv"
 _HINT = (
     "make_env(steps=False) makes the environment without the steps of the dataset: its observations and actions are"

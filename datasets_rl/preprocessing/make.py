@@ -44,8 +44,6 @@ from datasets_rl.store.publish import Build
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Make", "fit_recipe"]
-
 _PART_BYTES = 64 << 20
 """The approximate size of the data that is read for one partial dataset."""
 _BATCH_BYTES = 8 << 20

@@ -27,8 +27,6 @@ from datasets_rl.store.find import (
     paths_of,
 )
 
-__all__ = ["Plan", "plan_result"]
-
 _FORCE = Argument("force", True)
 _MAX_DERIVED_NAME = 60
 _RESULTS_VERSION = "0.1.0"

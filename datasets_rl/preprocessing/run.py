@@ -28,8 +28,6 @@ from datasets_rl.store.find import last_history_entry
 from datasets_rl.store.publish import building, canonical, locked, point_to_published, publish
 from datasets_rl.store.versions import parent_of
 
-__all__ = ["Preview", "preprocess", "preview"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Preview(DryRun):

@@ -34,8 +34,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
 
-__all__ = ["PreprocessedEnv"]
-
 Space = gymnasium.Space[Any]
 Arrays = Mapping[Key, NDArray[Any]]
 _HUGE = float(np.finfo(np.float32).max)

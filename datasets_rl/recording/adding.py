@@ -34,8 +34,6 @@ from datasets_rl.store import DatasetPaths, Version, current_version, versions_o
 from datasets_rl.store.publish import SHORT_WAIT, building, canonical, locked, publish, remove_if_empty
 from datasets_rl.ted.keys import Key, dotted_name
 
-__all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "column_differences"]
-
 Kept: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 """The folders of recordings that stay on the disk, each with the reason."""
 _MAX_ATTEMPTS = 20

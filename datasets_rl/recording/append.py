@@ -36,8 +36,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["append_episodes"]
-
 _BATCH_BYTES = 64 << 20
 _DROPPED = {*ROOT_FLAGS, NEXT_DONE, EPISODE, ("index",)}
 """Entries of a batch that a dataset derives itself."""

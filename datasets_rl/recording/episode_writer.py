@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from datasets_rl.specs import TensorSpec
 
-__all__ = ["EpisodeWriter", "EpisodeWriterOptions"]
-
 _INFO = "info"
 _MIN_COMMIT_STEPS = 100_000
 _FLAG = np.dtype(np.bool_)

@@ -18,8 +18,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("gymnasium", "gymnasium", "recording an environment") from error
 
-__all__ = ["RecordEpisodes", "RecordVectorEpisodes"]
-
 
 class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Wrapper that records the episodes of an environment as a dataset of the user's own.

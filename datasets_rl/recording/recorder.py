@@ -25,8 +25,6 @@ from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import remove_if_empty
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Recorder", "paths_of_own", "signed_dtype"]
-
 _CALLER = 4
 """The frames from a warning of a recorder to the caller of the public function that opened it."""
 

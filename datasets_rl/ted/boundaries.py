@@ -7,8 +7,6 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["DEFAULT_DONE_KEYS", "find_start_stop_traj"]
-
 DEFAULT_DONE_KEYS: tuple[str, ...] = ("done", "truncated", "terminated")
 """Names of the flags that end a trajectory: it ends where any of them is True."""
 

@@ -17,17 +17,6 @@ from datasets_rl.ted.rewards import with_float_rewards
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "DeferredStates",
-    "EncodedImages",
-    "Episode",
-    "StoredImages",
-    "TextStates",
-    "Values",
-    "concatenate_columns",
-    "zero_unknown_states",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TextStates:

@@ -16,8 +16,6 @@ from datasets_rl.ted.rewards import with_float_rewards
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["EpisodeBatch"]
-
 Arrays = Mapping[Key, Any]
 """Values by field: an array, or an object with the indexing of an array, such as encoded images."""
 

@@ -15,32 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
-__all__ = [
-    "ACTION",
-    "DONE",
-    "EPISODE",
-    "MASK",
-    "NEXT",
-    "NEXT_DONE",
-    "NEXT_FINAL_KNOWN",
-    "NEXT_REWARD",
-    "NEXT_TERMINATED",
-    "NEXT_TRUNCATED",
-    "OBSERVATION",
-    "PLAIN",
-    "ROOT_FLAGS",
-    "TERMINATED",
-    "TRUNCATED",
-    "EndKey",
-    "Key",
-    "as_key",
-    "dotted_name",
-    "keys_named",
-    "names_among",
-    "nest_keys",
-    "spelled_key",
-]
-
 Key = tuple[str, ...]
 EndKey = Key | tuple[Key, ...]
 """Key of the flag that ends a trajectory; with several keys, any of their flags does."""

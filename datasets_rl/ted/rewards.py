@@ -15,8 +15,6 @@ from numpy.typing import DTypeLike, NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.ted.keys import NEXT_REWARD, Key, dotted_name
 
-__all__ = ["float_rewards", "reward_dtype", "with_float_rewards"]
-
 _EXACT_LIMIT = 1 << 24
 """The largest integer up to which float32 represents all integers."""
 _Steps = TypeVar("_Steps", bound=Mapping[Key, Any])

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["values_after"]
-
 
 def values_after(rows: Any, final: Any, table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:
     """Return the values under "next" for rows `start` to `stop`.

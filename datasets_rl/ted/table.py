@@ -14,8 +14,6 @@ from datasets_rl.notebook import table_html
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["EPISODE_DTYPE", "EpisodeTable"]
-
 EPISODE_DTYPE = np.dtype(
     [("start", "<i8"), ("length", "<i8"), ("return", "<f8"), ("source", "<i8"), ("final_known", "?")]
 )

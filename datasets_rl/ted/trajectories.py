@@ -13,8 +13,6 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "concatenated_ranges", "windows_within"]
-
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

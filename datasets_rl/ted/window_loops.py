@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["fill_windows"]
-
 Index = NDArray[np.int64]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Windows", "rows_in", "steps_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:

@@ -13,8 +13,6 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.read.streams import first_problems
 from datasets_rl.ted.keys import NEXT, Key
 
-__all__ = ["ReadableColumns"]
-
 _BLOCK_BYTES = 16 << 20
 
 
