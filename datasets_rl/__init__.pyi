@@ -40,6 +40,7 @@ from .sources import Selection as Selection
 from .datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
 from .datasets.d4rl import D4RLExperienceReplay as D4RLExperienceReplay
 from .datasets.dsrl import DSRLExperienceReplay as DSRLExperienceReplay
+from .datasets.exorl import ExORLExperienceReplay as ExORLExperienceReplay
 from .datasets.gen_dgrl import GenDGRLExperienceReplay as GenDGRLExperienceReplay
 from .datasets.lerobot import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .datasets.local import LocalExperienceReplay as LocalExperienceReplay

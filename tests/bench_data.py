@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from isal import igzip
 from PIL import Image
 from pyarrow import parquet
 from raw.tfrecords import messages
@@ -153,8 +155,16 @@ def with_tarfile(path):
                 with_pillow(pickle.load(archive.extractfile(member)))
 
 
+def with_zipfile(path):
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with_numpy(io.BytesIO(archive.read(name)))
+
+
 def with_protobuf(path):
     data, example, start = path.read_bytes(), messages()["t.Example"], 0
+    if data[:2] == b"\x1f\x8b":
+        data = igzip.decompress(data)
     while start < len(data):
         stop = start + 12 + int.from_bytes(data[start : start + 8], "little")
         for feature in example.FromString(data[start + 12 : stop]).features.feature.values():
@@ -173,8 +183,6 @@ def with_pillow(value):
 
 
 def with_isal(path):
-    from isal import igzip
-
     igzip.decompress(path.read_bytes())
 
 
@@ -188,6 +196,8 @@ READERS = {
     ".tar": with_tarfile,
     ".gz": with_isal,
     ".tfrecord": with_protobuf,
+    ".zip": with_zipfile,
+    "train-": with_protobuf,
 }
 
 

@@ -8,7 +8,7 @@ appended  0 1           by `build`, in order
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,10 +137,13 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
             shard = next(remaining)
             shard_files = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
             local = LocalShard(options, shard, shard_files, fetched)
-            if not options.choice.is_made:
-                local.choose_forms()
-            if engine is None or _is_faster_alone(engine, options.choice.forms):
-                return local
+            with ExitStack() as closing:
+                closing.push(local)  # its reader holds files open
+                if not options.choice.is_made:
+                    local.choose_forms()
+                if engine is None or _is_faster_alone(engine, options.choice.forms):
+                    closing.pop_all()
+                    return local
             return WorkerShard(options, shard, shard_files, fetched, engine)
 
         in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight

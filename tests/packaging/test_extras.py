@@ -56,6 +56,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
         "dsrl",
         "rl_unplugged",
         "neorl",
+        "exorl",
     ],
 )
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):

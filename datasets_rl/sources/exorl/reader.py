@@ -1,0 +1,243 @@
+"""Reader of ExORL's episodes: npz files, in a zip file or in a folder, as the replay buffers of URLB and DrQ-v2 write them.
+
+A file has T + 1 rows. A row has an observation, and the action, the reward and the discount that led to it:
+
+    row           0      1    2    3   ...  T
+    observation   o_0    o_1  o_2  o_3      o_T
+    physics       p_0    p_1  p_2  p_3      p_T       the state of the simulator, float64
+    action        zeros  a_0  a_1  a_2      a_T-1     row 0 is the reset: its action and its reward have no meaning
+    reward        zeros  r_0  r_1  r_2      r_T-1     [T + 1, K] for an agent with K tasks
+    discount      ones   d_0  d_1  d_2      d_T-1     terminated if the last one is 0, else truncated
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
+from datasets_rl.read.npz import NpzFile
+from datasets_rl.read.streams import first_problems
+from datasets_rl.read.zips import ZipReader
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.exorl import episode_order
+from datasets_rl.sources.values import WIDENED, count_not_finite
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
+
+__all__ = ["ExORLReader"]
+
+_FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
+_CHUNK_BYTES = 8 << 20
+_NEEDED = ("observation", "action", "reward", "discount")
+_STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
+_TASK_REWARD: Key = (NEXT, "task_reward")
+_DISCOUNT: Key = (NEXT, "discount")
+_STEPS: Mapping[str, Key] = {"action": ACTION, "reward": NEXT_REWARD, "discount": _DISCOUNT}
+_FLAG = np.dtype(np.bool_)
+_ENDS = (Column(NEXT_TERMINATED, _FLAG, (1,)), Column(NEXT_TRUNCATED, _FLAG, (1,)))
+_TEXTS = {
+    "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: they "
+    "were moved to the row of the previous observation",
+    "reward-of-first-task": "rows have a reward for each of several tasks: the reward is that of the first one, and "
+    "next.task_reward has all",
+    "discount-0-inside": "discounts inside an episode are 0: the episode was not split there",
+    **NO_TRANSITION,
+    "not-finite": "values that are NaN or infinite were kept",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Array of a file, and a column that it is converted to; the rewards of several tasks are converted to two."""
+
+    name: str
+    column: Column
+    first_only: bool = False
+    """Whether only the first element of each row is converted."""
+
+
+class ExORLReader(EpisodeReader):
+    """Reader of a zip file of episodes, or of files of episodes. A part of a zip file is [k, n], its k-th of n ranges.
+
+    Args:
+        dataset_id: Id of the dataset, for messages.
+        files: The local files, by path.
+        keys: The selected keys; all if it is empty.
+
+    Raises:
+        ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
+    """
+
+    rules = _TEXTS
+
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], keys: Sequence[str] = ()) -> None:
+        self._dataset_id = dataset_id
+        self._paths = {path: Path(file) for path, file in files.items()}
+        self._zip: ZipReader | None = None
+        with ExitStack() as closing:
+            if any(path.endswith(".zip") for path in files):
+                (file,) = self._paths.values()
+                self._zip = closing.enter_context(ZipReader(file))
+            names = self._paths if self._zip is None else self._zip.members
+            self._names = [order[1:] for order in sorted(filter(None, map(episode_order, names)))]
+            if not self._names:
+                raise ConversionError(dataset_id, [f"{', '.join(files)} has no file with the name of an episode"])
+            self._fields = self._fields_of_first()
+            self.columns = [*(field.column for field in self._fields), *_ENDS]
+            kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
+            self._closing = closing.pop_all()
+        self._kept = [field for field in self._fields if field.column.key in kept]
+        self._needed = {field.name for field in self._kept} | {"discount"}
+
+    @override
+    def __exit__(self, *details: object) -> None:
+        self._closing.close()
+
+    @override
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
+        self.counts.clear()
+        number, count = part or (0, 1)
+        total = len(self._names)
+        for name, steps in self._names[total * number // count : total * (number + 1) // count]:
+            with self._open(name) as file:
+                yield from self._split(name, steps, file)
+
+    def _open(self, name: str) -> NpzFile:
+        if self._zip is None:
+            return NpzFile(self._paths[name])
+        member = self._zip.members[name]
+        if member.size > _FILE_MAX_BYTES:
+            problem = f"{name} has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
+            raise ConversionError(self._zip.name, [problem])
+        with self._zip.open(name) as stream:
+            return NpzFile(io.BytesIO(stream.readall() or b""), f"{self._zip.name}: {name}")
+
+    def _fields_of_first(self) -> list[_Field]:
+        """Return the fields of the first episode with a step; if there is none, of the first one."""
+        fields: list[_Field] = []
+        for name, steps in self._names:
+            with self._open(name) as file:
+                if problems := list(_array_problems(file)):
+                    raise self._error(name, problems)
+                fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
+            if steps:
+                break
+        return fields
+
+    def _split(self, name: str, steps: int, file: NpzFile) -> Iterator[Episode]:
+        problems = list(_array_problems(file))
+        if not problems:
+            problems = [*self._differences(file), *_contradictions(file, steps)]
+        if problems:
+            raise self._error(name, problems)
+        if not steps:
+            self.counts["no-transition"] += 1
+            return
+        arrays = {array: file.arrays[array].read() for array in file.arrays if array in self._needed}
+        discounts = arrays["discount"].reshape(-1)
+        is_last = np.arange(steps)[:, None] == steps - 1
+        over = bool(discounts[-1] == 0)
+        ends = {NEXT_TERMINATED: is_last & over, NEXT_TRUNCATED: is_last & (not over)}
+        self.counts["action-before-observation"] += steps
+        self.counts["reward-of-first-task"] += steps * any(field.first_only for field in self._fields)
+        self.counts["discount-0-inside"] += int(np.count_nonzero(discounts[1:-1] == 0))
+        number = episode_order(name)
+        metadata = {"episode_id": np.int64(0 if number is None else number[0])}
+        chunk = max(1, _CHUNK_BYTES // sum(field.column.step_bytes for field in self._fields))
+        for start in range(0, steps, chunk):
+            stop = min(start + chunk, steps)
+            values: dict[Key, NDArray[Any]] = {key: flags[start:stop] for key, flags in ends.items()}
+            states: dict[Key, NDArray[Any]] = {}
+            for field in self._kept:
+                if field.column.shared:
+                    states[field.column.key] = self._as_column(
+                        field, arrays[field.name][start : stop + (stop == steps)]
+                    )
+                else:
+                    values[field.column.key] = self._as_column(field, arrays[field.name][start + 1 : stop + 1])
+            yield Episode(values, states, continues=stop < steps, metadata=metadata)
+
+    def _as_column(self, field: _Field, rows: NDArray[Any]) -> NDArray[Any]:
+        rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)
+        self.counts["not-finite"] += count_not_finite(rows)
+        return rows.astype(field.column.dtype, copy=False)
+
+    def _differences(self, file: NpzFile) -> Iterator[str]:
+        """Yield how the arrays of a file differ from those of the first one."""
+        fields = {field.column.key: field.column for array in file.arrays for field in _fields_of_array(array, file)}
+        first = {field.column.key: field.column for field in self._fields}
+        for key in sorted(fields.keys() | first.keys()):
+            if fields.get(key) != first.get(key):
+                texts = [
+                    f"{column.dtype.name} {list(column.shape)}" if column else "absent"
+                    for column in (fields.get(key), first.get(key))
+                ]
+                yield f"{dotted_name(key)} is {texts[0]} per row; in the first episode {texts[1]}"
+
+    def _error(self, name: str, problems: Sequence[str]) -> ConversionError:
+        file = name.rpartition("/")[2]
+        return ConversionError(self._dataset_id, first_problems([f"{file}: {problem}" for problem in problems]))
+
+
+def _array_problems(file: NpzFile) -> Iterator[str]:
+    """Yield why the arrays of a file cannot be columns."""
+    arrays = file.arrays
+    yield from (f"it has no array {name}" for name in _NEEDED if name not in arrays)
+    for name, array in arrays.items():
+        shape = f"{name} is {array.dtype} {list(array.shape)}"
+        if array.pickled or array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.dtype == np.uint64:
+            yield f"{shape}; expected numbers of at most 64 bits"
+        elif not array.shape or 0 in array.shape[1:]:
+            yield f"{shape}; expected a row for each observation"
+        elif name in {"reward", "discount"} and (array.dtype.kind != "f" or len(array.shape) > 2):
+            yield f"{shape}; expected floats, one or a few for each row"
+        elif name == "discount" and prod(array.shape[1:]) != 1:
+            yield f"{shape}; expected one number for each row"
+    declared = sum(array.dtype.itemsize * prod(array.shape) for array in arrays.values())
+    if declared > _FILE_MAX_BYTES:
+        yield f"its arrays declare {declared:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
+
+
+def _contradictions(file: NpzFile, steps: int) -> Iterator[str]:
+    """Yield how a file contradicts itself or its name."""
+    rows = file.arrays["observation"].shape[0]
+    if rows != steps + 1:
+        yield f"it has {rows:,} rows; the {steps:,} steps in its name need {steps + 1:,}"
+    for name, array in file.arrays.items():
+        if array.shape[0] != rows:
+            yield f"{name} has {array.shape[0]:,} rows; observation has {rows:,}"
+
+
+def _fields_of_array(name: str, file: NpzFile) -> Iterator[_Field]:
+    array = file.arrays[name]
+    dtype = array.dtype.newbyteorder("=")
+    dtype, shape = WIDENED.get(dtype, dtype), array.shape[1:]
+    if name in _STATES:
+        yield _Field(name, Column(_STATES[name], dtype, shape, shared=True))
+    elif name == "reward" and prod(shape) > 1:
+        yield _Field(name, Column(NEXT_REWARD, dtype, (1,)), first_only=True)
+        yield _Field(name, Column(_TASK_REWARD, dtype, shape))
+    else:
+        # Other arrays are those of the agent, such as the skill that it followed: it was chosen with the action.
+        key = _STEPS.get(name, ("meta", name.replace(".", "_").replace("/", "_")))
+        yield _Field(name, Column(key, dtype, (1,) if key[0] == NEXT else shape))
