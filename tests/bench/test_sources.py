@@ -33,7 +33,7 @@ LIMITS = {
     "openx3": (2, 100),
     "rl_unplugged0": (3, 100),
     "rl_unplugged1": (3, 150),
-    "rl_unplugged2": (4, 100),
+    "rl_unplugged2": (5, 100),
     "robomimic0": (6, 150),
     "robomimic1": (12, 200),
     "roboset0": (2, 150),

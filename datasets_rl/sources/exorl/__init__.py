@@ -8,7 +8,6 @@ The zip file is read in place, in parts of whole episodes. A folder of the unpac
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +26,15 @@ from datasets_rl.sources.base import (
     SpaceSummary,
     group_by_size,
 )
+from datasets_rl.sources.exorl.names import episode_order
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
 
-__all__ = ["SOURCE", "ExORL", "episode_order"]
+__all__ = ["SOURCE", "ExORL"]
 
-_EPISODE = re.compile(r"(?!\.)[^/]*_(?P<number>\d+)_(?P<steps>\d+)\.npz", re.ASCII)
 _FOLDERS = ("", "buffer")
 """Folders with episodes below the folder of an id, or of the user."""
 _SHARD_BYTES = 64 << 20
@@ -130,12 +129,6 @@ class ExORL(Source):
         from datasets_rl.sources.exorl.reader import ExORLReader
 
         return ExORLReader(f"{self.name}/{name}", files, (params or {}).get("keys", ()))
-
-
-def episode_order(path: str) -> tuple[int, str, int] | None:
-    """Return the number of the episode in a file, the path and the number of its steps; None for other files."""
-    match = _EPISODE.fullmatch(path.rpartition("/")[2])
-    return None if match is None else (int(match["number"]), path, int(match["steps"]))
 
 
 def _unpacked_episodes(name: str, upstream: Upstream) -> list[Asset]:

@@ -30,7 +30,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
-from datasets_rl.sources.exorl import episode_order
+from datasets_rl.sources.exorl.names import episode_order
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -162,7 +162,7 @@ class ExORLReader(EpisodeReader):
         self.counts["reward-of-first-task"] += steps * any(field.first_only for field in self._fields)
         self.counts["discount-0-inside"] += int(np.count_nonzero(discounts[1:-1] == 0))
         number = episode_order(name)
-        metadata = {"episode_id": np.int64(0 if number is None else number[0])}
+        metadata: dict[str, Any] = {"episode_id": np.int64(0 if number is None else number[0])}
         chunk = max(1, _CHUNK_BYTES // sum(field.column.step_bytes for field in self._fields))
         for start in range(0, steps, chunk):
             stop = min(start + chunk, steps)

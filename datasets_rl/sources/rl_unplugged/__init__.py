@@ -87,7 +87,7 @@ class RLUnplugged(Source):
             action=SpaceSummary("continuous", (facts["action"],), None, -1, 1),
             **self.figures({"bytes": size, "steps": [episodes * limit, "limit"], "episodes": [episodes, "tfds"]}),
             tags=tuple(of_set["tags"]),
-            score=None if group == _LOCOMOTION else Score(*catalog["score"], catalog["score_origin"]),
+            score=None if group == _LOCOMOTION else Score(*(*catalog["score"], catalog["score_origin"])),
             known_issues=tuple(issues[key] for key in (group, task) if key in issues),
             time_limit=limit,
         )

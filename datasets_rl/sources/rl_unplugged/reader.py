@@ -219,7 +219,7 @@ class RLUnpluggedReader(EpisodeReader):
             self.counts["no-transition"] += 1
             return
         ends = self._ends(features, steps)
-        metadata = {name: np.int64(features[name][0]) for name in self._metadata}
+        metadata: dict[str, Any] = {name: np.asarray(features[name])[0] for name in self._metadata}
         chunk = max(1, _CHUNK_BYTES // sum(field.column.step_bytes for field in self._fields))
         for start in range(0, steps, chunk):
             stop = min(start + chunk, steps)
@@ -299,7 +299,7 @@ def _value_of(feature: Feature, steps: int) -> tuple[tuple[int, ...], np.dtype[A
     if feature.dtype != _FLOAT:
         raise ValueError("has integers; expected floats")
     if len(feature) % steps:
-        raise ValueError(f"has {len(feature):,} values, which is no multiple of the {steps:,} steps")
+        raise ValueError(f"has {len(feature):,} values, which is not a multiple of the {steps:,} steps")
     return (len(feature) // steps,), _FLOAT
 
 
