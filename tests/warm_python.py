@@ -33,7 +33,8 @@ from pathlib import Path
 _CLIENT = """
 import array, json, os, select, signal, socket, sys
 address, python, *argv = sys.argv[1:]
-argv = argv[argv[:1] == ["-B"]:]
+while argv[:1] in (["-B"], ["-u"]):
+    del argv[0]
 if argv[:1] == [] or (argv[0].startswith("-") and argv[0] not in ("-c", "-m")):
     os.execv(python, [python, *argv])
 files = [int(name) for name in os.listdir("/proc/self/fd")]

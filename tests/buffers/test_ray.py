@@ -71,6 +71,7 @@ def test_a_remote_buffer_has_the_bytes_of_a_local_one(remote):
     assert len(there) == 0
 
 
+@pytest.mark.slow
 def test_a_remote_buffer_of_compressed_images_has_the_bytes_of_a_local_one(remote):
     compressed = partial(LazyTensorStorage, 1_000, compress=("image", ("next", "image")))
     images = torch.arange(701, dtype=torch.uint8)[:, None, None].expand(701, 64, 64)

@@ -111,7 +111,8 @@ def installed(request, tmp_path_factory) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     # After its own packages. Python ignores .pth files there, so that an editable install there has no effect.
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    pip("--python", folder / "bin" / "python", "install", request.getfixturevalue(request.param))
+    wheel = request.getfixturevalue(request.param)
+    pip("--python", folder / "bin" / "python", "install", "--no-compile", wheel)  # Python compiles what is imported
     return folder
 
 

@@ -16,6 +16,7 @@ from servers import serve
 from stored_data import trajectory, write_dataset
 
 LENGTHS = [5 + 7 * number % 31 for number in range(60)]
+pytestmark = pytest.mark.usefixtures("warm_python")
 PROGRAM = Path(__file__).parents[1] / "rank_program.py"
 
 
@@ -47,6 +48,7 @@ class Job:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}},
             "OMP_NUM_THREADS": "1",
+            "PYTHON_EXEC": sys.executable,  # starts the ranks
             "RLDS_HOME": str(self.out / "home"),
             "RLDS_NO_PROGRESS": "1",
         }

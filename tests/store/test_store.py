@@ -254,8 +254,9 @@ def test_other_processes_receive_the_opened_version_of_a_dataset(folder):
         pickle.loads(pickle.dumps(opened))
 
 
-def test_readers_find_one_version_or_the_other_during_replacements(folder):
-    """A dataset is opened hundreds of times during 50 replacements; none fails or has files of two versions."""
+@pytest.mark.parametrize("rounds", [6, pytest.param(25, marks=pytest.mark.slow)])
+def test_readers_find_one_version_or_the_other_during_replacements(folder, rounds):
+    """A dataset is opened again and again during its replacements; none fails or has files of two versions."""
     sums = {}
     ends = threading.Event()
     seen, wrong = [], []
@@ -276,7 +277,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
     reader = threading.Thread(target=look)
     reader.start()
     try:
-        for number in range(25):
+        for number in range(rounds):
             factor = 2 + number
             scaled(folder, factor, in_place=True)
             sums[f"scale_rewards:{factor}"] = float(rewards(folder))
@@ -287,7 +288,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
     sums[""] = float(rewards(folder))
     assert wrong == []
     assert all(np.isclose(total, sums[name]) for name, total in seen)
-    assert len(seen) > 25
+    assert len(seen) > rounds
 
 
 def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
@@ -511,7 +512,8 @@ def test_a_derived_dataset_is_not_downloaded(folder):
         download(f"{ID}@x", force=True)
 
 
-def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
+@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_concurrent_sweeps_do_not_fail_a_removal(folder, home, rounds):
     backup = StoredDataset(folder).manifest
     ends = threading.Event()
 
@@ -522,7 +524,7 @@ def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
     other = threading.Thread(target=sweep)
     other.start()
     try:
-        for number in range(40):
+        for number in range(rounds):
             scaled(folder, 2 + number, name="x", force=True)
             store.remove(f"{ID}@x")
     finally:
