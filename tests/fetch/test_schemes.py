@@ -24,7 +24,7 @@ def never(url, headers):
 
 
 def test_every_module_of_the_folder_is_a_scheme():
-    assert schemes.scheme_names() == ["file", "gs", "hf", "http", "https", "package", "s3"]
+    assert schemes.scheme_names() == ("file", "gs", "hf", "http", "https", "package", "s3")
 
 
 @pytest.mark.parametrize("name", schemes.scheme_names())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit, urlunsplit
@@ -26,10 +27,11 @@ __all__ = [
 _SAME = {"https": "http"}
 
 
-def scheme_names() -> list[str]:
-    """Return the name of every scheme."""
+@cache  # each address asks
+def scheme_names() -> tuple[str, ...]:
+    """Return the name of every scheme, sorted."""
     names = {module.name for module in pkgutil.iter_modules(__path__)} - {"base"}
-    return sorted(names | _SAME.keys())
+    return tuple(sorted(names | _SAME.keys()))
 
 
 def scheme_of(url: str) -> Scheme:
