@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from zstandard._cffi import ffi, lib  # type: ignore[import-not-found]  # compiled, without types
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.patches import FramePatches
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.threads import run_on_all_cores
 
@@ -37,6 +38,7 @@ _TRAINING_BYTES = 64 << 20
 _MIN_TRAINING_FRAMES = 8
 _LEVEL = 3  # level 5 saves a twentieth of the bytes, in three times the time
 _SKIPPABLE, _SKIPPABLE_MAGIC = struct.Struct("<II"), 0x184D2A50  # then as many bytes: zstd's format, "skippable frames"
+_NO_PATCHES: Final = FramePatches()
 _TASK_BYTES = 1 << 19  # frames per task of a thread: some 100 microseconds; half of it takes a fifth longer
 
 
@@ -101,12 +103,15 @@ class ZstdDictionary:
         return ZstdDictionary, (self.data,)
 
 
-def compress(frames: NDArray[np.uint8], dictionary: ZstdDictionary) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def compress(
+    frames: NDArray[np.uint8], dictionary: ZstdDictionary, patches: FramePatches | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Compress frames, each alone, on all cores.
 
     Args:
         frames: Frames of one shape, [n, ...].
         dictionary: The dictionary that they will be decompressed with.
+        patches: What makes patches, for frames that differ little from a typical one; by default none.
 
     Returns:
         data: The compressed frames one after the other, [B].
@@ -120,11 +125,24 @@ def compress(frames: NDArray[np.uint8], dictionary: ZstdDictionary) -> tuple[NDA
     ends = np.empty(count, np.int64)
     pieces: dict[int, NDArray[np.uint8]] = {}
     prepared = dictionary.for_compression(size)
+    patching = patches or _NO_PATCHES
 
     def compress_range(first: int, last: int) -> None:
         with _borrow(_compressors, _Compressor) as compressor:
             context, out = compressor.prepare(prepared, max_bytes * (last - first))
-            written = compress_frames(_function("ZSTD_compress2"), context, flat, out, ends, first, last)
+            written = compress_frames(
+                _function("ZSTD_compress2"),
+                context,
+                flat,
+                out,
+                ends,
+                patching.typical,
+                patching.words,
+                patching.table,
+                patching.max_bytes,
+                first,
+                last,
+            )
             if written < 0:
                 raise MemoryError(f"zstd reports: {ffi.string(lib.ZSTD_getErrorName(written % (1 << 64))).decode()}")
             pieces[first] = out[:written].copy()
@@ -147,6 +165,7 @@ def decompress(
     dictionary: ZstdDictionary,
     out: NDArray[np.uint8],
     positions: NDArray[np.int64] | None = None,
+    patches: FramePatches | None = None,
     *,
     name: str = "frames",
     numbers: NDArray[np.int64] | None = None,
@@ -162,6 +181,7 @@ def decompress(
         dictionary: The dictionary that they were compressed with.
         out: Output, [N, ...], contiguous.
         positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
+        patches: What made the patches among the frames; by default there are none.
         name: Name of the frames in errors.
         numbers: Number of each frame in errors, [n]; by default 0 to n - 1.
 
@@ -175,6 +195,7 @@ def decompress(
     places = np.arange(len(starts)) if positions is None else positions
     damaged = np.zeros(len(starts), np.bool_)
     prepared = dictionary.for_decompression
+    patching = patches or _NO_PATCHES
 
     def decompress_range(first: int, last: int) -> None:
         with _borrow(_decompressors, _decompression_context) as context:
@@ -188,6 +209,8 @@ def decompress(
                 flat,
                 places,
                 damaged,
+                patching.typical,
+                patching.words,
                 first,
                 last,
             )

@@ -8,16 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["compress_frames", "decompress_frames"]
+__all__ = ["compress_frames", "decompress_frames", "find_places"]
 
 _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _FRAMES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
+_WORDS = numba.types.Array(numba.uint64, 1, "C", readonly=True)
+_CODES = numba.types.Array(numba.int32, 1, "C", readonly=True)
 
 
 @intrinsic
@@ -65,6 +68,88 @@ _load_ahead: Any = _prefetch
 
 _AHEAD, _AHEAD_BYTES, _LINE = 4, 1024, 64
 """Number of frames ahead of which the first bytes are loaded: random frames take a seventh less time."""
+_PATCH, _CODE_BYTES, _WORD_BYTES, _NO_CODE = 0, 4, 8, 0xFFFF
+"""First byte of a patch, bytes of a position and a code, and of a word; and the code before a word without one."""
+
+
+@compile_for(numba.int64(numba.uint64, numba.int64))
+def _place_of(word: int, size: int) -> int:
+    """Return the place of a word in a table of `size` places, a power of 2."""
+    return numba.int64((word * numba.uint64(0x9E3779B97F4A7C15)) >> numba.uint64(40)) & (size - 1)
+
+
+@compile_for(numba.void(_WORDS, numba.int32[::1]))
+def find_places(words: Any, table: Any) -> None:
+    """Enter words into a table, in which each is at its place, or at the next ones after it that are free.
+
+    Args:
+        words: The word of each code, all different, uint64 [n].
+        table: Output: the code at each place, int32 [2^k], more than n; -1 for none, which all are before.
+    """
+    for code in range(words.size):
+        place = _place_of(words[code], table.size)
+        while table[place] >= 0:
+            place = (place + 1) & (table.size - 1)
+        table[place] = code
+
+
+@compile_for(numba.int64(_WORDS, _WORDS, _WORDS, _CODES, numba.uint8[::1], *(numba.int64,) * 2))
+def _make_patch(frame: Any, typical: Any, words: Any, table: Any, out: Any, start: int, max_bytes: int) -> int:
+    """Write the patch of a frame from `start` on; return its bytes, or 0 if they are more than `max_bytes`.
+
+    Args:
+        frame: The frame, uint64 [W].
+        typical: The typical frame, uint64 [W].
+        words: The word of each code, uint64 [n].
+        table: See `find_places`.
+        out: Output, uint8 [B].
+        start: First byte of the patch in `out`.
+        max_bytes: Maximum size of the patch.
+    """
+    end, last = start + 1, start + max_bytes - _CODE_BYTES - _WORD_BYTES
+    out[start] = _PATCH
+    for position in range(frame.size):
+        word = frame[position]
+        if word == typical[position]:
+            continue
+        if end > last:
+            return 0
+        place = _place_of(word, table.size)
+        while table[place] >= 0 and words[table[place]] != word:
+            place = (place + 1) & (table.size - 1)
+        code = table[place] if table[place] >= 0 else _NO_CODE
+        out[end], out[end + 1] = position & 0xFF, position >> 8
+        out[end + 2], out[end + 3] = code & 0xFF, code >> 8
+        end += _CODE_BYTES
+        if code == _NO_CODE:
+            for byte in range(_WORD_BYTES):
+                out[end + byte] = (word >> numba.uint64(8 * byte)) & numba.uint64(0xFF)
+            end += _WORD_BYTES
+    return end - start
+
+
+@compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _WORDS, _WORDS, numba.uint64[::1]))
+def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> bool:
+    """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged."""
+    for position in range(out.size):
+        out[position] = typical[position]
+    at = start + 1
+    while at + _CODE_BYTES <= stop:
+        position, code = data[at] | data[at + 1] << 8, data[at + 2] | data[at + 3] << 8
+        at += _CODE_BYTES
+        if position >= out.size:
+            return False
+        if code < words.size:
+            out[position] = words[code]
+        elif code == _NO_CODE and at + _WORD_BYTES <= stop:
+            word = numba.uint64(0)
+            for byte in range(_WORD_BYTES):
+                word |= numba.uint64(data[at + byte]) << numba.uint64(8 * byte)
+            out[position] = word
+            at += _WORD_BYTES
+        else:
+            return False
+    return at == stop
 
 
 @compile_for(
@@ -76,6 +161,8 @@ _AHEAD, _AHEAD_BYTES, _LINE = 4, 1024, 64
         numba.uint8[:, ::1],
         _NUMBERS,
         numba.boolean[::1],
+        _WORDS,
+        _WORDS,
         *(numba.int64,) * 2,
     )
 )
@@ -89,6 +176,8 @@ def decompress_frames(
     out: Any,
     positions: Any,
     damaged: Any,
+    typical: Any,
+    words: Any,
     first: int,
     last: int,
 ) -> int:
@@ -104,6 +193,8 @@ def decompress_frames(
         out: Output, uint8 [N, bytes].
         positions: Position of each frame in `out`, [n].
         damaged: Output, bool [n]: whether the bytes are outside `data`, are not zstd, or give another number of bytes.
+        typical: The typical frame of patches, uint64 [W]; nothing, if no frame is a patch.
+        words: The word of each code of patches, uint64 [n].
         first: Number of the first frame.
         last: Number after the one of the last frame.
     """
@@ -119,6 +210,12 @@ def decompress_frames(
             out[position] = 0
             continue
         if 0 <= start < stop <= data.size:
+            if data[start] == _PATCH and typical.size:
+                if _apply_patch(data, start, stop, typical, words, out[position].view(np.uint64)):
+                    continue
+                damaged[number] = True
+                count += 1
+                continue
             source, target = data[start:].ctypes.data, out[position].ctypes.data
             if _call_six(function, context, target, size, source, stop - start, dictionary) == size:
                 continue
@@ -127,8 +224,30 @@ def decompress_frames(
     return count
 
 
-@compile_for(numba.int64(*(numba.int64,) * 2, _FRAMES, numba.uint8[::1], numba.int64[::1], *(numba.int64,) * 2))
-def compress_frames(function: int, context: int, frames: Any, out: Any, ends: Any, first: int, last: int) -> int:
+@compile_for(
+    numba.int64(
+        *(numba.int64,) * 2,
+        _FRAMES,
+        numba.uint8[::1],
+        numba.int64[::1],
+        *(_WORDS,) * 2,
+        _CODES,
+        *(numba.int64,) * 3,
+    )
+)
+def compress_frames(
+    function: int,
+    context: int,
+    frames: Any,
+    out: Any,
+    ends: Any,
+    typical: Any,
+    words: Any,
+    table: Any,
+    max_patch: int,
+    first: int,
+    last: int,
+) -> int:
     """Compress the frames `first` to `last` one after the other; return the bytes of all, or an error of zstd below 0.
 
     Args:
@@ -137,12 +256,22 @@ def compress_frames(function: int, context: int, frames: Any, out: Any, ends: An
         frames: Frames, uint8 [n, bytes].
         out: Output, uint8 [B], large enough for frames that do not become smaller.
         ends: Output, int64 [n]: byte after the last one of each frame in `out`.
+        typical: The typical frame of patches, uint64 [W]; nothing, for no patches.
+        words: The word of each code of patches, uint64 [n].
+        table: See `find_places`.
+        max_patch: Maximum size of a patch; what would be larger is compressed by zstd.
         first: Number of the first frame.
         last: Number after the one of the last frame.
     """
     size = frames.shape[1]
     end = 0
     for number in range(first, last):
+        if typical.size:
+            patch = _make_patch(frames[number].view(np.uint64), typical, words, table, out, end, max_patch)
+            if patch:
+                end += patch
+                ends[number] = end
+                continue
         source, target = frames[number].ctypes.data, out[end:].ctypes.data
         written: int = _call_five(function, context, target, out.size - end, source, size)
         if written < 0:

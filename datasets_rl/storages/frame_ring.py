@@ -9,7 +9,7 @@ A step holds the references of its frames, so that a frame that two steps hold i
 ring order leave whole segments dead. After writes in any other order, frames of sparse segments are moved together.
 
 A frame of as many bytes as it has uncompressed is stored as it is: those before the dictionary exists, and those that
-zstd cannot make smaller.
+zstd cannot make smaller. Frames that differ little from a typical one are patches of it, the others are zstd frames.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from datasets_rl.format.image_cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 
 if TYPE_CHECKING:
-    from datasets_rl.read.zstd import ZstdDictionary
+    from datasets_rl.storages.frame_dictionary import FrameDictionary
 
 Frames = NDArray[np.uint8]
 """Frames, [n, bytes]."""
@@ -47,9 +47,9 @@ _SPARE_SEGMENTS: Final = 16
 """Number of segments that may be sparse, and least number of those whose frames are moved at once."""
 _MOVED_PART: Final = 8
 """The frames of one in so many segments are moved at once: to find the references takes longer than to move them."""
-_DICTIONARY_AREA: Final = 1 << 18
+_DICTIONARY_AREA: Final = (1 << 18) + (1 << 15) + 8
+"""Bytes for the dictionary, beside those of the typical frame of its patches."""
 _PIECE_BYTES: Final = 1 << 24
-_SAMPLE_BYTES_PER_DICTIONARY_BYTE: Final = 16
 _WORDS: Final = 8
 _WRITING, _HEAD, _END, _USED, _DICTIONARY = range(5)
 
@@ -122,15 +122,16 @@ class FrameRing:
         self.segment_bytes = -(-unaligned // _PAGE) * _PAGE
         self._usable_bytes = self.segment_bytes // frame_bytes * frame_bytes
         # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead; and room to move.
+        self._dictionary_bytes = _DICTIONARY_AREA + frame_bytes
         self._segments = 5 * -(-frames * frame_bytes // self._usable_bytes) // 2 + 4 * _SPARE_SEGMENTS
-        header = 8 * (_WORDS + self._segments) + _DICTIONARY_AREA
+        header = 8 * (_WORDS + self._segments) + self._dictionary_bytes
         self._first = -(-header // _PAGE) * _PAGE
         self.memory: NDArray[np.uint8] = allocate(self._first + self._segments * self.segment_bytes)
         words = self.memory[: 8 * (_WORDS + self._segments)].view(np.int64)
         self._words, self._live = words[:_WORDS], words[_WORDS:]
-        self._dictionary_area = self.memory[8 * len(words) :][:_DICTIONARY_AREA]
+        self._dictionary_area = self.memory[8 * len(words) :][: self._dictionary_bytes]
         self._data = self.memory[self._first :]
-        self._dictionary: ZstdDictionary | None = None
+        self._dictionary: FrameDictionary | None = None
         self._reserve = reserve
         self._opened = False
 
@@ -149,21 +150,20 @@ class FrameRing:
         return self._first + int(self._words[_USED]) * self.segment_bytes
 
     @property
-    def dictionary(self) -> ZstdDictionary | None:
+    def dictionary(self) -> FrameDictionary | None:
         """The dictionary; None before the first frames have been seen."""
         size = int(self._words[_DICTIONARY]) - 1
         if self._dictionary is None and size >= 0:
-            from datasets_rl.read.zstd import ZstdDictionary  # deferred: it imports zstandard
+            from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
 
-            self._dictionary = ZstdDictionary(self._dictionary_area[:size].tobytes())
+            self._dictionary = FrameDictionary.from_bytes(self._dictionary_area[:size].tobytes(), self.frame_bytes)
         return self._dictionary
 
     def train(self, frames: Frames) -> None:
         """Train the dictionary, once: all frames that are compressed later need it."""
-        from datasets_rl.read.zstd import ZstdDictionary  # deferred: as above
+        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: as above
 
-        max_bytes = min(_DICTIONARY_AREA, frames.nbytes // _SAMPLE_BYTES_PER_DICTIONARY_BYTE)
-        self.use_dictionary(ZstdDictionary.train(frames, max_bytes).data if max_bytes >= _PAGE else b"")
+        self.use_dictionary(FrameDictionary.train(frames).to_bytes())
 
     def use_dictionary(self, data: bytes) -> None:
         """Use a dictionary that exists, before the first frame is compressed."""
@@ -180,9 +180,7 @@ class FrameRing:
         if self.dictionary is None:
             compressed, ends = np.empty(0, np.uint8), np.arange(1, len(frames) + 1) * self.frame_bytes
         else:
-            from datasets_rl.read.zstd import compress  # deferred: it imports zstandard
-
-            compressed, ends = compress(frames, self.dictionary)
+            compressed, ends = self.dictionary.compress(frames)
         references = np.empty(len(frames), np.int64)
         memory = self._data, self._live, self._words[_HEAD : _END + 1]
         number = 0
@@ -265,7 +263,7 @@ class FrameRing:
 
 
 def read_frames(
-    data: NDArray[np.uint8], dictionary: ZstdDictionary | None, references: References, out: Frames
+    data: NDArray[np.uint8], dictionary: FrameDictionary | None, references: References, out: Frames
 ) -> None:
     """Decompress frames, [n], of some segments, [B], into memory of the caller, [n, bytes]: each distinct frame once.
 
@@ -273,7 +271,7 @@ def read_frames(
         ConversionError: If a frame is damaged.
     """
     from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
-    from datasets_rl.read.zstd import ZstdDictionary, decompress  # deferred: it imports zstandard
+    from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
 
     size = out.shape[1]
     firsts, origins = np.empty_like(references), np.empty_like(references)
@@ -286,9 +284,7 @@ def read_frames(
         out[places[plain]] = sliding_window_view(data, size)[starts[plain]]
         starts, lengths, places = starts[~plain], lengths[~plain], places[~plain]
     if len(places):
-        decompress(
-            data, starts, starts + lengths, dictionary or ZstdDictionary(), out, places, name="the compressed frames"
-        )
+        (dictionary or FrameDictionary()).decompress(data, starts, starts + lengths, out, places)
     if count < len(references):
         per_task = max(COPIED_BYTES // size, 1)
         run_on_all_cores(lambda first, last: copy_repeated(out, origins, first, last), len(references), per_task)
@@ -306,7 +302,7 @@ class SavedFrames:
     """
 
     def __init__(self, state: Any, frame_bytes: int) -> None:
-        from datasets_rl.read.zstd import ZstdDictionary  # deferred: it imports zstandard
+        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
 
         saved = state if isinstance(state, dict) else {}
         dictionary, pieces = saved.get("dictionary"), saved.get("pieces")
@@ -316,7 +312,9 @@ class SavedFrames:
         if not all(map(_is_bytes, tensors)):
             raise InvalidArgumentError("the compressed frames of the state are not tensors of bytes")
         self._pieces = [piece.numpy() for piece in tensors[: len(saved["pieces"])]]
-        self.dictionary = None if dictionary is None else ZstdDictionary(tensors[-1].numpy().tobytes())
+        self.dictionary = None
+        if dictionary is not None:
+            self.dictionary = FrameDictionary.from_bytes(tensors[-1].numpy().tobytes(), frame_bytes)
         self.frame_bytes = frame_bytes
         self._starts = np.cumsum([0, *map(len, self._pieces)])
 
