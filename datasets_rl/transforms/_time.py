@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import is_tensor_collection
@@ -55,6 +55,9 @@ class OverTime(Transform):
         out_keys: Keys of the results.
         done_key: Key under "next" of the flag that is True for the last step of a trajectory; "done" by default.
     """
+
+    reads_only_in_keys: ClassVar[bool] = False
+    """Whether `in_keys` are all entries that the transform reads of other rows, beside the ends of trajectories."""
 
     def __init__(
         self, in_keys: Keys | None = None, out_keys: Keys | None = None, done_key: NestedKey | None = None

@@ -92,6 +92,7 @@ class CatFrames(OverTime):
     """
 
     per_step = True
+    reads_only_in_keys = True
 
     def __init__(
         self,

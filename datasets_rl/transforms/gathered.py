@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from operator import eq
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -135,18 +136,47 @@ def take_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
 
 
 def own_reads(transforms: Sequence[Any], storage: Any) -> Collection[Key]:
-    """Return the keys of a batch of a storage that the first of some transforms reads and writes by itself."""
-    if not transforms or not hasattr(type(transforms[0]), "own_reads"):
-        return ()
-    keys: Collection[Key] = transforms[0].own_reads(storage)
-    return keys
+    """Return the keys of a batch of a storage that one of some transforms reads and writes by itself.
+
+    It is the first one that reads other rows, unless earlier ones use what it reads.
+    """
+    for number, transform in enumerate(transforms):
+        if hasattr(type(transform), "own_reads"):
+            keys: Collection[Key] = transform.own_reads(storage)
+            return keys if _reads_unchanged(transform, transforms[:number]) else ()
+    return ()
+
+
+def _reads_unchanged(transform: Any, earlier: Sequence[Any]) -> bool:
+    """Return whether a transform reads only entries that no earlier transform reads or changes."""
+    if not earlier:
+        return True
+    if not getattr(transform, "reads_only_in_keys", False) or transform._dotted:  # noqa: SLF001 - of a transform
+        return False
+    read = [_path(key) for key in transform.in_keys]
+    for other in earlier:
+        if not getattr(other, "per_step", False) or hasattr(type(other), "gather") or not other.out_keys:
+            return False
+        if other._dotted or other._forward_hooks or other._forward_pre_hooks:  # noqa: SLF001 - of a transform and a module
+            return False
+        used = [_path(key) for key in (*other.in_keys, *other.out_keys)]
+        # One of them may be the group of the other.
+        if any(all(map(eq, key, path)) for key in read for path in used):
+            return False
+    return True
+
+
+def _path(key: Any) -> Key:
+    """Return a key of a batch as a tuple of names."""
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
     """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
 
-    Each of them reads the rows as the transforms before it return them. If these make trajectories of the steps, as
-    `split_trajectories` does, it reads nothing, and will use the steps of the batch.
+    Each of them reads the rows as the transforms before it return them: from the storage itself, if those change nothing
+    that it reads. If they make trajectories of the steps, as `split_trajectories` does, it reads nothing, and will use the
+    steps of the batch.
 
     The values are stored under temporary keys of the batch until the transform uses them. A buffer calls this function
     while no writes are in progress.
@@ -163,10 +193,12 @@ def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: An
     for number, transform in enumerate(transforms):
         # The lookup of a missing attribute of a module takes microseconds, that of a class does not.
         if hasattr(type(transform), "gather"):
-            view = TransformedStorage(storage, transforms[:number]) if number else storage
+            earlier = transforms[:number]
+            is_unchanged = _reads_unchanged(transform, earlier)
+            view = storage if is_unchanged else TransformedStorage(storage, earlier)
             with suppress(NotRowsError):
                 if getattr(transform, "_dotted", None):
-                    transform.bind(view.take(rows[:1]) if number else data)
+                    transform.bind(data if is_unchanged else view.take(rows[:1]))
                 data = transform.gather(view, rows, data)
     return data
 

@@ -80,6 +80,7 @@ class WindowTransform(OverTime):
 
     per_step: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("offsets", "pad")
+    reads_only_in_keys: ClassVar[bool] = True
 
     def __init__(
         self,

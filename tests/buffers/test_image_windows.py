@@ -19,7 +19,17 @@ from datasets_rl.storages import DatasetStorage, device
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.storages.view import View
 from datasets_rl.ted.episode import EncodedImages
-from datasets_rl.transforms import ActionChunkTransform, CatFrames, Compose, MultiStepTransform, WindowTransform
+from datasets_rl.transforms import (
+    ActionChunkTransform,
+    CatFrames,
+    ClipTransform,
+    Compose,
+    MultiStepTransform,
+    RenameTransform,
+    RewardClipping,
+    RewardScaling,
+    WindowTransform,
+)
 
 PIXELS, NEXT_PIXELS = ("pixels",), ("next", "pixels")
 SHAPE = (48, 40, 3)
@@ -60,6 +70,10 @@ def stacks(n=4, **options):
     return CatFrames(n, -4, in_keys=[PIXELS, NEXT_PIXELS], out_keys=["stack", ("next", "stack")], **options)
 
 
+def darkened(batch):
+    return batch.set("pixels", batch["pixels"] // 2)
+
+
 WINDOWS = {
     "stack": stacks,
     "stack with zeros before an episode": lambda: stacks(padding="zeros"),
@@ -70,6 +84,22 @@ WINDOWS = {
     "n-step": lambda: MultiStepTransform(3, 0.9),
     "stack, then n-step": lambda: Compose(stacks(), MultiStepTransform(3, 0.9)),
     "n-step, then stack": lambda: Compose(MultiStepTransform(3, 0.9), stacks()),
+    "clipped rewards, then stack": lambda: Compose(RewardClipping(0, 3), stacks()),
+    "clipped rewards, then windows": lambda: Compose(
+        RewardClipping(0, 3), WindowTransform({PIXELS: (2, 1), NEXT_PIXELS: (2, 1), "action": (0, 3)})
+    ),
+    "scaled actions, then windows": lambda: Compose(
+        RewardScaling(1, 2, in_keys=["action"]), WindowTransform({PIXELS: (2, 1), "action": (0, 3)})
+    ),
+    "clipped images, then stack": lambda: Compose(ClipTransform([PIXELS], low=9, high=50), stacks()),
+    "renamed images, then stack": lambda: Compose(
+        RenameTransform([PIXELS, NEXT_PIXELS], ["image", ("next", "image")]),
+        CatFrames(4, -4, in_keys=["image", ("next", "image")]),
+    ),
+    "images under another key, then stack": lambda: Compose(
+        RenameTransform([PIXELS], ["image"], create_copy=True), stacks()
+    ),
+    "a function, then stack": lambda: Compose(darkened, stacks()),
     "chunks": lambda: ActionChunkTransform(4),
     "windows elsewhere": lambda: WindowTransform({PIXELS: (2, 1), "action": (0, 3)}, "zero", out_keys=["a", "b"]),
     "windows": lambda: WindowTransform({PIXELS: (2, 1), NEXT_PIXELS: (2, 1), "action": (0, 3)}),
@@ -95,6 +125,23 @@ def test_windows_are_those_of_raw_pixels(stored, form, windows, cache):
     assert got.keys() == expected.keys()
     for key, values in expected.items():
         assert np.array_equal(got[key], values), key
+
+
+@pytest.mark.parametrize(
+    "windows", [name for name in WINDOWS if ", then " in name and not name.startswith(("n-step", "stack"))]
+)
+def test_earlier_transforms_change_what_windows_show_only_if_they_change_the_images(stored, windows):
+    """Against one transform after the other, each of which is applied to all steps."""
+    storage = DatasetStorage(stored["compressed"])
+    first, last = list(WINDOWS[windows]())
+    batch = TensorDictReplayBuffer(storage=storage, transform=WINDOWS[windows]()).sample(
+        rows=torch.arange(len(storage))
+    )
+    for start, stop in zip(storage.episodes.starts, storage.episodes.stops, strict=True):
+        expected = last(first(storage.get(torch.arange(start, stop))))
+        assert set(batch.exclude("index").keys(True, True)) == set(expected.keys(True, True))
+        for key, values in expected.items(True, True):
+            assert torch.equal(batch[start:stop][key], values), key
 
 
 @pytest.mark.parametrize("form", ["raw", *FORMS])
@@ -175,6 +222,8 @@ def reads(monkeypatch):
         ("stack in place", 4),
         ("stack of now", 3),
         ("stack of next", 3),
+        ("clipped rewards, then stack", 5),
+        ("clipped rewards, then windows", 5),
         ("windows", 5),
         ("windows elsewhere", 4),
         ("windows of next", 2),
