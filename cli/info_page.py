@@ -52,6 +52,7 @@ def description_facts(info: DatasetInfo, figures: tuple[tuple[str, str], ...]) -
         *figures,
         *score_facts(info),
         ("tags", ", ".join(info.tags)),
+        ("used for", ", ".join(info.used_for)),
         ("license", info.license),
         ("citation", info.citation),
         ("homepage", info.homepage),
@@ -86,7 +87,7 @@ def figure_text(info: DatasetInfo, name: str) -> str:
 def catalog_json(info: DatasetInfo) -> dict[str, Any]:
     """Return what a catalog states, as JSON values."""
     described = info.to_json()
-    stated = ("environment", "observation", "action", "steps", "episodes", "basis", "tags")
+    stated = ("environment", "observation", "action", "steps", "episodes", "basis", "tags", "used_for")
     return {
         **{name: described[name] for name in stated},
         "description": info.description,

@@ -1,5 +1,5 @@
 "use strict";
-// The tables of the catalogs: filters by text, source, action kind and size, and columns that sort. It loads nothing.
+// The tables of the catalogs: filters by text, source, purpose, action kind and size, and columns that sort. It loads nothing.
 (() => {
   const UNITS = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
   const SIZES = [["up to 100 MB", 0, 1e8], ["100 MB to 1 GB", 1e8, 1e9], ["1 to 10 GB", 1e9, 1e10], ["above 10 GB", 1e10, Infinity]];
@@ -35,7 +35,8 @@
     const rows = [...body.rows].map((row) => ({ row, text: row.textContent.toLowerCase(), values: [...row.cells].map(value) }));
     const source = (one) => ("sources" in box.dataset ? one.values[at.dataset].split("/")[0] : "");
     const action = (one) => String(one.values[at.action] ?? "").split("[")[0];
-    const named = (of) => [...new Set(rows.map(of))].filter(Boolean).sort();
+    const purposes = (one) => String(one.values[at["used for"]] ?? "").split(", ");
+    const named = (of) => [...new Set(rows.flatMap(of))].filter(Boolean).sort();
     const count = element("output", { className: "catalog-count" });
 
     const show = () => {
@@ -45,6 +46,7 @@
       for (const one of rows) {
         const bytes = one.values[at.download];
         const kept = words.every((word) => one.text.includes(word)) && (!sources?.value || source(one) === sources.value) &&
+          (!uses?.value || purposes(one).includes(uses.value)) &&
           (!actions?.value || action(one) === actions.value) && (!sizes?.value || (bytes !== "" && bytes > low && bytes <= high));
         one.row.hidden = !kept;
         shown += kept;
@@ -53,6 +55,7 @@
     };
     const search = element("input", { type: "search", placeholder: "Filter: words of any column", ariaLabel: "Filter", oninput: show });
     const sources = choice("source", named(source), show), actions = choice("action", named(action), show);
+    const uses = choice("purpose", named(purposes), show);
     const sizes = at.download === undefined ? null : choice("size", SIZES.map(([name]) => name), show);
 
     heads.forEach((head, column) => {
@@ -66,7 +69,7 @@
       };
       head.replaceChildren(element("button", { type: "button", onclick: sort }, ...head.childNodes));
     });
-    box.prepend(element("div", { className: "catalog-tools" }, ...[search, sources, actions, sizes].filter(Boolean), count));
+    box.prepend(element("div", { className: "catalog-tools" }, ...[search, sources, uses, actions, sizes].filter(Boolean), count));
     show();
   }
 

@@ -42,6 +42,7 @@ _COLUMNS = (
     "environment",
     "observation",
     "action",
+    "used for",
     "scores 0 and 1",
     "license",
 )
@@ -164,7 +165,15 @@ def _cells(info: DatasetInfo) -> dict[str, str]:
     score = "" if info.score is None else f"{info.score.low:,.6g}&nbsp;and&nbsp;{info.score.high:,.6g}"
     figures = [_figure(info, name) for name in ("steps", "bytes", "episodes")]
     spaces = [space.short if space else "" for space in (info.observation, info.action)]
-    cells = (_link_in_catalog(info.id), *figures, info.environment, *spaces, score, info.license)
+    cells = (
+        _link_in_catalog(info.id),
+        *figures,
+        info.environment,
+        *spaces,
+        ", ".join(info.used_for),
+        score,
+        info.license,
+    )
     return dict(zip(_COLUMNS, cells, strict=True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from datasets_rl.sources import source_names
+from datasets_rl.sources.purposes import PURPOSES
 
 from .. import candidates
 from ..errors import Explanation
@@ -109,6 +111,15 @@ def run(
             metavar="WORD", help="List only datasets with this tag, such as expert or locomotion; can be repeated."
         ),
     ] = None,
+    used_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--for",
+            metavar="PURPOSE",
+            help=f"List only datasets that papers use for this; can be repeated: {', '.join(PURPOSES)}.",
+            autocompletion=lambda: list(PURPOSES),
+        ),
+    ] = None,
     downloaded: Annotated[
         bool, typer.Option("--downloaded", help="List only stored datasets, with their sizes on disk.")
     ] = False,
@@ -127,18 +138,19 @@ def run(
     Examples:
       rlds list hopper --tag expert
       rlds list --env pong --kind pixels --action discrete
+      rlds list --for goal-conditioned --for image
       rlds list --max-size 50MB --sort size
       rlds list --downloaded --json
     """
     from datasets_rl import sources
-    from datasets_rl.catalog.listing import Query, candidates, search
+    from datasets_rl.catalog.listing import Query, candidates, known_purposes, search
 
     origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
         shell.printer.note(f"left out: {error.message}")
     names = (source,) if source else sources.source_names()
     most = read_size(max_size) if max_size else None
-    query = Query(pattern, env, kind, action, tuple(tag or ()))
+    query = Query(pattern, env, kind, action, tuple(tag or ()), known_purposes(tuple(used_for or ())))
     more = _upstream_ids(shell, origins) if remote else None
     every = list(candidates(origins, names, shell.settings.home, stored_only=downloaded, more=more))
     matching = search(query, every)
@@ -164,10 +176,13 @@ def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence
 
 
 def _catalog_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, _: str) -> Result:
-    header = ("id", "here", "size", "steps", "obs", "action", "episodes", "environment", "license", "title")
-    rows = tuple(_catalog_cells(one) for one in shown)
-    marked = any(cell[:1] == "~" or cell[-1:] == "*" for row in rows for cell in row[2:7])
-    table = Table(header, rows, listing=True, piped=tuple(map(_piped_cells, shown)), legend=_LEGEND if marked else "")
+    header = ("id", "here", "size", "steps", "obs", "action", "episodes", "environment", "for", "license", "title")
+    if shell.printer.json or shell.printer.quiet or shell.printer.width(sys.stdout) is None:
+        table = Table(header, (), listing=True, piped=tuple(map(_piped_cells, shown)))
+    else:
+        rows = tuple(_catalog_cells(one) for one in shown)
+        marked = any(cell[:1] == "~" or cell[-1:] == "*" for row in rows for cell in row[2:7])
+        table = Table(header, rows, listing=True, legend=_LEGEND if marked else "")
     # Building the descriptions of all datasets takes as long as the rest.
     data = {"datasets": [one.to_json() for one in shown], "total": total} if shell.printer.json else {}
     return Result(data, [table], quiet=[one.id for one in shown])
@@ -183,6 +198,7 @@ def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
         *_space_cells(dataset, piped=False),
         _marked(dataset, "episodes", dataset.episodes, short_count_text),
         dataset.environment or "-",
+        ", ".join(dataset.used_for) or "-",
         _license_text(dataset.license),
         "; ".join(filter(None, notes)),
     )
@@ -200,6 +216,7 @@ def _piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
         *_space_cells(dataset, piped=True),
         _plain(dataset.episodes),
         dataset.environment or "-",
+        ", ".join(dataset.used_for) or "-",
         dataset.license or "-",
         dataset.title,
         ", ".join(f"{name} {basis.kind}" for name, basis in dataset.basis.items()),
@@ -317,7 +334,10 @@ def _report_no_match(
         if near
         else "`rlds list` shows every dataset, `rlds list --help` the filters"
     )
-    asked = ", ".join(filter(None, (query.pattern, query.env, query.kind, query.action, *query.tags))) or "the filters"
+    asked = (
+        ", ".join(filter(None, (query.pattern, query.env, query.kind, query.action, *query.tags, *query.purposes)))
+        or "the filters"
+    )
     what = f"no dataset matches {asked}"
     why = "each dataset is left out by the pattern or by a filter" if every else "no dataset is stored"
     told = Explanation("NoMatch", what, why, meant, NO_MATCH)

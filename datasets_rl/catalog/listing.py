@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -19,13 +20,24 @@ from datasets_rl.format.space_summary import ActionKind, Basis, ObservationKind,
 from datasets_rl.format.summary import Summary
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, split_derived
+from datasets_rl.sources.purposes import IMAGE, PURPOSES
 from datasets_rl.store.find import locate
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry, Source
 
-__all__ = ["DatasetInfo", "DatasetList", "Member", "Query", "info", "list_datasets", "matches", "search"]
+__all__ = [
+    "DatasetInfo",
+    "DatasetList",
+    "Member",
+    "Query",
+    "info",
+    "known_purposes",
+    "list_datasets",
+    "matches",
+    "search",
+]
 
 
 @dataclass(frozen=True)
@@ -187,6 +199,15 @@ class DatasetInfo:
             return tuple(dict.fromkeys(tag for one in self.members for tag in one.info.tags))
         return () if self.entry is None else self.entry.tags
 
+    @cached_property
+    def used_for(self) -> tuple[str, ...]:
+        """What papers use it for, sorted: words of `datasets_rl.sources.purposes`; of a mixture, those of all members."""
+        if self.members:
+            return tuple(sorted({word for one in self.members for word in one.info.used_for}))
+        words = [] if self.entry is None else sources.get_source(self.entry.source).purposes(self.entry.name)
+        sees = self.observation is not None and "pixels" in self.observation.kinds
+        return tuple(sorted({*words, *[IMAGE] * sees}))
+
     @property
     def deprecated(self) -> bool:
         """Whether its authors replaced it."""
@@ -226,6 +247,7 @@ class DatasetInfo:
             "basis": {name: {"kind": one.kind, "origin": one.origin} for name, one in self.basis.items()},
             "license": self.license,
             "tags": list(self.tags),
+            "used_for": list(self.used_for),
             "time_limit": self.time_limit,
             "score": None if self.score is None else asdict(self.score),
             "known_issues": list(self.known_issues),
@@ -297,7 +319,8 @@ class Query:
     env: str = ""
     kind: str | None = None
     action: str | None = None
-    tags: tuple[str, ...] = field(default=())
+    tags: tuple[str, ...] = ()
+    purposes: tuple[str, ...] = ()
 
     def accepts(self, dataset: DatasetInfo) -> bool:
         """Return whether a dataset matches."""
@@ -307,6 +330,7 @@ class Query:
             and _has_kind(dataset.observation, self.kind)
             and _has_kind(dataset.action, self.action)
             and {tag.lower() for tag in self.tags} <= set(dataset.tags)
+            and (not self.purposes or set(self.purposes) <= set(dataset.used_for))
         )
 
 
@@ -318,6 +342,7 @@ def list_datasets(
     kind: ObservationKind | None = None,
     action: ActionKind | None = None,
     tag: str | Sequence[str] = (),
+    used_for: str | Sequence[str] = (),
     downloaded: bool = False,
     settings: Settings | None = None,
 ) -> DatasetList:
@@ -325,6 +350,7 @@ def list_datasets(
 
         >>> list_datasets("hopper-*-v2", source="d4rl")
         >>> list_datasets(env="Pong", kind="pixels").infos[0].steps
+        >>> list_datasets(used_for=["goal-conditioned", "image"])
 
     Args:
         pattern: A part of an id, a glob, or the name of a source; by default all ids match. Ids that begin with it
@@ -334,6 +360,7 @@ def list_datasets(
         kind: Only datasets with such observations.
         action: Only datasets with such actions.
         tag: A word, or several, that a dataset must have, such as "expert" or "locomotion".
+        used_for: A purpose, or several, that papers use a dataset for, such as "safe" or "goal-conditioned".
         downloaded: Whether to list only stored datasets, including derived ones.
         settings: The settings; by default those of the environment.
 
@@ -342,7 +369,7 @@ def list_datasets(
 
     Raises:
         UnknownIdError: If there is no such source.
-        InvalidArgumentError: If there is no such kind.
+        InvalidArgumentError: If there is no such kind or purpose.
     """
     for name, value, choices in (("kind", kind, ("pixels", "state")), ("action", action, ("discrete", "continuous"))):
         if value not in {None, *choices}:
@@ -352,8 +379,25 @@ def list_datasets(
         warnings.warn(f"left out: {error.message}", stacklevel=2)
     names = (source,) if source else sources.source_names()
     home = (settings or Settings.from_env()).home
-    query = Query(pattern, env, kind, action, (tag,) if isinstance(tag, str) else tuple(tag))
+    tags = (tag,) if isinstance(tag, str) else tuple(tag)
+    query = Query(pattern, env, kind, action, tags, known_purposes(used_for))
     return DatasetList(search(query, candidates(origins, names, home, stored_only=downloaded)))
+
+
+def known_purposes(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Return purposes as a tuple.
+
+    Raises:
+        InvalidArgumentError: If there is no such purpose; the error names all.
+    """
+    found = (words,) if isinstance(words, str) else tuple(words)
+    if unknown := [word for word in found if word not in PURPOSES]:
+        near = difflib.get_close_matches(unknown[0].lower(), PURPOSES, n=3)
+        raise InvalidArgumentError(
+            f"{unknown[0]!r} is not a purpose; expected one of {', '.join(PURPOSES)}",
+            hint=f"did you mean {', '.join(near)}?" if near else "",
+        )
+    return found
 
 
 def search(query: Query, found: Iterable[DatasetInfo]) -> list[DatasetInfo]:

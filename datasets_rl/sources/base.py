@@ -444,6 +444,19 @@ class Source(ABC):
         patterns: Mapping[str, str] = self.catalog.get("citations", {}) if file.is_file() else {}
         return [key for key in self.bibliography if re.fullmatch(patterns.get(key, "" if patterns else ".*"), name)]
 
+    @cached_property
+    def _uses(self) -> Mapping[str, re.Pattern[str]]:
+        file = files(type(self).__module__).joinpath("catalog.json")
+        stated: Mapping[str, str] = self.catalog.get("used_for", {}) if file.is_file() else {}
+        return {purpose: re.compile(pattern) for purpose, pattern in stated.items()}
+
+    def purposes(self, name: str) -> list[str]:
+        """Return what papers use an id for: words of `datasets_rl.sources.purposes`.
+
+        ``used_for`` in the catalog maps them to patterns of ids.
+        """
+        return [purpose for purpose, pattern in self._uses.items() if pattern.fullmatch(name)]
+
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them."""
         raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")

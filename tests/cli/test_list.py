@@ -221,7 +221,7 @@ def test_each_figure_of_a_document_says_how_well_it_is_known(rlds):
     [
         (40, ["id", "size", "steps"]),
         (80, ["id", "size", "steps", "obs", "action", "episodes"]),
-        (200, ["id", "size", "steps", "obs", "action", "episodes", "environment", "license", "title"]),
+        (200, ["id", "size", "steps", "obs", "action", "episodes", "environment", "for", "license", "title"]),
     ],
 )
 @pytest.mark.usefixtures("terminal")

@@ -187,6 +187,8 @@ def test_one_page_has_all_datasets(catalog_pages):
     rows = re.findall(r'<tr><td><a href="([^"]+)/"><code>([^<]+)</code></a></td>', text)
 
     assert [name for _, name in rows] == [info.id for found in catalog_pages.catalogs().values() for info in found]
+    assert "<th>used for</th>" in text
+    assert text.count("<td>benchmark, safe</td>") == 38  # the datasets of DSRL
     assert all(f"sources/catalog/{unquote(path)}.md" == catalog_pages.dataset_path(name) for path, name in rows)
 
 

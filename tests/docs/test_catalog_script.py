@@ -12,11 +12,11 @@ import datasets_rl
 pytestmark = needs_chromium
 SCRIPT = Path(datasets_rl.__file__).parents[1] / "docs" / "catalog.js"
 PAGE = """<!doctype html><meta charset="utf-8"><script src="{}"></script><div class="catalog" data-sources><table>
-<thead><tr><th>dataset</th><th>steps</th><th>download</th><th>action</th></tr></thead><tbody>
-<tr><td>d4rl/hopper</td><td>~ 1,000,000</td><td>152.8 MB</td><td>cont[3]</td></tr>
-<tr><td>atari_dqn/Pong/1</td><td>50,000,000</td><td>~ 11.2 GB</td><td>disc[6]</td></tr>
-<tr><td>demo/pendulum</td><td>15,000</td><td></td><td>cont[1]</td></tr>
-<tr><td>d4rl/pen</td><td>5,000</td><td>950 kB</td><td>cont[24]</td></tr></tbody></table></div>"""
+<thead><tr><th>dataset</th><th>steps</th><th>download</th><th>action</th><th>used for</th></tr></thead><tbody>
+<tr><td>d4rl/hopper</td><td>~ 1,000,000</td><td>152.8 MB</td><td>cont[3]</td><td>benchmark, offline-to-online</td></tr>
+<tr><td>atari_dqn/Pong/1</td><td>50,000,000</td><td>~ 11.2 GB</td><td>disc[6]</td><td>benchmark, image</td></tr>
+<tr><td>demo/pendulum</td><td>15,000</td><td></td><td>cont[1]</td><td></td></tr>
+<tr><td>d4rl/pen</td><td>5,000</td><td>950 kB</td><td>cont[24]</td><td>imitation, offline-to-online</td></tr></tbody></table></div>"""
 NAMES = "return [...document.querySelectorAll('tbody tr:not([hidden])')].map((row) => row.cells[0].textContent)"
 
 
@@ -54,11 +54,13 @@ def test_words_filter_the_rows_and_the_rest_is_counted(driver, shown):
     [
         ("source", "d4rl", ["d4rl/hopper", "d4rl/pen"]),
         ("action", "disc", ["atari_dqn/Pong/1"]),
+        ("purpose", "offline-to-online", ["d4rl/hopper", "d4rl/pen"]),
+        ("purpose", "image", ["atari_dqn/Pong/1"]),
         ("size", "up to 100 MB", ["d4rl/pen"]),
         ("size", "above 10 GB", ["atari_dqn/Pong/1"]),
     ],
 )
-def test_rows_are_chosen_by_source_action_and_size(driver, shown, label, value, expected):
+def test_rows_are_chosen_by_source_purpose_action_and_size(driver, shown, label, value, expected):
     choose(driver, label, value)
 
     assert shown() == expected
