@@ -29,6 +29,8 @@ class Probe:
     """The status of HTTP; None for a file on this machine, and where nothing answered."""
     size: int | None = None
     """Bytes of the file, if reported."""
+    sha256: str | None = None
+    """Lower-case hexadecimal digest of the file, if reported."""
     ranges: bool = False
     """Whether the address serves ranges, so that a download can resume."""
     problem: str = ""
@@ -58,6 +60,7 @@ def probe(url: str, settings: Settings) -> Probe:
         if isinstance(file, Path):
             result = replace(result, size=file.stat().st_size, ranges=True)
         else:
+            result = replace(result, sha256=file.sha256)
             with network.client.stream("GET", file.url, headers={**file.headers, "Range": "bytes=0-0"}) as response:
                 result = _with_response(result, response)
     except (NotServedError, InvalidArgumentError, OSError, httpx.HTTPError, httpx.InvalidURL) as error:

@@ -48,7 +48,7 @@ def test_every_address_and_mirror_of_a_dataset_is_asked_once(rlds, home, monkeyp
     (file,) = ran.json["files"]
     assert [(one["status"], one["problem"]) for one in file["probes"]][:2] == [(404, "status 404"), (206, "")]
     assert [one["url"] for one in file["probes"]][:2] == [first.url + PATH, second.url + PATH]
-    assert len(file["probes"]) == 4
+    assert len(file["probes"]) == 5
     assert all(one["seconds"] >= 0 for one in file["probes"])
     assert file["probes"][1]["ranges"] is True
     assert ran.code == 4

@@ -14,6 +14,7 @@ CASES = {
     "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),
     "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "final_unknown", "keys", "timing"}),
     "path": (["path", "demo/pendulum"], {"id", "path"}),
+    "digest": (["digest", "demo/pendulum"], {"datasets"}),
     "score": (
         ["score", "demo/pendulum", "-1"],
         {"id", "low", "high", "origin", "percent", "returns", "scores", "mean"},
@@ -35,6 +36,7 @@ ITEMS = {
         "basis",
         "license",
         "tags",
+        "used_for",
         "score",
         "selection",
         "time_limit",
@@ -57,6 +59,7 @@ ITEMS = {
         "decisions",
         "error",
     },
+    "digest": {"id", "files", "error"},
     "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
     "remove": {"id", "folder", "bytes", "kept", "removed", "error"},
 }

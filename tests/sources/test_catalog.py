@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,9 @@ def test_the_catalog_has_all_families(entries):
 def test_every_id_has_its_metadata(entries):
     for entry in entries:
         (asset,) = SOURCE.assets(entry.name)
-        assert [url[: -len(entry.params["path"])] for url in asset.urls] == BASES
+        *own, mirror = asset.urls
+        assert [url[: -len(entry.params["path"])] for url in own] == BASES
+        assert mirror == f"hf://datasets/imone/D4RL/{Path(entry.params['path']).name}"
         assert asset.path.endswith(".hdf5")
         assert asset.path == entry.params["path"]
         assert asset.sha256 is None or re.fullmatch("[0-9a-f]{64}", asset.sha256)

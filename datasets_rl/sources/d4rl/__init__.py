@@ -71,8 +71,10 @@ class D4RL(Source):
         params = self._family_params(name)
         # The path of the upstream, so that a copy of the upstream's files can serve as a mirror.
         path: str = params["path"]
+        bases: Sequence[str] = self.catalog.get("flat_urls", ())  # mirrors without the upstream's folders
+        flat = (base + path.rpartition("/")[2] for base in bases)
         asset = Asset(
-            urls=tuple(base + path for base in self.catalog["base_urls"]),
+            urls=(*(base + path for base in self.catalog["base_urls"]), *flat),
             path=path,
             size=params.get("size"),
             sha256=params.get("sha256"),

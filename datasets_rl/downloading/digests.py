@@ -1,0 +1,104 @@
+"""Sizes and digests of the files that a catalog lists: of the stored copy, and as each address reports them.
+
+The hub reports the sha256 of a large file without sending it, and a web server its size. Addresses that agree serve the
+same file, also where its upstream publishes no digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from datasets_rl import sources
+from datasets_rl.errors import InvalidArgumentError, Remedy
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.probe import probe_all
+from datasets_rl.settings import Settings
+from datasets_rl.store import dataset_paths
+from datasets_rl.store.find import stored_manifest
+
+__all__ = ["FileDigests", "ReportedDigest", "file_digests"]
+
+CATALOG, STORED = "the catalog", "the stored copy"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedDigest:
+    """What one place states about a file."""
+
+    origin: str
+    """The address; "the catalog", or "the stored copy"."""
+    size: int | None = None
+    sha256: str | None = None
+    problem: str = ""
+    """Why an address states nothing; empty if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigests:
+    """What is known about the bytes of a file, and where from."""
+
+    dataset_id: str
+    path: str
+    """The path of the upstream."""
+    reported: tuple[ReportedDigest, ...]
+
+    @property
+    def sizes(self) -> set[int]:
+        """The different sizes; more than one if the places contradict each other."""
+        return {one.size for one in self.reported if one.size is not None}
+
+    @property
+    def digests(self) -> set[str]:
+        """The different digests."""
+        return {one.sha256 for one in self.reported if one.sha256 is not None}
+
+    @property
+    def agree(self) -> bool:
+        """Whether no place contradicts another one."""
+        return len(self.sizes) < 2 and len(self.digests) < 2
+
+    @property
+    def entry(self) -> dict[str, int | str]:
+        """The size and the sha256 for the catalog; empty if they are not known, or not certain."""
+        if not self.agree or not self.sizes or not self.digests:
+            return {}
+        return {"size": next(iter(self.sizes)), "sha256": next(iter(self.digests))}
+
+
+def file_digests(dataset_id: str, *, settings: Settings | None = None) -> list[FileDigests]:
+    """Return what is known about each file of an id, without downloading any.
+
+    Args:
+        dataset_id: The id.
+        settings: The settings; by default those of the environment. Offline, no address is asked.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If its source has the files listed by the upstream, with their digests.
+    """
+    settings = settings or Settings.from_env()
+    entry = sources.find(dataset_id)
+    try:
+        assets = sources.get_source(entry.source).assets(entry.name)
+    except NotImplementedError:
+        raise InvalidArgumentError(
+            f"the catalog lists no files of {entry.id}: the upstream lists them, with the digests that it has",
+            hint=Remedy("the manifest of a stored dataset has the digests of its files"),
+        ) from None
+    manifest = stored_manifest(dataset_paths(entry.id, settings=settings))
+    stored = {} if manifest is None else {file.path: file for file in manifest.raw}
+    found = []
+    for asset in assets:
+        reported = [ReportedDigest(CATALOG, asset.size, asset.sha256)] if asset.size or asset.sha256 else []
+        if asset.path in stored:
+            reported.append(ReportedDigest(STORED, stored[asset.path].bytes, stored[asset.path].sha256))
+        found.append(FileDigests(entry.id, asset.path, (*reported, *_ask(asset, settings))))
+    return found
+
+
+def _ask(asset: Asset, settings: Settings) -> Sequence[ReportedDigest]:
+    if settings.offline:
+        return [ReportedDigest(url, problem="not asked: the network is off") for url in asset.urls]
+    probes = probe_all(asset.urls, settings)
+    return [ReportedDigest(one.url, one.size if not one.problem else None, one.sha256, one.problem) for one in probes]
