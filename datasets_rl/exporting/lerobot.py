@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,11 @@ _COUNTERS: Mapping[str, str] = {
     "index": "int64",
     "task_index": "int64",
 }
+_LANGUAGE = {
+    "language_persistent": ("role", "content", "style", "timestamp", "camera", "tool_calls"),
+    "language_events": ("role", "content", "style", "camera", "tool_calls"),
+}
+"""Texts that are JSON lists of structs with these fields, and columns of such lists in LeRobot."""
 _INSTRUCTIONS = frozenset({"language_instruction", "instruction", "task", "natural_language_instruction"})
 
 
@@ -200,7 +206,7 @@ class _Writer:
         names = {name: _arrow_type(field) for name, field in self._fields.items() if name not in self._videos}
         names |= {dotted_name(key): pa.bool_() for key in _FLAGS}
         names |= {name: pa.from_numpy_dtype(np.dtype(dtype)) for name, dtype in _COUNTERS.items()}
-        features = {name: _hub_feature(one) for name, one in self._features().items() if name in names}
+        features = {name: _hub_feature(one, name) for name, one in self._features().items() if name in names}
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         return pa.schema(list(names.items()), metadata)
 
@@ -222,7 +228,8 @@ class _Writer:
             images = encode_images(self._images(batch, name, field))
             return pa.array([{"bytes": image, "path": None} for image in images], _arrow_type(field))
         if field.text:
-            return pa.array(vocabulary_list(batch, field.key, column_of(batch, field)), _arrow_type(field))
+            texts = vocabulary_list(batch, field.key, column_of(batch, field))
+            return pa.array(map(_parse_language, texts) if _is_language(field) else texts, _arrow_type(field))
         array = pixels(column_of(batch, field))
         self._stats[name].update(array)
         return arrow_array(array, _arrow_type(field))
@@ -354,6 +361,15 @@ def _feature_name(content: Content, field: Field) -> str:
     return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
 
 
+def _is_language(field: Field) -> bool:
+    return field.text and field.name in _LANGUAGE
+
+
+@lru_cache(maxsize=64)
+def _parse_language(text: str) -> Any:
+    return json.loads(text) if text else []
+
+
 def _has_many_axes(field: Field) -> bool:
     return len(field.shape) > _AXES_MAX
 
@@ -452,7 +468,7 @@ def _describe(field: Field, names: Any = None) -> dict[str, Any]:
     if is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": ["height", "width", "channels"]}
     if field.text:
-        return {"dtype": "string", "shape": [1], "names": None}
+        return {"dtype": "language" if _is_language(field) else "string", "shape": [1], "names": None}
     shape = list(field.shape or (1,))
     named = (
         len(shape) == 1
@@ -463,8 +479,12 @@ def _describe(field: Field, names: Any = None) -> dict[str, Any]:
     return {"dtype": dtype_of(field).name, "shape": shape, "names": names if named else None}
 
 
-def _hub_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
+def _hub_feature(feature: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a feature in the words of the library datasets."""
+    if feature["dtype"] == "language":
+        text: dict[str, Any] = {"dtype": "string", "_type": "Value"}
+        kinds = {"timestamp": {**text, "dtype": "float32"}, "tool_calls": {"feature": text, "_type": "List"}}
+        return {"feature": {one: kinds.get(one, text) for one in _LANGUAGE[name]}, "_type": "List"}
     if feature["dtype"] == "image":
         return {"_type": "Image"}
     value = {"dtype": feature["dtype"], "_type": "Value"}
@@ -480,6 +500,9 @@ def _arrow_type(field: Field) -> pa.DataType:
 
     if is_image(field):
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    if _is_language(field):
+        kinds = {"timestamp": pa.float32(), "tool_calls": pa.list_(pa.string())}
+        return pa.list_(pa.struct([(name, kinds.get(name, pa.string())) for name in _LANGUAGE[field.name]]))
     if field.text:
         return pa.string()
     kind = pa.from_numpy_dtype(dtype_of(field))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 TableColumn: TypeAlias = "NDArray[Any] | list[str] | list[bytes] | Ragged"
-"""Numbers [N], or [N, k, ...] for lists of fixed size; N strings or byte strings; or ragged lists of these."""
+"""Numbers [N], or [N, k, ...] for lists of fixed size; N strings or byte strings; or ragged lists of these. Lists of structs
+are strings, too: JSON, in which an empty cell is an empty list, and structs have no empty fields."""
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
@@ -154,7 +156,7 @@ class TableFile:
                 for part in path:
                     _check_not_empty(array)
                     array = array.field(part)
-                columns[name] = _column_from_arrow(array)
+                columns[name] = _json_texts(array) if _has_structs(array.type) else _column_from_arrow(array)
             except ValueError as error:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
         if problems:
@@ -206,3 +208,18 @@ def _column_from_arrow(array: pa.Array) -> TableColumn:
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return values
     raise ValueError(f"it has type {kind}; expected numbers, text, bytes, or lists of them")
+
+
+def _has_structs(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type)
+
+
+def _json_texts(array: pa.Array) -> list[str]:
+    """Return the cells as JSON; consecutive equal ones, which are the most, are converted at once."""
+    if len(array) and (len(array) == 1 or array.slice(1).equals(array.slice(0, len(array) - 1))):
+        structs = [{name: one for name, one in struct.items() if one is not None} for struct in array[0].as_py() or ()]
+        return [json.dumps(structs, ensure_ascii=False)] * len(array)
+    half = len(array) // 2
+    return [*_json_texts(array.slice(0, half)), *_json_texts(array.slice(half))] if half else []

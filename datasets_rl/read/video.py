@@ -266,7 +266,7 @@ def _read_packets(video: Video, start: int, stop: int) -> Iterator[Any]:
 
     records = video.packets[start:stop]
     with video.path.open("rb", buffering=0) as stream:
-        for offset, time, size, _ in records.tolist():
+        for offset, time, size, back in records.tolist():
             stream.seek(offset)
             data = stream.read(size)
             if len(data) < size:
@@ -274,6 +274,7 @@ def _read_packets(video: Video, start: int, stop: int) -> Iterator[Any]:
                 raise ConversionError(video.path.name, [problem], hint=AGAIN)
             packet = Packet(data)
             packet.pts = time
+            packet.is_keyframe = back == 0  # PNG adds others to the frame before
             yield packet
 
 
@@ -359,6 +360,36 @@ def decode_pixels(
         plane: Any = _resized(frame, shape, reformatter).planes[0]
         rows = np.frombuffer(plane, np.uint8, plane.line_size * shape[0]).reshape(shape[0], plane.line_size)
         lines[number if places is None else places[number]] = rows[:, : lines.shape[2]]
+
+    decode(videos, numbers, packets, keep)
+
+
+def decode_codes(
+    videos: Sequence[Video],
+    numbers: NDArray[np.integer[Any]],
+    packets: NDArray[np.int64],
+    out: NDArray[np.uint16],
+    pixel_format: str,
+) -> None:
+    """Decode the gray values of frames of more than 8 bits, such as those of depth cameras.
+
+    Args:
+        videos: The videos.
+        numbers: Video of each frame, [n].
+        packets: Packet of each frame, [n]; no frame twice.
+        out: Output, uint16 [n, rows, columns].
+        pixel_format: ``gray12le`` or ``gray16le``.
+
+    Raises:
+        ConversionError: If a frame cannot be decoded.
+    """
+
+    def keep(number: int, frame: VideoFrame, reformatter: VideoReformatter) -> None:
+        gray = frame if frame.format.name == pixel_format else reformatter.reformat(frame, format=pixel_format)
+        plane: Any = gray.planes[0]
+        rows, columns = out.shape[1:]
+        lines = np.frombuffer(plane, "<u2", plane.line_size // 2 * rows).reshape(rows, -1)
+        out[number] = lines[:, :columns]
 
     decode(videos, numbers, packets, keep)
 

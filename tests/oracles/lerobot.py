@@ -59,11 +59,13 @@ def _tasks(by_path: Mapping[str, Path]) -> dict[int, str]:
 def _columns(features: Mapping[str, Any], rows: pd.DataFrame, tasks: Mapping[int, str]) -> Iterator[tuple[Key, Any]]:
     yield ("language_instruction",), np.array([tasks[task] for task in rows["task_index"]], object)
     for name, feature in features.items():
-        if feature["dtype"] in {"video", "language"} or name in {"index", "episode_index", "next.done"}:
+        if feature["dtype"] == "video" or name in {"index", "episode_index", "next.done"}:
             continue
         values = rows[name].to_list()
         if feature["dtype"] == "image":
             yield _key(name), np.stack([np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in values])
+        elif feature["dtype"] == "language":
+            yield _key(name), np.array([json.dumps([*one]) for one in values], object)
         elif feature["dtype"] == "string":
             yield _key(name), np.array(values, object)
         else:

@@ -100,6 +100,7 @@ def golden(drawn: Drawn, number: int, *, done: bool = True, video: bool = True) 
         ("next", "reward"): drawn.reward[:, None],
         ("next", "terminated"): end & is_terminal,
         ("next", "truncated"): end & (not is_terminal),
+        ("language_events",): TextStates.from_texts(['[{"role": "user", "content": "stop"}]'] * rows),
         ("note",): TextStates.from_texts([drawn.note] * rows),
         ("grid",): drawn.grid,
     }

@@ -1,4 +1,4 @@
-"""Generate lerobot-0.4.4.tar.gz, a dataset that LeRobot itself wrote: ``HF_HUB_OFFLINE=1 python tests/raw/make_lerobot.py FILE``.
+"""Generate lerobot-0.4.4.tar.gz, a dataset that LeRobot itself wrote: ``HF_HUB_OFFLINE=1 python -P tests/raw/make_lerobot.py FILE``.
 
 It needs lerobot 0.4.4 with its dependencies. `test_lerobot` reads the archive.
 """

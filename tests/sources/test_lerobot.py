@@ -333,7 +333,7 @@ def test_names_are_those_of_torchrl_and_every_name_has_a_key(convert, folder, dr
         features["state"] = features.pop("observation.state")
         features["wrist_image"] = features.pop("observation.images.wrist")
         features["actions.gripper"] = {"dtype": "float64", "shape": [1], "names": ["grip"]}
-        features["depth"] = {"dtype": "video", "shape": [4, 4, 1], "names": None, "info": {"is_depth_map": True}}
+        features["sound"] = {"dtype": "audio", "shape": [1], "names": None}
 
     edit(path, rename)
     for file in (folder / "data").rglob("*.parquet"):
@@ -347,7 +347,7 @@ def test_names_are_those_of_torchrl_and_every_name_has_a_key(convert, folder, dr
     keys = {field.key for field in stored.schema}
     assert {("action",), ("observation", "state"), ("observation", "image", "wrist_image")} <= keys
     assert ("actions", "gripper") in keys
-    assert rules(stored)["left-out depth"].text == "depth was left out: it has depth, which is not supported yet"
+    assert rules(stored)["left-out sound"].text == "sound was left out: it has values of the type 'audio'"
     with pytest.raises(UnknownKeyError, match="observation"):
         convert(OLD, keys=("observation.depth",))
 

@@ -341,12 +341,13 @@ def _pixel_bytes(info: Info, kept: set[Any], selection: Selection, kinds: set[st
     for feature in info.features.values():
         if feature.kind in kinds and feature.key in kept:
             shape = (*_parse_size(size), feature.shape[2]) if size and feature.kind == "video" else feature.shape
-            pixels += math.prod(shape)
+            pixels += math.prod(shape) * (feature.depth is None)
     return pixels
 
 
 def _stored_bytes(rows: int, info: Info, kept: set[Any], selection: Selection, video_bytes: int) -> dict[str, float]:
-    others = float(rows * _ROW_BYTES)
+    depths = sum(one.pixels for one in info.features.values() if one.depth is not None and one.key in kept)
+    others = float(rows * (_ROW_BYTES + depths))
     pixels = _pixel_bytes(info, kept, selection, {"image", "video"})
     if not pixels:
         return {"": others}

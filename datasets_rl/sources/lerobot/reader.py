@@ -30,9 +30,10 @@ from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import first_problems
-from datasets_rl.read.video import Video, decode, decode_pixels, decode_to_jpeg, index_video
+from datasets_rl.read.video import Video, decode, decode_codes, decode_pixels, decode_to_jpeg, index_video
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
-from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, keys_of, read_info
+from datasets_rl.sources.lerobot.depth_images import read_depths
+from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Depth, Feature, keys_of, read_info
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -138,8 +139,10 @@ class LeRobotReader(EpisodeReader):
     def decisions(self) -> Sequence[Decision]:
         """Decisions of the reader, one for each feature, and one for each episode, that was left out."""
         left_out = self._info.left_out.items()
+        depths = [feature for feature in self._features if feature.depth is not None]
         return [
             *super().decisions,
+            *(Decision(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
             *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
             *(Decision(rule, text) for rule, text in self._mismatches.items()),
         ]
@@ -184,6 +187,12 @@ class LeRobotReader(EpisodeReader):
             for name, feature in self._info.features.items()
             if feature.kind == "numbers" and (names := _element_names(described["features"][name]))
         }
+        if units := {
+            dotted_name(feature.key): feature.depth.unit
+            for feature in self._info.features.values()
+            if feature.depth is not None
+        }:
+            found["units"] = units
         for path in self._stats:
             try:
                 text = path.read_text(encoding="utf-8")
@@ -224,6 +233,8 @@ class LeRobotReader(EpisodeReader):
         if feature.key == NEXT_REWARD:
             return Column(NEXT_REWARD, reward_dtype(dtype), (1,))
         shape = feature.shape
+        if feature.depth is not None:
+            return Column(feature.key, dtype, shape, shared=shared)
         if feature.kind == "video" and self._size is not None:
             shape = (*self._size, shape[2])
         form: Form = "encoded" if feature.kind == "image" else "raw"
@@ -326,7 +337,8 @@ class LeRobotReader(EpisodeReader):
             if not problem:
                 packets = video.frames[first : first + len(seconds)]
                 try:
-                    frames[camera.name] = _Frames(video, packets, self._by_key[camera.key], self._quality, budget)
+                    column = self._by_key[camera.key]
+                    frames[camera.name] = _Frames(video, packets, column, camera.depth, self._quality, budget)
                 except ConversionError as error:
                     problem = error.problems[0]
             if problem:
@@ -356,6 +368,8 @@ class LeRobotReader(EpisodeReader):
             column = self._by_key[feature.key]
             if feature.kind == "video":
                 values = frames[feature.name].take(start, stop)
+            elif feature.depth is not None:
+                values = read_depths(columns[f"{feature.name}/bytes"], column, start)
             elif feature.kind == "image":
                 values = self._check_images(column, columns[f"{feature.name}/bytes"], start)
             else:
@@ -464,6 +478,7 @@ class _Frames:
         video: The video.
         packets: Packet of each frame, [T].
         column: The column of the images.
+        depth: What their values mean, if they are depths.
         quality: The quality of JPEG, if they become encoded images.
         max_bytes: Bytes of converted frames that are kept; more are converted when they are taken.
 
@@ -471,8 +486,17 @@ class _Frames:
         ConversionError: If a frame cannot be decoded.
     """
 
-    def __init__(self, video: Video, packets: NDArray[np.int64], column: Column, quality: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        video: Video,
+        packets: NDArray[np.int64],
+        column: Column,
+        depth: Depth | None,
+        quality: int,
+        max_bytes: int,
+    ) -> None:
         self._video, self._packets, self._column, self._quality = video, packets, column, quality
+        self._depth = depth
         self._held: Any = None
         size = len(packets) * column.step_bytes * (_JPEG if column.encoded else 1)
         if column.video or size > max_bytes:
@@ -491,6 +515,10 @@ class _Frames:
             return VideoFrames(videos, numbers, packets, self._column.shape)
         if self._column.encoded:
             return EncodedImages(decode_to_jpeg(videos, numbers, packets, self._column.shape, self._quality))
+        if self._depth is not None:
+            codes: NDArray[np.uint16] = np.empty((len(packets), *self._column.shape[:2]), np.uint16)
+            decode_codes(videos, numbers, packets, codes, self._depth.pixel_format)
+            return self._depth.values(codes)[..., None]
         pixels: NDArray[np.uint8] = np.empty((len(packets), *self._column.shape), np.uint8)
         decode_pixels(videos, numbers, packets, pixels)
         return pixels
