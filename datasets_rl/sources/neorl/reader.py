@@ -27,6 +27,7 @@ from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.rows import split_rows
 from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -221,36 +222,16 @@ class NeoRLReader(EpisodeReader):
         """
         columns = {column.key: column for column in self.columns}
         values = {_ARRAYS[name]: arrays[name] for name in _ARRAYS}
-        shaped = {key: column.reshape(len(done), *columns[key].shape) for key, column in values.items()}
-        states = shaped.pop(OBSERVATION).astype(columns[OBSERVATION].dtype, copy=False)
-        finals = arrays[_FOLLOWING].reshape(states.shape).astype(states.dtype, copy=False)
-        steps = {key: column.astype(columns[key].dtype, copy=False) for key, column in shaped.items()}
-        steps |= {NEXT_TERMINATED: done[:, None], NEXT_TRUNCATED: truncated[:, None]}
-        stops = np.flatnonzero(done | truncated) + 1
-        start = 0
-        if is_begun:
-            start = int(stops[0]) if len(stops) else len(done)
-            known = finals[start - 1 : start] if len(stops) else finals[:0]
-            yield Episode(
-                {key: column[:start] for key, column in steps.items()},
-                {OBSERVATION: np.concatenate([states[:start], known])},
-                continues=not len(stops),
-            )
-            stops = stops[1:]
-        if len(stops):
-            now = slice(start, start := int(stops[-1]))
-            yield EpisodeBatch(
-                np.diff(stops, prepend=now.start),
-                {key: column[now] for key, column in steps.items()},
-                {OBSERVATION: states[now]},
-                {OBSERVATION: finals[stops - 1]},
-                np.ones(len(stops), np.bool_),
-            )
-        if start < len(done):
-            rest = slice(start, None)
-            yield Episode(
-                {key: column[rest] for key, column in steps.items()}, {OBSERVATION: states[rest]}, continues=True
-            )
+        stored = {
+            key: column.reshape(len(done), *columns[key].shape).astype(columns[key].dtype, copy=False)
+            for key, column in values.items()
+        }
+        states = {OBSERVATION: stored.pop(OBSERVATION)}
+        following = {
+            OBSERVATION: arrays[_FOLLOWING].reshape(states[OBSERVATION].shape).astype(states[OBSERVATION].dtype)
+        }
+        steps = {**stored, NEXT_TERMINATED: done[:, None], NEXT_TRUNCATED: truncated[:, None]}
+        yield from split_rows(steps, states, done | truncated, following=following, is_begun=is_begun)
 
 
 def _read(reader: NpyReader, count: int) -> NDArray[Any]:
