@@ -42,6 +42,7 @@ from .datasets.d4rl import D4RLExperienceReplay as D4RLExperienceReplay
 from .datasets.dsrl import DSRLExperienceReplay as DSRLExperienceReplay
 from .datasets.exorl import ExORLExperienceReplay as ExORLExperienceReplay
 from .datasets.gen_dgrl import GenDGRLExperienceReplay as GenDGRLExperienceReplay
+from .datasets.katakomba import KatakombaExperienceReplay as KatakombaExperienceReplay
 from .datasets.lerobot import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .datasets.local import LocalExperienceReplay as LocalExperienceReplay
 from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay

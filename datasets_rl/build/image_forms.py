@@ -190,7 +190,7 @@ def choose_forms(
     pixels = [
         column
         for column in columns
-        if (is_wide_pixels(column) and column.form == "raw") or (column.encoded and not stays_encoded)
+        if (is_wide_pixels(column) and column.form in {"raw", "compressed"}) or (column.encoded and not stays_encoded)
     ]
     if images == "encoded" and pixels and not encoded:
         problem = (

@@ -54,8 +54,10 @@ def grown_selection(
         InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
             was preprocessed, or the two count episodes over different files. The error names both.
     """
-    forms, options = _image_forms(manifest), _options_of(manifest.id)
+    options = _options_of(manifest.id)
     part, images = Selection.from_json(manifest.selection), selection.options.get(IMAGES.name)
+    # Small images that the user wanted raw are bytes of the rows, which the schema does not tell from other fields.
+    forms = _image_forms(manifest) or {*filter(None, [part.options.get(IMAGES.name)])}
     if images is not None and (forms <= {images} or images == "encoded" in forms):
         # The stored images have the form, whether it was requested then or measured.
         selection = replace(selection, options={**selection.options, IMAGES.name: part.options.get(IMAGES.name, "")})

@@ -340,8 +340,11 @@ def stored_column(column: Column) -> Column:
 
 
 def is_wide_pixels(column: Column) -> bool:
-    """Return whether a column holds bytes that have a file of their own, which can be compressed."""
-    return column.dtype == np.uint8 and column.step_bytes >= WIDE_BYTES
+    """Return whether a column holds bytes that have a file of their own, which can be compressed.
+
+    A smaller column has one if it is compressed, or if its source asks for that form.
+    """
+    return column.dtype == np.uint8 and (column.step_bytes >= WIDE_BYTES or column.compressed)
 
 
 def _placed_field(column: Column, offset: int | None) -> Field:

@@ -212,6 +212,18 @@ class Hdf5File:
                 None if raw is None else _native_value(raw, text=isinstance(raw, np.ndarray) and raw.dtype.kind == "O")
             )
 
+    def attributes(self, path: str) -> dict[str, NDArray[np.generic] | str | float | bool]:
+        """Return all attributes of a group or dataset, in the order of the file; those without a value are left out.
+
+        Raises:
+            ConversionError: If one cannot be decoded.
+        """
+        with library_errors(self.path.name, f"attributes of {path}: "):
+            node = _follow_path(self._file, path)
+            names = [] if node is None else [*node.attrs]
+        found = {name: self.attribute(path, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
     @property
     def unwritten(self) -> int:
         """Number of chunks of all datasets that were never written and read as fill values."""

@@ -16,6 +16,7 @@ LIMITS = {
     "exorl0": (3, 100),
     "gen_dgrl0": (1.5, 100),
     "gen_dgrl2": (3, 100),
+    "katakomba0": (3, 150),
     "lerobot0": (3, 150),
     "lerobot1": (3, 150),
     "lerobot3": (4, 200),

@@ -57,6 +57,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
         "rl_unplugged",
         "neorl",
         "exorl",
+        "katakomba",
     ],
 )
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):
