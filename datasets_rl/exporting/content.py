@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.exporting.videos import find_clip
 from datasets_rl.format.compressed_images import CompressedImages
-from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
-from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.preprocessing.batches import episode_batch, step_bytes, whole_episodes
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -185,7 +184,7 @@ class Content:
         return frozenset(
             key
             for key, column in columns.items()
-            if isinstance(column, ImageColumn)
+            if isinstance(column, VideoColumn)
             and all(find_clip(column.read_stored(start, stop), rate) for start, stop in self._spans())
         )
 

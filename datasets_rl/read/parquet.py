@@ -213,7 +213,7 @@ def _column_from_arrow(array: pa.Array) -> TableColumn:
 def _has_structs(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type)
+    return bool((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type))
 
 
 def _json_texts(array: pa.Array) -> list[str]:

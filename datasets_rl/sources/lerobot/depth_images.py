@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,12 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.ted.keys import dotted_name
 
 _FORMATS = ("TIFF", "PNG")
-_MODES = {"F": np.dtype(np.float32), "I;16": np.dtype(np.uint16), "I;16B": np.dtype(np.uint16), "I": np.dtype(np.int32)}
+_MODES: Mapping[str, np.dtype[Any]] = {
+    "F": np.dtype(np.float32),
+    "I;16": np.dtype(np.uint16),
+    "I;16B": np.dtype(np.uint16),
+    "I": np.dtype(np.int32),
+}
 
 
 def read_depths(files: Any, column: Column, first: int) -> NDArray[Any]:
