@@ -73,7 +73,7 @@ _PATCH, _CODE_BYTES, _WORD_BYTES, _NO_CODE = 0, 4, 8, 0xFFFF
 
 
 @compile_for(numba.int64(numba.uint64, numba.int64))
-def _place_of(word: int, size: int) -> int:
+def _place_of(word: Any, size: int) -> Any:
     """Return the place of a word in a table of `size` places, a power of 2."""
     return numba.int64((word * numba.uint64(0x9E3779B97F4A7C15)) >> numba.uint64(40)) & (size - 1)
 

@@ -82,7 +82,7 @@ def buffer_of(folder):
 
 
 @pytest.fixture
-def torchrls(torchrl_data, frames, size, tmp_path):
+def theirs(torchrl_data, frames, size, tmp_path):
     """TorchRL's buffer of the same frames, raw in a memory map, with its own stacks of four."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -144,27 +144,42 @@ def drop(mapped, path):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-@pytest.mark.filterwarnings("ignore:The last dimension of the tensordict:UserWarning")
-@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes:UserWarning")
-@pytest.mark.parametrize("count", [32, 256])
-def test_stacks_in_memory(folders, torchrls, count, size, compare, expect):
+@pytest.fixture(scope="module")
+def warm(folders):
+    """A buffer of raw and one of compressed frames, whose pages are in memory."""
     buffers = {name: buffer_of(folder) for name, folder in folders.items()}
     for buffer in buffers.values():
-        rows = torch.arange(len(buffer))
-        for part in rows.split(4096):
+        for part in torch.arange(len(buffer)).split(4096):
             buffer.storage.take_fields(part, [PIXELS])
+    return buffers
+
+
+@pytest.mark.parametrize("count", [32, 256])
+def test_stacks_in_memory(warm, count, size, compare, expect):
     took = compare(
-        {name: (lambda one=one: one.sample(count)) for name, one in buffers.items()},
+        {name: (lambda buffer=buffer: buffer.sample(count)) for name, buffer in warm.items()},
         rounds=size(full=200, small=1),
         repeat=1,
     )
-    theirs = compare({"TorchRL": lambda: torchrls.sample(count)}, rounds=size(full=4, small=1), repeat=1)["TorchRL"]
 
-    # Measured 1.58 and, with more frames than the caches of a core hold, 1.79 to 1.91.
+    # Measured 1.58 and, with more frames than the caches of a core hold, 1.79 to 1.91 on a quiet machine; 2.2 to 2.6 where
+    # others take the cores.
     limit = {32: 1.8, 256: 2.1}[count]
     expect(f"{count} stacks of compressed frames, times raw ones", took["compressed"] / took["raw"], at_most=limit)
+
+
+@pytest.mark.filterwarnings("ignore:The last dimension of the tensordict:UserWarning")
+@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes:UserWarning")
+@pytest.mark.parametrize("count", [32, 256])
+def test_stacks_in_memory_beside_torchrls(warm, theirs, count, size, compare, expect):
+    took = compare(
+        {"ours": lambda: warm["compressed"].sample(count), "TorchRL": lambda: theirs.sample(count)},
+        rounds=size(full=4, small=1),
+        repeat=1,
+    )
+
     # Most of it is the time of its transform, which looks for the end of each episode in every pixel.
-    expect(f"{count} stacks of compressed frames, times TorchRL's speed", theirs / took["compressed"], at_least=10)
+    expect(f"{count} stacks of compressed frames, times TorchRL's speed", took["TorchRL"] / took["ours"], at_least=10)
 
 
 def grown(folder, batches):
