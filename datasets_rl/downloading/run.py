@@ -94,7 +94,7 @@ class Downloaded:
 def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
     """Download a dataset; see `download`."""
     target = Target.find(dataset_id, options)
-    paths = target.paths
+    paths, options = target.paths, target.options
     if _is_present(target):
         sweep_dataset(paths)
         return Downloaded(target.id, paths.folder, present=True)
@@ -119,6 +119,8 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             was_kept = target.stored is not None and all((raw / file.path).is_file() for file in target.stored.raw)
             keep_raw = options.keep_raw or was_kept
             request = DownloadRequest(target, selection, raw, build.upstream, keep_raw)
+            if target.own_copy:
+                _warn(f"{target.id} is read in place from {options.from_local}, where its own library stored it")
             listing = _find_files(request, build)
             if options.raw_only:
                 folder = _fetch_raw(request, listing)
@@ -259,7 +261,7 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
             )
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
-        error.hint = error.remedy or (again if options.from_local is None else "give another file")
+        error.hint = error.remedy or (again if options.from_local is None or target.own_copy else "give another file")
         raise
     except UnknownKeyError as error:
         if options.from_local is None and not options.force:

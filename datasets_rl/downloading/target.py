@@ -64,6 +64,8 @@ class Target:
     settings: Settings
     """The settings of the options, or those of the environment."""
     is_derived: bool = False
+    own_copy: bool = False
+    """Whether the local files of the options are those in the cache of the upstream's own library."""
 
     @classmethod
     def find(cls, dataset_id: str, options: DownloadOptions) -> Target:
@@ -90,11 +92,16 @@ class Target:
                 hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
             )
         stored = None if replaces else stored_manifest(paths)
+        own_copy = False
+        # A stored dataset grows from the files that it was made of.
+        if stored is None and not (suffix or options.from_local or options.force or options.mirrors):
+            copy = sources.get_source(entry.source).own_copy(entry.name)
+            options, own_copy = replace(options, from_local=copy), copy is not None
         if not suffix:
             # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
             checked = replace(selection, episodes="") if stored is not None else selection
             sources.get_source(entry.source).check(checked)
-        return cls(dataset_id, entry, paths, selection, stored, options, settings, is_derived=bool(suffix))
+        return cls(dataset_id, entry, paths, selection, stored, options, settings, bool(suffix), own_copy)
 
     def missing(self) -> Selection | None:
         """Return the selection to download, which has the stored one; None if the stored dataset has the requested one.

@@ -478,6 +478,11 @@ class Source(ABC):
         assets = tuple(self.assets(name))
         return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
 
+    def own_copy(self, name: str) -> Path | None:
+        """Return the complete folder of an id in the cache of the upstream's own library; None if it has none."""
+        del name
+        return None
+
     def recognize(self, files: AddressFiles) -> str:
         """Return what shows that files at any address have the layout of this source; empty if they do not have it.
 

@@ -14,6 +14,7 @@ from minari.serialization import serialize_space
 from oracles import comparison
 from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
+from servers import serve
 from upstreams import COMMIT, bucket, hub
 
 from datasets_rl import MinariExperienceReplay, Selection, downloading, verification
@@ -548,6 +549,40 @@ def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
 def test_ids_that_minari_cannot_have_are_refused(name):
     with pytest.raises(UnknownIdError):
         minari.SOURCE.entry(name)
+
+
+def test_a_dataset_in_the_cache_of_minari_is_not_downloaded(put, settings, tmp_path, monkeypatch, capsys):
+    given = episodes(SPACES["dict"])
+    put(given, space=SPACES["dict"], data_format="arrow")
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(cache))
+    with serve({}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        stored = StoredDataset(downloading.download(ID, settings=settings))
+        assert server.requests == []
+        assert f"{ID} is read in place from {cache / NAME}" in capsys.readouterr().err
+
+        # A copy that lacks an episode is not one; what is stored stays, whatever becomes of the cache.
+        shutil.rmtree(next(path for path in (cache / NAME / "data").iterdir() if path.is_dir()))
+        assert downloading.download(ID, settings=settings) == stored.folder.parent
+        with pytest.raises(FetchError):
+            downloading.download(ID, settings=settings, root=tmp_path / "other")
+        assert server.requests
+
+    meets(stored, given)
+    assert all((cache / NAME / "data").is_dir() for _ in stored.manifest.raw)
+
+
+def test_the_catalog_has_every_id_of_the_scripts_and_of_programs_in_public_use():
+    ids = minari.SOURCE.ids()
+
+    assert len(ids) == 281
+    assert sum(name.startswith("atari/") for name in ids) == 57
+    assert {"mujoco/humanoid/expert-v0", "minigrid/BabyAI-BossLevel/optimal-fullobs-v0"} <= {*ids}
+    entry = find("minari/atari/breakout/expert-v0")
+    assert (entry.environment, entry.action.n, entry.score.low, entry.score.high) == ("ALE/Breakout-v5", 4, 1.7, 30.5)
+    assert all(find(f"minari/{name}").observation and find(f"minari/{name}").action for name in ids)
 
 
 def test_ids_outside_of_the_catalog_are_accepted_in_the_form_of_minari():

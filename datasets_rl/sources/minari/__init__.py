@@ -123,6 +123,11 @@ class Minari(Source):
         return _listing(entry, folder, selection, upstream, dataset_id=name)
 
     @override
+    def own_copy(self, name: str) -> Path | None:
+        folder = minari_cache_folder() / name
+        return folder if _is_complete(folder / "data") else None
+
+    @override
     def recognize(self, files: AddressFiles) -> str:
         for path in ("data/metadata.json", "metadata.json"):
             stated = files.document(path)
@@ -146,6 +151,18 @@ class Minari(Source):
 def minari_cache_folder() -> Path:
     """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or its default."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
+
+
+def _is_complete(data: Path) -> bool:
+    """Return whether a folder has the metadata and the files of all episodes, as after a finished download."""
+    try:
+        metadata = json.loads((data / "metadata.json").read_text("utf-8"))
+        if metadata.get("data_format", "hdf5") == "hdf5":
+            return (data / _MAIN).is_file()
+        tables = [*data.glob(f"*/*.{metadata['data_format']}")]
+        return bool(tables) and len(tables) == int(metadata["total_episodes"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def _remotes() -> list[tuple[str, str]]:
