@@ -47,6 +47,7 @@ from .datasets.lerobot import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .datasets.local import LocalExperienceReplay as LocalExperienceReplay
 from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
 from .datasets.neorl import NeoRLExperienceReplay as NeoRLExperienceReplay
+from .datasets.og_marl import OGMARLExperienceReplay as OGMARLExperienceReplay
 from .datasets.ogbench import OGBenchExperienceReplay as OGBenchExperienceReplay
 from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
 from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import zipfile
 from dataclasses import dataclass
@@ -186,6 +187,16 @@ def with_isal(path):
     igzip.decompress(path.read_bytes())
 
 
+def with_tensorstore(path):
+    """Unpack a vault as OG-MARL does, and read its arrays."""
+    from oracles.og_marl import read_vault
+
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+        archive.extractall(folder)
+        for vault in Path(folder).glob("*.vlt/*"):
+            read_vault(vault)
+
+
 READERS = {
     ".h5": with_h5py,
     ".hdf5": with_h5py,
@@ -196,6 +207,7 @@ READERS = {
     ".tar": with_tarfile,
     ".gz": with_isal,
     ".tfrecord": with_protobuf,
+    "3m.zip": with_tensorstore,
     ".zip": with_zipfile,
     "train-": with_protobuf,
 }

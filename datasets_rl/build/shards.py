@@ -33,7 +33,7 @@ from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_so
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import OBSERVATION, Key
+from datasets_rl.ted.keys import Key, is_observation
 
 _COMPRESSING_CORES = 2
 """The number of cores that one process keeps busy while it inflates files and compresses their images in threads."""
@@ -377,7 +377,7 @@ def stored_part(piece: Episode | EpisodeBatch, kept: Collection[Key]) -> Episode
     """Return a piece with only the fields that are stored."""
     if isinstance(piece, EpisodeBatch):
         selected = piece.select_fields(kept)
-        if not any(key[0] == OBSERVATION[0] for key in selected.states):
+        if not any(map(is_observation, selected.states)):
             # No stored observation is unknown, as in `Episode.final_known`.
             selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
         return selected

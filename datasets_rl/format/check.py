@@ -19,6 +19,7 @@ from datasets_rl.ted.keys import (
     NEXT_TRUNCATED,
     OBSERVATION,
     dotted_name,
+    is_observation,
 )
 from datasets_rl.ted.table import EpisodeTable
 
@@ -154,7 +155,7 @@ def _state_problems(
         wrong = np.zeros(stop - start, np.bool_)
         wrong[: len(shifted)] = _row_differences(next_values[: len(shifted)], shifted)
         yield f"next.{schema_field.name} is not {schema_field.name} of the next row inside an episode", wrong & ~last
-        if schema_field.key[0] == OBSERVATION[0]:
+        if is_observation(schema_field.key):
             yield (
                 f"next.{schema_field.name} is not zeros where the final one is unknown",
                 unknown & next_values.any(axis=1),

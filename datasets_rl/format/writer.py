@@ -30,9 +30,9 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
-    OBSERVATION,
     Key,
     dotted_name,
+    is_observation,
 )
 from datasets_rl.ted.table import EpisodeTable
 
@@ -338,7 +338,7 @@ class DatasetWriter:
                         f"{field.name} is {array.dtype.name} {list(array.shape)}; "
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
-        has_final_state = {len(array) > steps for key, array in episode.states.items() if key[0] == OBSERVATION[0]}
+        has_final_state = {len(array) > steps for key, array in episode.states.items() if is_observation(key)}
         if len(has_final_state) > 1:
             yield "one observation has a state after the last action, another has none; expected all or none"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.ted.keys import OBSERVATION, Key
+from datasets_rl.ted.keys import Key, is_observation
 from datasets_rl.ted.rewards import with_float_rewards
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Episode:
     def final_known(self) -> bool:
         """Whether the observation after the last action is known."""
         steps = len(self)
-        return all(len(array) == steps + 1 for key, array in self.states.items() if key[0] == OBSERVATION[0])
+        return all(len(array) == steps + 1 for key, array in self.states.items() if is_observation(key))
 
 
 @dataclass(frozen=True, slots=True)

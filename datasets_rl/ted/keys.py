@@ -40,6 +40,11 @@ PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEX
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 
 
+def is_observation(key: Key) -> bool:
+    """Return whether a field is an observation or a part of one: ``("observation", "pixels")``, ``("agents", "observation")``."""
+    return OBSERVATION[0] in key
+
+
 def nest_keys(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
     """Return values as nested dicts: ``{("next", "reward"): r}`` becomes ``{"next": {"reward": r}}``."""
     tree: dict[str, Any] = {}

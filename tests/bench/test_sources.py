@@ -25,6 +25,7 @@ LIMITS = {
     "local2": (3, 300),
     "minari0": (3, 100),
     "neorl0": (2.5, 150),
+    "og_marl0": (4, 400),
     "ogbench0": (4, 150),
     "ogbench3": (4, 150),
     "openml1": (10, 300),  # its 44 nominal attributes are parsed as text, and read by pandas alone as numbers

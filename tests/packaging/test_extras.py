@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-EXTRAS = ("av", "gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn", "starlette", "uvicorn")
+EXTRAS = ("av", "gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn", "starlette", "tensorstore", "uvicorn")
 BLOCKED = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))  # a module that is None cannot be imported
@@ -31,7 +31,10 @@ def rlds(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("words", [("--help",), ("list",), ("list", "openml/"), ("info", "openml/magic")])
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("list",), ("list", "openml/"), ("info", "openml/magic"), ("info", "og_marl/core/smac_v1/3m/Good")],
+)
 def test_commands_without_extras_work_without_their_libraries(rlds, words):
     done = rlds(*words)
 
@@ -60,7 +63,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
         "katakomba",
     ],
 )
-def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):
+def test_every_source_but_openml_and_og_marl_converts_without_extras(rlds, tmp_path, name):
     case = importlib.import_module(f"raw.{name}").CASES[0]
     golden = case.write(tmp_path / "tree")
     options = [word for option, value in case.options.items() for word in (f"--{option}", value)]
@@ -82,3 +85,14 @@ def test_openml_names_the_extra_that_it_needs(rlds, tmp_path):
     assert done.returncode == 7
     assert f"{case.id} needs pandas and scikit-learn" in done.stderr
     assert "pip install 'datasets-rl[openml]'" in done.stderr
+
+
+def test_og_marl_names_the_extra_that_it_needs_before_it_downloads(rlds, tmp_path):
+    case = importlib.import_module("raw.og_marl").CASES[0]
+    case.write(tmp_path / "tree")
+
+    done = rlds("download", case.id, "--from-local", tmp_path / "tree")
+
+    assert done.returncode == 7
+    assert "reading vaults needs tensorstore" in done.stderr
+    assert "pip install 'datasets-rl[vault]'" in done.stderr

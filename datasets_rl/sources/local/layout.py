@@ -195,7 +195,8 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
             yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"
     states = any(field.state for field in fields)
     for key in (*(() if states else (OBSERVATION,)), ACTION, NEXT_REWARD):
-        if not any(field.key[: len(key)] == key for field in fields):
+        # The actions of agents are in a group: ("agents", "action").
+        if not any(field.key[: len(key)] == key or (key == ACTION and ACTION[0] in field.key) for field in fields):
             yield f"no array is described or named as {dotted_name(key)}; it has {arrays}"
 
 

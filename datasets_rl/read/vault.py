@@ -1,0 +1,183 @@
+"""Reader of Vaults, in which flashbax stores replay buffers: zarr arrays in an OCDBT store, in a zip file.
+
+    3m.vlt/Good/metadata.json        {"version": 1.2, "structure_shape": {"observations": "(1, 2000, 3, 30)", ...}, ...}
+    3m.vlt/Good/manifest.ocdbt       the store, with the data in d/: an array for each leaf of the structure,
+    3m.vlt/Good/d/0f3c...            [1, 10**13, ...], of which `vault_index` rows were written
+
+TensorStore reads the arrays where they are, a chunk at a time; nothing is unpacked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionError, MissingDependencyError
+from datasets_rl.read.streams import AGAIN, first_problems
+from datasets_rl.read.zips import ZipReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Vault", "require_tensorstore", "vault_names"]
+
+_METADATA = "metadata.json"
+_METADATA_MAX_BYTES = 1 << 20
+_CACHE_BYTES = 256 << 20
+"""Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than those of wide ones."""
+_CHUNK_MAX_BYTES = 256 << 20
+_LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, TypeError, OverflowError)
+"""Exceptions that TensorStore raises for a damaged store."""
+
+
+def require_tensorstore() -> Any:
+    """Return the module tensorstore.
+
+    Raises:
+        MissingDependencyError: If it is not installed.
+    """
+    try:
+        import tensorstore
+    except ImportError as error:
+        raise MissingDependencyError("tensorstore", "vault", "reading vaults") from error
+    return tensorstore
+
+
+def vault_names(archive: ZipReader) -> dict[str, str]:
+    """Return the folder of each vault in an archive, by its name, the last one of the folder."""
+    folders = [name.removesuffix(_METADATA) for name in archive.members if name.endswith(f"/{_METADATA}")]
+    return {folder.rstrip("/").rpartition("/")[2]: folder for folder in sorted(folders)}
+
+
+class Vault:
+    """Open vault in a zip file. A context manager.
+
+    Args:
+        path: The zip file.
+        name: Name of the vault, ``Good``.
+
+    Raises:
+        MissingDependencyError: If tensorstore is not installed.
+        ConversionError: If the file has no such vault, or the vault is damaged; the error names every problem.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._store = require_tensorstore()
+        self._path = path
+        self.name = f"{path.name}: {name}"
+        with ZipReader(path) as archive:
+            folders = vault_names(archive)
+            if name not in folders:
+                found = ", ".join(folders) or "none"
+                raise ConversionError(path.name, [f"it has no vault {name}; it has {found}"])
+            self._folder = folders[name]
+            self.leaves = self._read_structure(archive)
+        self._context = self._store.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+        self.rows = int(self._read(self._open("vault_index"), np.s_[:1])[0])
+        self._arrays: dict[str, Any] = {leaf: self._open(f"{leaf}.") for leaf in self.leaves}
+        if problems := [*self._problems()]:
+            raise ConversionError(self.name, first_problems(problems), hint=AGAIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._arrays.clear()
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of a row of each leaf, by its dotted name."""
+        return {leaf: tuple(array.shape[2:]) for leaf, array in self._arrays.items()}
+
+    @property
+    def dtypes(self) -> Mapping[str, np.dtype[Any]]:
+        """The dtype of each leaf, by its dotted name."""
+        return {leaf: np.dtype(array.dtype.numpy_dtype) for leaf, array in self._arrays.items()}
+
+    def read(self, leaves: Mapping[str, Any] | list[str], start: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Read the rows [start, stop) of leaves, [stop - start, ...] each.
+
+        Raises:
+            ConversionError: If they cannot be decoded.
+        """
+        pending = {leaf: self._arrays[leaf][0, start:stop].read() for leaf in leaves}
+        found = {}
+        for leaf, future in pending.items():
+            try:
+                found[leaf] = np.asarray(future.result())
+            except _LIBRARY_ERRORS as error:
+                raise ConversionError(
+                    self.name, [f"{leaf} rows {start:,} to {stop - 1:,}: {_text(error)}"], hint=AGAIN
+                ) from error
+        return found
+
+    def _read_structure(self, archive: ZipReader) -> list[str]:
+        """Return the dotted names of the leaves of the structure.
+
+        Raises:
+            ConversionError: If the description of the vault is damaged, or of another version.
+        """
+        member = f"{self._folder}{_METADATA}"
+        if archive.members[member].size > _METADATA_MAX_BYTES:
+            raise ConversionError(
+                self.name, [f"{_METADATA} has {archive.members[member].size:,} bytes; expected a small file"]
+            )
+        with archive.open(member) as stream:
+            data = stream.read(_METADATA_MAX_BYTES + 1) or b""
+        try:
+            document = json.loads(data)
+            structure, version = document["structure_shape"], int(document["version"])
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"{_METADATA} is no description of a vault: {error!r:.80}"
+            raise ConversionError(self.name, [problem], hint=AGAIN) from error
+        if version != 1:
+            raise ConversionError(self.name, [f"its version is {document['version']}; expected 1"])
+        return list(_leaves(structure))
+
+    def _open(self, path: str) -> Any:
+        """Open an array of the store."""
+        archive = {"driver": "zip", "base": {"driver": "file", "path": str(self._path)}, "path": self._folder}
+        spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": archive, "path": path}}
+        try:
+            return self._store.open(spec, read=True, context=self._context).result()
+        except _LIBRARY_ERRORS as error:
+            raise ConversionError(self.name, [f"{path.rstrip('.')}: {_text(error)}"], hint=AGAIN) from error
+
+    def _read(self, array: Any, rows: Any) -> NDArray[Any]:
+        try:
+            return np.asarray(array[rows].read().result())
+        except _LIBRARY_ERRORS as error:
+            raise ConversionError(self.name, [_text(error)], hint=AGAIN) from error
+
+    def _problems(self) -> Iterator[str]:
+        if self.rows < 0:
+            yield f"vault_index is {self.rows}; expected the number of rows"
+        for leaf, array in self._arrays.items():
+            shape = tuple(array.shape)
+            chunk = tuple(array.chunk_layout.read_chunk.shape or ())
+            size = prod(chunk) * np.dtype(array.dtype.numpy_dtype).itemsize
+            if len(shape) < 2 or shape[0] != 1:
+                yield f"{leaf} is {list(shape)}; expected [1, rows, ...]"
+            elif shape[1] < self.rows:
+                yield f"{leaf} has {shape[1]:,} rows; vault_index is {self.rows:,}"
+            if size > _CHUNK_MAX_BYTES:
+                yield f"{leaf} has chunks of {size:,} bytes; expected at most {_CHUNK_MAX_BYTES:,}"
+
+
+def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in structure.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _text(error: BaseException) -> str:
+    """Return the first sentence of an error of TensorStore, which appends places in its source."""
+    return str(error).partition(" [")[0][:300]

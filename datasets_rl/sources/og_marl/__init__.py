@@ -1,0 +1,117 @@
+"""OG-MARL: multi-agent datasets, in a zip file for each scenario, which has a vault of each quality.
+
+core/smac_v1/3m/Good               the vault Good of core/smac_v1/3m.zip
+cfcql/smac_v1/6h_vs_8z/Expert      the vault Expert of prior_work/cfcql/smac_v1/6h_vs_8z.zip
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    quality_tags,
+)
+from datasets_rl.sources.selection import Numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+
+__all__ = ["OGMARL", "SOURCE"]
+
+_MAGIC = b"PK\x03\x04"
+_UID = re.compile(r"[\w-]+", re.ASCII)
+
+
+class OGMARL(Source):
+    """Source of the vaults of the scenarios that the catalog lists."""
+
+    name = "og_marl"
+    image_forms = ()
+    selects = frozenset({"episodes"})
+
+    @override
+    def ids(self) -> Sequence[str]:
+        scenarios = self.catalog["scenarios"].items()
+        return sorted(f"{scenario}/{uid}" for scenario, facts in scenarios for uid in facts["uids"])
+
+    @override
+    def entry(self, name: str) -> Entry:
+        facts, uid = self._scenario(name)
+        catalog = self.catalog
+        collection, environment, scenario = name.split("/")[:3]
+        described = catalog["environments"][environment]
+        issues = [catalog["issues"][issue] for issue in ("all", described.get("issue")) if issue]
+        agents = f", {facts['agents']} agents" if "agents" in facts else ""
+        return self.catalog_entry(
+            name,
+            title=f"{described['title']}: {scenario}{agents}, {uid}",
+            description=f"{catalog['collections'][collection]}. Agents cooperate; each has its own observation and action.",
+            environment=f"{environment}/{scenario}",
+            observation=SpaceSummary("state"),
+            action=SpaceSummary(described["action"], (facts["agents"],) if "agents" in facts else None)
+            if described["action"] == "discrete"
+            else SpaceSummary("continuous", None, None, -1, 1),
+            tags=("multi-agent", *described["tags"], *quality_tags(uid)),
+            known_issues=tuple(issues),
+        )
+
+    @override
+    def assets(self, name: str) -> Sequence[Asset]:
+        from datasets_rl.fetch.asset import Asset
+
+        facts, _ = self._scenario(name)
+        path = f"{facts['folder']}/{name.split('/')[2]}.zip"
+        return (Asset((self.catalog["base_url"] + path,), path, magic=_MAGIC, kind="zip"),)
+
+    @override
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
+        """Ask for the size of the file; see `Source.resolve`.
+
+        Raises:
+            MissingDependencyError: If tensorstore is not installed, without which the file would be downloaded in vain.
+        """
+        from datasets_rl.read.vault import require_tensorstore
+
+        require_tensorstore()
+        (asset,) = self.assets(name)
+        return Listing(
+            (upstream.with_size(asset),),
+            (Shard((asset.path,)),),
+            params={"keys": list(selection.keys)},
+            numbers=Numbers.read(selection.episodes),
+        )
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.og_marl.reader import VaultReader
+
+        (path,) = files.values()
+        return VaultReader(f"{self.name}/{name}", Path(path), self._scenario(name)[1], params or {})
+
+    def _scenario(self, name: str) -> tuple[dict[str, Any], str]:
+        """Return what the catalog states about the scenario of an id, and the name of its vault.
+
+        Raises:
+            UnknownIdError: If the catalog does not have the scenario.
+        """
+        scenario, _, uid = name.rpartition("/")
+        facts: dict[str, Any] | None = self.catalog["scenarios"].get(scenario)
+        if facts is None or not _UID.fullmatch(uid):
+            raise self.unknown(name)
+        return facts, uid
+
+
+SOURCE = OGMARL()
