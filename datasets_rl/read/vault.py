@@ -134,7 +134,7 @@ class Vault:
             document = json.loads(data)
             structure, version = document["structure_shape"], int(document["version"])
         except (ValueError, KeyError, TypeError) as error:
-            problem = f"{_METADATA} is no description of a vault: {error!r:.80}"
+            problem = f"{_METADATA} does not describe a vault: {error!r:.80}"
             raise ConversionError(self.name, [problem], hint=AGAIN) from error
         if version != 1:
             raise ConversionError(self.name, [f"its version is {document['version']}; expected 1"])

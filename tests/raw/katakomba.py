@@ -138,7 +138,7 @@ FAULTS = {
     "no points": Fault(
         _changed(lambda file: file["87"].attrs.__delitem__("points")), "game 87: its attribute points is None"
     ),
-    "an array outside of a game": Fault(_changed(lambda file: file.create_dataset("x", data=[1])), "x is no group"),
+    "an array outside of a game": Fault(_changed(lambda file: file.create_dataset("x", data=[1])), "x is an array"),
     "no game": Fault(lambda folder: h5py.File(folder / FILE, "w").close(), "it has no game"),
     "a truncated file": Fault(
         lambda folder: (folder / FILE).write_bytes((folder / FILE).read_bytes()[:3000]), "truncated"

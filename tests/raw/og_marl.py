@@ -37,7 +37,7 @@ def golden_rows(vault: str) -> dict[str, np.ndarray]:
 
 
 def _copy(folder: Path, path: str, scenario: str) -> None:
-    """Copy the vaults of a scenario to a zip file as it is on the hub; its bytes are always the same."""
+    """Copy the vaults of a scenario to a zip file as on the hub; its bytes are always the same."""
     (folder / path).parent.mkdir(parents=True)
     with zipfile.ZipFile(GOLDEN) as source, zipfile.ZipFile(folder / path, "w", zipfile.ZIP_DEFLATED) as target:
         for member in source.infolist():
@@ -167,10 +167,10 @@ FAULTS = {
     "an array that is not there": Fault(
         _described(lambda one: one["structure_shape"].update(x="(1, 2)")), "x: NOT_FOUND"
     ),
-    "no structure": Fault(_described(lambda one: one.pop("structure_shape")), "is no description of a vault"),
+    "no structure": Fault(_described(lambda one: one.pop("structure_shape")), "does not describe a vault"),
     "another version": Fault(_described(lambda one: one.update(version=2.0)), "its version is 2.0; expected 1"),
     "a description that is not JSON": Fault(
-        _rezipped(lambda name, data: b"{" if name.endswith(".json") else data), "is no description of a vault"
+        _rezipped(lambda name, data: b"{" if name.endswith(".json") else data), "does not describe a vault"
     ),
     "a truncated file": Fault(_bytes(lambda data: data[:-100]), "damaged or truncated"),
     "a web page": Fault(_bytes(lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"),

@@ -75,7 +75,7 @@ class KatakombaReader(EpisodeReader):
             members = file.members("")
             self._games = [name for name, is_group in members.items() if is_group]
             if others := [name for name, is_group in members.items() if not is_group]:
-                raise ConversionError(dataset_id, [f"{others[0]} is no group; expected a group for each game"])
+                raise ConversionError(dataset_id, [f"{others[0]} is an array; expected a group for each game"])
             if not self._games:
                 raise ConversionError(dataset_id, ["it has no game; expected a group for each game"])
             file.enter(self._games[0])
@@ -167,11 +167,11 @@ class KatakombaReader(EpisodeReader):
             states: dict[Key, Any] = {}
             for name in names:
                 column = columns[_ARRAYS[name]]
-                values = block.columns[arrays[name].name]
+                values: NDArray[Any] = block.columns[arrays[name].name]
                 if name == "tty_colors" and values.dtype.kind == "i" and (values < 0).any():
                     row = block.start + int(np.flatnonzero((values < 0).reshape(len(values), -1).any(axis=1))[0])
                     raise ConversionError(self._dataset_id, [f"game {game}: tty_colors of row {row:,} is negative"])
-                # What is compressed must be bytes; a color is a number from 0 to 15 in either dtype.
+                # Compressed columns hold bytes; colors are 0 to 15 in either dtype.
                 values = values.astype(column.dtype, copy=False).reshape(-1, *column.shape)
                 (states if column.shared else steps)[column.key] = values
             yield Episode(steps, states, block.stop < rows, metadata)
@@ -197,7 +197,7 @@ class KatakombaReader(EpisodeReader):
         Raises:
             ConversionError: If it does not have those of the first game.
         """
-        metadata: dict[str, int | float | bool] = {"game": np.int64(game)} if game.isdecimal() else {}
+        metadata: dict[str, int | float | bool] = {"game": int(game)} if game.isdecimal() else {}
         problems = []
         for name, kind in self._numbers.items():
             value = file.attribute(game, name)

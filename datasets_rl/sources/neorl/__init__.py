@@ -79,7 +79,7 @@ class NeoRL(Source):
             citation=collection["citation"],
             homepage=collection["homepage"],
             known_issues=tuple(issues),
-            score=Score(*facts["score"], collection["score_origin"]) if "score" in facts else None,
+            score=_score(facts, collection),
             time_limit=facts.get("time_limit"),
         )
 
@@ -127,6 +127,13 @@ class NeoRL(Source):
 
 def _shape(facts: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
     return (facts[name],) if name in facts else None
+
+
+def _score(facts: Mapping[str, Any], collection: Mapping[str, Any]) -> Score | None:
+    if "score" not in facts:
+        return None
+    low, high = facts["score"]
+    return Score(low, high, collection["score_origin"])
 
 
 def _figures(task: str, facts: Mapping[str, Any], episodes: int) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class VaultReader(EpisodeReader):
             flags[number] = raw == 1
         if problems:
             raise ConversionError(self._dataset_id, problems)
-        terminated, truncated = flags[0].all(axis=1), flags[1].all(axis=1)
+        terminated, truncated = (np.asarray(one.all(axis=1)) for one in flags)
         truncated |= (flags[0] | flags[1]).all(axis=1) & ~terminated
         if start + len(terminated) == self._vault.rows and not (terminated[-1] or truncated[-1]):
             truncated[-1] = True
