@@ -27,7 +27,15 @@ class Server:
 
         Returns the report of the server: died, code, changes and text.
         """
-        self.process.stdin.write(json.dumps({"argv": argv, "home": str(home), "fatal": fatal}) + "\n")
+        answer = self._answer([argv], home, fatal)
+        return {"died": answer["died"], "changes": answer["changes"], **answer["ends"][0]}
+
+    def run_in_turn(self, commands, home):
+        """Run `rlds` with the words of each command, one after the other in one process; return code and text of each."""
+        return self._answer(commands, home, 0)["ends"]
+
+    def _answer(self, commands, home, fatal):
+        self.process.stdin.write(json.dumps({"commands": commands, "home": str(home), "fatal": fatal}) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 

@@ -1,8 +1,9 @@
 """Run `rlds` in forked children that can be killed before one of their changes of the disk. The tests run this program.
 
-stdin       a line of JSON per child: home (RLDS_HOME), argv, fatal (the number of the change before which the child is
-            killed with SIGKILL; 0 for none)
-stdout      a line of JSON per child: died, code (exit code), changes (number of changes), text (its output)
+stdin       a line of JSON per child: home (RLDS_HOME), commands (the words of each, which run one after the other), fatal
+            (the number of the change before which the child is killed with SIGKILL; 0 for none)
+stdout      a line of JSON per child: died, changes (number of changes), ends (of each command, code and text: its exit code
+            and its output)
 
 A change is a call that creates, opens for writing, truncates, renames, links or deletes a path, which Python reports to
 an audit hook before it happens, or one that writes to an open file: of the fatal one, the first half is written.
@@ -83,7 +84,7 @@ def counted_open(count, home):
 
 
 def child(task, writable):
-    """Run one command in this forked process, and report its exit code, changes and output."""
+    """Run the commands in this forked process, and report the exit code and the output of each, and the changes."""
     total = 0
 
     def count():
@@ -105,16 +106,21 @@ def child(task, writable):
         sys.addaudithook(watch)
         builtins.open = io.open = counted_open(count, task["home"])
         shutil._USE_CP_SENDFILE = False  # so that a copy is written by the files above
-        try:
-            code = main(task["argv"])
-        except BaseException:  # noqa: BLE001 - the child must exit after any error
-            traceback.print_exc()
-            code = -1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        made = total
-        text.seek(0)
-        os.write(writable, json.dumps({"code": code, "changes": made, "text": text.read()[-2000:]}).encode())
+        ends = []
+        for argv in task["commands"]:
+            try:
+                code = main(argv)
+            except BaseException:  # noqa: BLE001 - the child must exit after any error
+                traceback.print_exc()
+                code = -1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            made = total
+            text.seek(0)
+            ends.append({"code": code, "text": text.read()[-2000:]})
+            text.seek(0)
+            text.truncate()
+        os.write(writable, json.dumps({"changes": made, "ends": ends}).encode())
     os._exit(0)
 
 
@@ -129,7 +135,7 @@ def serve(task):
     with os.fdopen(readable) as stream:
         said = stream.read()
     _, status = os.waitpid(process, 0)
-    answer = json.loads(said) if said else {"code": None, "changes": task["fatal"], "text": ""}
+    answer = json.loads(said) if said else {"changes": task["fatal"], "ends": [{"code": None, "text": ""}]}
     return {"died": os.WIFSIGNALED(status), **answer}
 
 

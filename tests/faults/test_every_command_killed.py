@@ -4,11 +4,13 @@ For each command and each of its changes, a child is killed before that change. 
 folder,
 
 * the same command ends with 0 and the files of an undisturbed run, including those that no reader sees;
-* a command that reads ends as on an undisturbed folder, before or after the first command, and changes nothing;
+* commands that read end as on an undisturbed folder, before or after the first command, and change nothing;
 * another command that writes does so, too, and once the data folder is pruned, the files are those of undisturbed runs.
 
-What a command does depends only on the files that it finds: what follows a kill is run once for the kills that leave the
-same bytes under the same names, up to the number of the dead process and the random name of what it was deleting.
+What a command does depends only on the files that it finds, and on locks. What follows a kill is run once for the kills
+that leave the same bytes under the same names, up to the number of the dead process and the random name of what it was
+deleting. With locks that lie, it is run only for what no kill with locks leaves: a command that runs alone gets every
+lock, so that it does the same with both. Two processes at once are in `test_two_processes.py`.
 """
 
 from __future__ import annotations
@@ -120,6 +122,18 @@ OTHERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def tried():
+    """The states after which the commands of a scenario were run, with any locks."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def pruned():
+    """The files that `cache prune` leaves of a state."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=["locks", "locks that lie"])
 def server(request, warm_executable):
     made = Server(warm_executable, lying=request.param == "locks that lie")
@@ -206,8 +220,9 @@ def rubbish(files):
 class Trial:
     """A command in a separate home folder, which is restored before each kill."""
 
-    def __init__(self, server, folder, scenario):
-        self.server, self.scenario = server, scenario
+    def __init__(self, server, folder, name, tried, pruned):
+        self.server, self.name, self.scenario, self.tried, self.pruned = server, name, SCENARIOS[name], tried, pruned
+        scenario = self.scenario
         self.home, self.start, self.moved = folder / "home", folder / "start", folder / "moved"
         self.start.mkdir(parents=True)
         raw = folder / "raw" / "toy"
@@ -237,8 +252,6 @@ class Trial:
         self.done = folder / "after"
         shutil.copytree(self.home, self.done)
         self.expected = {}
-        self.tried = set()
-        self.pruned = {}
 
     def ends_of(self, other):
         """Return the results of another command on an undisturbed folder, before and after this command."""
@@ -250,10 +263,12 @@ class Trial:
                 ends.append((answer["code"], public(tree(self.home))))
         return self.expected[tuple(other)]
 
-    def run(self, argv, fatal=0):
+    def words(self, argv):
         places = {"home": self.home, "raw": self.home.parent / "raw", "moved": self.moved}
-        words = [word.format_map(places) for word in argv]
-        return self.server.run(words, self.home, fatal)
+        return [word.format_map(places) for word in argv]
+
+    def run(self, argv, fatal=0):
+        return self.server.run(self.words(argv), self.home, fatal)
 
     def put_back(self, origin=None):
         for folder in (self.home, self.moved):
@@ -271,7 +286,7 @@ class Trial:
         if not self.run(self.scenario.argv, fatal)["died"]:
             yield f"{fatal}: it was not killed"
             return
-        if (left := state(self.home)) in self.tried:
+        if (left := (self.name, state(self.home))) in self.tried:
             return
         self.tried.add(left)
         dead = self.home.with_name("dead")
@@ -282,20 +297,26 @@ class Trial:
             yield f"{fatal}: the same command ends with {answer['code']}: {answer['text']}"
         elif tree(self.home) != self.after:
             yield f"{fatal}: the same command leaves {difference(tree(self.home), self.after)}"
+        reading = [other for other in others if other in READING]
+        expected = [{code for code, _ in self.ends_of(other)} for other in reading]
+        self.put_back(dead)
+        yield from (f"{fatal}: {problem}" for problem in self.read(reading, expected, fatal))
         for other in others:
-            ends = self.ends_of(other)
-            self.put_back(dead)
-            for problem in (self.read if other in READING else self.change)(other, ends):
-                yield f"{fatal}: {' '.join(other)} {problem}"
+            if other not in READING:
+                ends = self.ends_of(other)
+                self.put_back(dead)
+                yield from (f"{fatal}: {' '.join(other)} {problem}" for problem in self.change(other, ends))
 
-    def read(self, other, ends):
-        """Run another command that reads, and yield a sentence for each error."""
+    def read(self, others, expected, first):
+        """Run other commands that read, in one process, beginning with any one; yield a sentence for each error."""
         left = tree(self.home)
-        answer = self.run(other)
-        if answer["code"] not in {code for code, _ in ends}:
-            yield f"ends with {answer['code']}: {answer['text']}"
+        order = [(first + place) % len(others) for place in range(len(others))]
+        answers = self.server.run_in_turn([self.words(others[place]) for place in order], self.home)
+        for place, answer in zip(order, answers, strict=True):
+            if answer["code"] not in expected[place]:
+                yield f"{' '.join(others[place])} ends with {answer['code']}: {answer['text']}"
         if tree(self.home) != left:
-            yield f"changes {difference(tree(self.home), left)}"
+            yield f"the commands that read change {difference(tree(self.home), left)}"
 
     def change(self, other, ends):
         """Run another command that writes, and yield a sentence for each error."""
@@ -328,27 +349,34 @@ def difference(found, wanted):
     }
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def memory():
     """A folder in memory, where one is available, because the test syncs hundreds of thousands of times."""
     memory = Path("/dev/shm")
-    if not memory.is_dir():
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
         yield Path(made)
 
 
+@pytest.fixture
+def folder(memory):
+    """A folder that has the same path in every test, so that files that state their path have the same bytes."""
+    folder = memory / "trial"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="module")
-def counts(server):
-    made = Counter()
+def counts(server, tried):
+    made, before = Counter(), len(tried)
     yield made
     print(f"\nkills by command with {server.locks}:", dict(made), "in all", sum(made.values()))
+    print("of different states, after which other commands ran:", len(tried) - before)
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_a_killed_command_loses_nothing_and_is_completed_by_the_same_command(server, counts, folder, name):
-    trial = Trial(server, folder, SCENARIOS[name])
+def test_a_killed_command_loses_nothing_and_is_completed_by_the_same_command(server, counts, folder, name, pruned):
+    trial = Trial(server, folder, name, set(), pruned)
     draw = random.Random(name)
     fatal = draw.sample(range(1, trial.changes + 1), 1)
 
@@ -360,8 +388,10 @@ def test_a_killed_command_loses_nothing_and_is_completed_by_the_same_command(ser
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_command_killed_anywhere_loses_nothing_and_is_completed_by_the_same_command(server, counts, folder, name):
-    trial = Trial(server, folder, SCENARIOS[name])
+def test_a_command_killed_anywhere_loses_nothing_and_is_completed_by_the_same_command(
+    server, counts, folder, name, tried, pruned
+):
+    trial = Trial(server, folder, name, tried, pruned)
 
     wrong = [one for number in range(1, trial.changes + 1) for one in trial.kill(number, OTHERS)]
     counts[name] += trial.changes
