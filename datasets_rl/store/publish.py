@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 VERSION_FOLDER = "version"
 """The folder of the new version in its build."""
-SHORT_WAIT = 2.0
-"""Seconds that a short change waits for the lock: another command may be deleting leftovers."""
+SHORT_WAIT = 10.0
+"""Seconds that a short change waits for the lock: another command may be deleting leftovers, on a machine that is busy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
-from datasets_rl.store import DatasetPaths, locate, publish
+from datasets_rl.store import DatasetPaths, locate, publish, versions
 
 ID = "demo/pendulum"
 
@@ -384,7 +384,8 @@ def test_a_dataset_is_replaced_only_on_request(folder):
         dataset.preprocess(lambda step: step, dest=folder.parent / "x", in_place=True)
 
 
-def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
+def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder, monkeypatch):
+    monkeypatch.setattr(versions, "SHORT_WAIT", 1.0)
     program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nfrom datasets_rl.store.publish import locked\nspot = store.paths_of(Path(sys.argv[1]))\nwith locked(spot, 'x'):\n    print('in', flush=True)\n    time.sleep(60)\n"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
     try:
