@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from datasets_rl import disk
+from datasets_rl import disk, sources
 from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
@@ -86,6 +86,8 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
 def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
     _ = version.manifest  # a damaged version replaces nothing
     former = current_version(paths, replaces=True)
+    if former == version:
+        return
     point_to(paths, version)
     if not version.folder.is_dir() and former is not None:  # a process without the lock has pruned it
         point_to(paths, former)
@@ -95,7 +97,8 @@ def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
     """Delete a dataset with all its versions, recordings, raw and unfinished files.
 
-    The datasets derived from it stay, and so does what others put into its folder.
+    The datasets derived from it stay, and so does what others put into its folder. Of a link to another dataset of the
+    same home, only the link is deleted.
 
     Returns:
         Bytes freed; 0 if the dataset does not exist.
@@ -115,6 +118,9 @@ def remove_folder(folder: Path) -> int:
 
 def remove_dataset(paths: DatasetPaths, name: str) -> int:
     """Delete a dataset given by its paths; see `remove`."""
+    if _is_second_name(paths):
+        paths.folder.unlink()
+        return 0
     freed = paths.bytes()
     if not freed and not paths.entries():
         remove_if_empty(paths)
@@ -141,6 +147,16 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         paths.folder.resolve().rmdir()
         paths.folder.unlink()
     return freed
+
+
+def _is_second_name(paths: DatasetPaths) -> bool:
+    """Return whether the folder of a dataset is a link to that of another dataset of the same home."""
+    home, place = paths.root.resolve().parent, paths.folder.resolve()
+    return (
+        paths.folder.is_symlink()
+        and place.is_relative_to(home)
+        and place.relative_to(home).parts[:1] in {(name,) for name in sources.source_names()}
+    )
 
 
 def check_unused(paths: DatasetPaths, name: str) -> None:
