@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
@@ -30,6 +30,9 @@ from . import candidates
 from .errors import SOME_FAILED, Explanation, explain
 from .output import Printer
 from .remedies import command_line
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
 
 T = TypeVar("T")
 
@@ -311,6 +314,13 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source
     return {"dataset": wanted, "root": root, "settings": shell.settings}
+
+
+def name_of(shell: Shell, folder: Path, manifest: Manifest) -> str:
+    """Return the id under which a dataset is shown: that of its place, or else that in its manifest."""
+    from datasets_rl.store.find import shown_id
+
+    return shown_id(folder, manifest.id, settings=shell.settings)
 
 
 def is_id(text: str) -> bool:

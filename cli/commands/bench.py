@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..options import Dataset, Shell, dataset_arguments
+from ..options import Dataset, Shell, dataset_arguments, name_of
 from ..output import Result, Table
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        name, calls = _calls(folder, size)
+        name, calls = _calls(shell, folder, size)
         taken = _measure(calls, seconds)
     finally:
         torch.set_num_threads(before)
@@ -69,7 +69,7 @@ def run(
     )
 
 
-def _calls(folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], Any], int]]]:
+def _calls(shell: Shell, folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], Any], int]]]:
     """Return the id of a dataset and, for each kind of batch, a function and the number of batches that it makes."""
     import numpy as np
 
@@ -108,7 +108,7 @@ def _calls(folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], A
     if ("observation",) in keys and stored.schema[("observation",)].shape:
         frames = CatFrames(_FRAMES, dim=-1, in_keys=["observation"])
         calls[f"stacks of {_FRAMES}"] = (opened(transform=frames).sample, 1)
-    return plain.manifest.id, calls
+    return name_of(shell, folder, stored.manifest), calls
 
 
 def _measure(calls: Mapping[str, tuple[Callable[[], Any], int]], seconds: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from ..options import Shell, StoredOrMixture, dataset_arguments, dataset_folders, read_keys
+from ..options import Shell, StoredOrMixture, dataset_arguments, dataset_folders, name_of, read_keys
 from ..output import Bars, Block, Facts, Lines, Result, Table, as_json, number_text, sparkline, value_text
 
 if TYPE_CHECKING:
@@ -77,8 +77,10 @@ def run(
     found: list[tuple[Path, Description]] = []
     for folder in dataset_folders(shell, dataset):
         stored = StoredDataset(folder)
-        with waiting(f"reading {len(stored):,} steps of {stored.manifest.id}", show=shell.settings.progress):
-            found.append((folder, describe(StepReader(stored), keys=chosen, bins=bins)))
+        name = name_of(shell, folder, stored.manifest)
+        with waiting(f"reading {len(stored):,} steps of {name}", show=shell.settings.progress):
+            described = describe(StepReader(stored), keys=chosen, bins=bins)
+        found.append((folder, dataclasses.replace(described, id=name)))
     data = [{**as_json(one), "folder": folder, "issues": one.issues()} for folder, one in found]
     blocks = [block for _, one in found for block in _blocks(one)]
     quiet = [issue for _, one in found for issue in one.issues()]
@@ -172,7 +174,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         raise InvalidArgumentError(
             f"{dataset} is a mixture; expected one of its datasets", hint="name one of its datasets"
         )
-    stored = StoredDataset(locate(**dataset_arguments(shell, dataset)))
+    stored = StoredDataset(folder := locate(**dataset_arguments(shell, dataset)))
     steps = StepReader(stored)
     slices = [_read_slice(rows)] if rows else [slice(0, _ENDS), slice(-_ENDS, None)]
     found = episode_rows(steps, episode, slices[0], keys)
@@ -185,8 +187,9 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         raise InvalidArgumentError(
             f"--rows {rows} has no row of episode {found.episode}; expected some of 0:{found.length}"
         )
+    shown = name_of(shell, folder, stored.manifest)
     data = {
-        "id": stored.manifest.id,
+        "id": shown,
         "folder": stored.folder,
         **{name: getattr(found, name) for name in ("episode", "length", "start", "final_known")},
         "return": found.episode_return,
@@ -195,7 +198,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
     }
     return Result(
         data,
-        list(_episode_page(stored.manifest.id, found, full=bool(keys))),
+        list(_episode_page(shown, found, full=bool(keys))),
         quiet=[str(row.row) for row in found.rows],
     )
 

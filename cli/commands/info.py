@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from datasets_rl.errors import ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from ..info_page import catalog_blocks, catalog_json, description_facts, figure_text, mixture_result
-from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder
+from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder, name_of
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
+    from datasets_rl.store import DatasetPaths
 
 _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
 _STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
@@ -49,43 +50,42 @@ def run(
         from datasets_rl.catalog import listing
 
         return mixture_result(shell, listing.info(dataset, settings=shell.settings))
-    wanted = id_or_folder(dataset)
-    entry, folder = _find_dataset(shell, dataset)
-    manifest = _read_manifest(folder)
-    if entry is None and manifest is not None:
-        entry = _find_entry(manifest.id)
-    name = manifest.id if manifest is not None else str(wanted)
-    shown = entry.id if entry is not None and not split_derived(name)[1] else name
-    data = {
-        "id": shown,
-        "catalog": None if entry is None else _catalog_json(entry),
-        "stored": None if manifest is None else _stored_json(manifest, folder),
-        "versions": [] if folder is None else _version_chain(folder),
-    }
-    blocks = list(_result_blocks(shell, shown, entry, manifest, folder))
-    return Result(data, blocks, quiet=[shown])
-
-
-def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
-    from datasets_rl import sources
+    from datasets_rl import sources, store
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.store.find import locate
 
-    wanted = id_or_folder(dataset)
+    wanted, where = id_or_folder(dataset), dataset_arguments(shell, dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, locate(**dataset_arguments(shell, dataset))
-    except NotADatasetError:
+        folder = locate(**where)
+    except NotADatasetError as error:
         if entry is None:
             raise
-        return entry, None
+        return _not_stored_result(shell, entry, str(wanted), store.find_paths(**where), error)
+    manifest = Manifest.read(folder)
+    name = name_of(shell, folder, manifest)
+    entry = entry or _find_entry(name) or _find_entry(manifest.id)
+    versions = _version_chain(store.paths_of(folder))
+    data = {
+        "id": name,
+        "catalog": None if entry is None else _catalog_json(entry),
+        "stored": _stored_json(manifest, folder),
+        "versions": versions,
+    }
+    return Result(data, [*_stored_blocks(name, entry, manifest, folder), *_version_blocks(versions)], quiet=[name])
 
 
-def _read_manifest(folder: Path | None) -> Manifest | None:
-    if folder is None:
-        return None
-    from datasets_rl.format.manifest import Manifest
-
-    return Manifest.read(folder)
+def _not_stored_result(shell: Shell, entry: Entry, asked: str, paths: DatasetPaths, error: NotADatasetError) -> Result:
+    """Return what the catalog states, and why the dataset cannot be read: it is not there, or no version is current."""
+    name = asked if split_derived(asked)[1] else entry.id
+    versions = _version_chain(paths)
+    state = ""
+    if versions:
+        told = shell.explained(error)
+        state = f"{paths.folder}; {told.why}; {told.hint}"
+    data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions}
+    blocks = [*catalog_blocks(shell, _info_of(entry), name, state), *_version_blocks(versions)]
+    return Result(data, blocks, quiet=[name])
 
 
 def _find_entry(dataset_id: str) -> Entry | None:
@@ -111,9 +111,10 @@ def _info_of(entry: Entry) -> DatasetInfo:
     return DatasetInfo(entry.id, entry, None)
 
 
-def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
+def _stored_json(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "folder": folder,
+        "id": manifest.id,
         **{name: getattr(manifest, name) for name in _STORED},
         "copied_from": manifest.copied_from or None,
         "score": manifest.score or None,
@@ -139,24 +140,22 @@ def _dtype_text(field: Field) -> str:
     return (field.memory_dtype or field.dtype).name
 
 
-def _result_blocks(
-    shell: Shell, name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None
-) -> Iterator[Block]:
-    if manifest is None or folder is None:
-        if entry is not None:
-            yield from catalog_blocks(shell, _info_of(entry), name)
-        return
+def _stored_blocks(name: str, entry: Entry | None, manifest: Manifest, folder: Path) -> Iterator[Block]:
     yield Facts(_description_facts(entry, folder), title=name)
     if manifest.known_issues:
         yield Lines(tuple(manifest.known_issues), title="known issues")
-    yield Facts(_stored_facts(manifest, folder), title="stored")
+    original = manifest.id if manifest.id != name else ""
+    yield Facts((("original", original), *_stored_facts(manifest, folder)), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))
     yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
     if spaces := tuple((name, _space_text(spec)) for name, spec in manifest.specs.items() if name not in _FLAGS):
         yield Facts(spaces, title="spaces")
     yield from _statistics_blocks(manifest)
     yield from _history_blocks(manifest)
-    if versions := _version_chain(folder):
+
+
+def _version_blocks(versions: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    if versions:
         chain = tuple(
             (
                 Path(one["folder"]).name,
@@ -217,15 +216,16 @@ def _flattened(value: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[
         yield index, value if _is_number(value) else None
 
 
-def _version_chain(folder: Path) -> list[dict[str, Any]]:
-    """Return the versions between which `rlds use` chooses, by their numbers; empty if there is one only."""
+def _version_chain(paths: DatasetPaths) -> list[dict[str, Any]]:
+    """Return the versions between which `rlds use` chooses, by their numbers; empty if only the current one is there."""
     from datasets_rl import store
 
-    found, current = store.versions_of(store.paths_of(folder)), store.version_folder(folder).name
-    return [
-        {"number": one.number, "folder": one.folder, "current": one.name == current, **_version_facts(one.folder)}
-        for one in (found if len(found) > 1 else ())
+    found = store.versions_of(paths)
+    chain = [
+        {"number": one.number, "folder": one.folder, "current": one.is_current, **_version_facts(one.folder)}
+        for one in found
     ]
+    return [] if [one["current"] for one in chain] == [True] else chain
 
 
 def _version_facts(folder: Path) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _description_facts(entry: Entry | None, folder: Path) -> tuple[tuple[str, st
     return description_facts(info, (("download", figure_text(info, "bytes")),))
 
 
-def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
+def _stored_facts(manifest: Manifest, folder: Path) -> tuple[tuple[str, str], ...]:
     from datasets_rl.sources import Selection
 
     return (

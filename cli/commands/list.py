@@ -20,7 +20,7 @@ from datasets_rl.sources.purposes import PURPOSES
 
 from .. import candidates
 from ..errors import Explanation
-from ..options import Shell, read_size
+from ..options import Shell, dataset_arguments, is_id, read_size
 from ..output import Result, Table, count_text, short_count_text, size_text
 
 if TYPE_CHECKING:
@@ -163,10 +163,26 @@ def run(
     shown = rows[:limit]
     if len(shown) < len(rows):
         shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown")
+    _report_damage(shell, shown)
     lay = _stored_result if downloaded else _catalog_result
     result = lay(shell, shown, len(rows), source)
     is_chosen = query != Query() or most is not None or not downloaded
     return result if rows or not is_chosen else _report_no_match(shell, result, query, every, matching)
+
+
+def _report_damage(shell: Shell, shown: Sequence[DatasetInfo]) -> None:
+    """Say what is wrong with the stored datasets that cannot be read, and what to do next."""
+    from datasets_rl.errors import DatasetsRLError
+    from datasets_rl.format.summary import Summary
+    from datasets_rl.store.find import locate
+
+    for one in shown:
+        if one.damaged:
+            try:
+                Summary.read(locate(**dataset_arguments(shell, one.id if is_id(one.id) else str(one.folder))))
+            except DatasetsRLError as error:
+                told = shell.explained(error)
+                shell.printer.note(f"damaged: {one.id}: {told.why}; {told.hint}")
 
 
 def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:

@@ -23,6 +23,7 @@ from ..options import (
     combined_exit_code,
     dataset_arguments,
     make_engine,
+    name_of,
     read_size,
 )
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text, value_text
@@ -50,11 +51,8 @@ class _Derived:
     present: bool
     """It was there before."""
     manifest: Manifest
-
-    @property
-    def derived(self) -> str:
-        """The id of the result."""
-        return self.manifest.id
+    derived: str
+    """The id of the result."""
 
 
 def run(
@@ -214,12 +212,16 @@ def _preprocess(
     where = {name: options[name] for name in ("out", "name", "in_place", "num_frames")}
     before = store.current_version(plan_result(source, recipe, **where).paths)
     folder = preprocess(source, recipe, **options)
+    manifest = Manifest.read(folder)
     made = _Derived(
-        folder, present=before == store.Version(store.version_folder(folder)), manifest=Manifest.read(folder)
+        folder,
+        present=before == store.Version(store.version_folder(folder)),
+        manifest=manifest,
+        # In place, the folder is the one that a link leads to.
+        derived=name_of(shell, source if options["in_place"] and isinstance(source, Path) else folder, manifest),
     )
     there = "already there, " if made.present else ""
-    called = name if made.manifest.id in {name, ""} else made.manifest.id
-    of = ""
+    called, of = made.derived or name, ""
     if options["out"] is not None:
         called, of = folder.name, f", made of {name}"
     shell.printer.note(f"{called}: {there}{_counts_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")

@@ -12,12 +12,14 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from ..options import Shell, StoredOrMixture, dataset_arguments, read_keys
+from ..options import Shell, StoredOrMixture, dataset_arguments, name_of, read_keys
 from ..output import Facts, Result, Table, value_text
 from .info import unknown_text
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from datasets_rl.format.manifest import Manifest
 
 GROUP = "Look"
 
@@ -86,7 +88,7 @@ def run(
     rows = tuple(
         (one["key"], one["dtype"], str(one["shape"]), ", ".join(map(value_text, one["values"]))) for one in leaves
     )
-    unknown = _final_unknown(replay)
+    unknown = _final_unknown(shell, replay)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
         ("first batch", f"{timing['first_s'] * 1e3:.2f} ms"),
@@ -97,7 +99,7 @@ def run(
             "id": name,
             "folder": str(folder),
             "batch_size": size,
-            "final_unknown": {one.manifest.id: one.manifest.final_unknown for one in unknown},
+            "final_unknown": {one: manifest.final_unknown for one, manifest in unknown.items()},
             "keys": leaves,
             "timing": timing,
         },
@@ -105,7 +107,7 @@ def run(
             Table(("key", "dtype", "shape", "first values"), rows, title=f"{name}, {size} transitions"),
             Facts(facts, title="time"),
             *(
-                [Facts(tuple((one.manifest.id, unknown_text(one.manifest)) for one in unknown), title=_UNKNOWN)]
+                [Facts(tuple((one, unknown_text(manifest)) for one, manifest in unknown.items()), title=_UNKNOWN)]
                 if unknown
                 else []
             ),
@@ -142,13 +144,13 @@ def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[
 
     folder = locate(**dataset_arguments(shell, dataset))
     replay = StoredExperienceReplay(str(folder), **windows)
-    return replay.manifest.id, folder, replay
+    return name_of(shell, folder, replay.manifest), folder, replay
 
 
-def _final_unknown(replay: Any) -> list[Any]:
-    """Return the datasets of a buffer that lack final observations: itself, or members of a mixture."""
+def _final_unknown(shell: Shell, replay: Any) -> dict[str, Manifest]:
+    """Return the datasets of a buffer that lack final observations, by id: itself, or members of a mixture."""
     members = [replay[number] for number in range(len(replay.names))] if hasattr(replay, "names") else [replay]
-    return [one for one in members if one.manifest.final_unknown]
+    return {name_of(shell, one.data_path, one.manifest): one.manifest for one in members if one.manifest.final_unknown}
 
 
 def _draw_batch(replay: Any, size: int, options: dict[str, Any]) -> Any:

@@ -56,12 +56,14 @@ def run(
         )
     found = dataset_arguments(shell, dataset)
     paths = store.find_paths(**found)
+    before = store.current_version(paths, replaces=True)
     folder = store.restore(paths.folder, "parent" if undo else which)
     current = store.Version(store.version_folder(folder))
     manifest = Manifest.read(current.folder)
     counts = f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
     made = manifest.history[-1].get("recipe", {}).get("name") or "a recipe" if manifest.history else "download"
-    shell.printer.note(f"{dataset}: version {current.number} is current, {counts}, made by {made}")
+    state = "is current already" if before is not None and before.name == current.name else "is current"
+    shell.printer.note(f"{dataset}: version {current.number} {state}, {counts}, made by {made}")
     return Result(
         {"id": dataset, "folder": str(folder), "version": current.name}, [Lines((str(folder),))], quiet=[str(folder)]
     )

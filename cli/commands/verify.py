@@ -101,6 +101,7 @@ def _remedy(shell: Shell, verification: Verification) -> str:
     again = shell.rlds("download", verification.id, "--force")
     if (
         is_id(verification.id)
+        and Manifest.read(verification.folder).id == verification.id  # else the folder is a copy of another one
         and store.dataset_paths(verification.id, settings=shell.settings).folder.resolve()
         == verification.folder.resolve()
     ):

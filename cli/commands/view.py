@@ -12,7 +12,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import Shell, dataset_arguments, name_of
 from ..output import Facts, Lines, Result, size_text
 
 if TYPE_CHECKING:
@@ -90,11 +90,16 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
 
         mixed = load_mixture(dataset, download=False, home=shell.settings.home)
         shares = mixed.sampler.shares.tolist()
-        return [Panel(mixed[number].stored, share=share) for number, share in enumerate(shares)]
+        members = [mixed[number] for number in range(len(shares))]
+        return [
+            Panel(one.stored, name=name_of(shell, one.data_path, one.manifest), share=share)
+            for one, share in zip(members, shares, strict=True)
+        ]
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.store.find import locate
 
-    return [Panel(StoredDataset(locate(**dataset_arguments(shell, dataset))))]
+    stored = StoredDataset(folder := locate(**dataset_arguments(shell, dataset)))
+    return [Panel(stored, name=name_of(shell, folder, stored.manifest))]
 
 
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:

@@ -21,7 +21,7 @@ from datasets_rl.format.summary import Summary
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, split_derived
 from datasets_rl.sources.purposes import IMAGE, PURPOSES
-from datasets_rl.store.find import locate
+from datasets_rl.store.find import find_paths, locate, shown_id
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -65,7 +65,7 @@ class DatasetInfo:
     summary: Summary | None = None
     """What its manifest states in short; None if it is not stored, or `damaged`."""
     versions: tuple[Path, ...] = ()
-    """The folders of its other versions, oldest first."""
+    """The folders of its other versions, oldest first: all of them if none is current, and thus none is stored."""
     members: tuple[Member, ...] = ()
     """The datasets of a mixture."""
 
@@ -222,13 +222,16 @@ class DatasetInfo:
 
     @property
     def origin(self) -> str:
-        """How the stored dataset was made: "derived" or "preprocessed in place", with the recipe; else empty."""
+        """How the stored dataset was made, with the recipe: "derived", "preprocessed in place", a copy; else empty."""
         if self.damaged:
             return "damaged"
-        if self.summary is None or not self.summary.recipes:
+        if self.summary is None:
             return ""
+        is_copy = self.folder is not None and not self.folder.as_posix().endswith(f"/{self.summary.id}")
+        if not self.summary.recipes:
+            return f"a copy of {self.summary.id}" if is_copy else ""
         how = "derived" if split_derived(self.summary.id)[1] else "preprocessed in place"
-        if self.folder is not None and not self.folder.as_posix().endswith(f"/{self.summary.id}"):
+        if is_copy:
             how = f"made of {self.summary.id}"
         return f"{how}: {self.summary.recipes[-1]}".rstrip(": ")
 
@@ -474,12 +477,13 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
     except NotADatasetError:
         if entry is None or split_derived(str(dataset))[1]:
             raise
-        return DatasetInfo(entry.id, entry, None)
+        left = store.versions_of(find_paths(dataset, root=root, settings=settings))
+        return DatasetInfo(entry.id, entry, None, versions=tuple(version.folder for version in left))
     summary = Summary.read(folder)
     current = store.version_folder(folder)
     others = (version.folder for version in store.versions_of(store.paths_of(folder)))
     versions = tuple(version for version in others if version.name != current.name)
-    return DatasetInfo(summary.id, entry, folder, summary, versions)
+    return DatasetInfo(shown_id(folder, summary.id, settings=settings), entry, folder, summary, versions)
 
 
 def _mixture_info(path: Path, settings: Settings | None) -> DatasetInfo:

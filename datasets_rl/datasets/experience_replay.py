@@ -47,7 +47,7 @@ from datasets_rl.storages.final_states import (
 )
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
-from datasets_rl.store.find import locate
+from datasets_rl.store.find import locate, shown_id
 from datasets_rl.taking import taking
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -274,7 +274,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         unknown = int((~table["final_known"]).sum())
         key = (os.getpid(), str(self._path), f"{unknown} of {len(table)}")
         if key not in _warned:
-            warnings.warn(UnknownFinalWarning(self.manifest.id, unknown, len(table)), stacklevel=_stack_level())
+            name = shown_id(self._path, self.manifest.id)
+            warnings.warn(UnknownFinalWarning(name, unknown, len(table)), stacklevel=_stack_level())
             _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
 
     def select(self, keys: str | Iterable[str | Key]) -> Self:
@@ -811,7 +812,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         counts = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
         return as_html(
             self,
-            ("dataset", self.manifest.id),
+            ("dataset", shown_id(self._path, self.manifest.id)),
             ("environment", self.manifest.environment),
             ("size", counts),
             ("part", str(self.selection)),

@@ -24,7 +24,7 @@ from datasets_rl.preprocessing.plan import Plan, plan_result
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.settings import Settings
 from datasets_rl.store import Version, current_version, sweep_dataset
-from datasets_rl.store.find import last_history_entry
+from datasets_rl.store.find import last_history_entry, shown_id
 from datasets_rl.store.publish import building, canonical, locked, point_to_published, publish
 from datasets_rl.store.versions import parent_of
 
@@ -177,7 +177,9 @@ def preview(
     expected = dry_run_recipe(stored, fit_recipe(plan, stored, show=settings.progress).copy(), plan.num_frames)
     return Preview(
         **vars(expected),
-        id=stored.manifest.id,
+        id=shown_id(plan.folders[0], plan.manifest.id, settings=settings)
+        if len(plan.folders) == 1
+        else plan.manifest.id,
         recipe=plan.description,
         fingerprint=plan.fingerprint,
         folder=plan.paths.folder,

@@ -24,7 +24,7 @@ from datasets_rl.errors import (
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
-from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, is_own_name, walk
+from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, dataset_folder, is_own_name, walk
 from datasets_rl.store.publish import versions_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ __all__ = [
     "paths_of",
     "pending_recordings",
     "raw_files_id",
+    "shown_id",
     "source_folders",
     "stored_folders",
     "stored_manifest",
@@ -194,6 +195,26 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
     return DatasetPaths(folder.parent, folder.name)
 
 
+def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> str:
+    """Return the id under which a stored dataset is shown: that of its place, by which commands find it.
+
+    A folder that was copied or renamed keeps its manifest, which states the id of the original.
+
+    Args:
+        folder: The folder of the dataset, or of one of its versions.
+        stated: The id in its manifest, which is shown for a folder elsewhere than below the home.
+        settings: The settings; by default those of the environment.
+    """
+    home = (settings or Settings.from_env()).home.absolute()
+    place = dataset_folder(folder.absolute())
+    # A link names a dataset as a folder does, so that its target is looked at last.
+    for path, above in ((place, home), (place.resolve(), home.resolve())):
+        parts = path.relative_to(above).parts if path.is_relative_to(above) else ()
+        if len(parts) > 1 and parts[0] in sources.source_names():
+            return "/".join(parts)
+    return stated
+
+
 def source_folders(home: Path) -> list[Path]:
     """Return the folders of the sources below the folder of all datasets, sorted."""
     return sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
@@ -207,10 +228,11 @@ def dataset_places(root: Path) -> Iterator[DatasetPaths]:
 
 
 def stored_folders(home: Path) -> Iterator[Path]:
-    """Yield the folder of every finished dataset below a home folder, sorted."""
+    """Yield the folder of every dataset below a home folder that has a version, sorted, also if none is current."""
     for root in source_folders(home):
         for paths in dataset_places(root):
-            if any(os.path.lexists(paths.folder / name) for name in (CURRENT_FILE, MANIFEST_FILE)):
+            named = (CURRENT_FILE, MANIFEST_FILE)
+            if any(os.path.lexists(paths.folder / name) for name in named) or versions_of(paths):
                 yield paths.folder
 
 

@@ -24,7 +24,7 @@ from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.find import locate
+from datasets_rl.store.find import locate, shown_id
 
 if TYPE_CHECKING:
     from datasets_rl.format.check import Problems
@@ -106,9 +106,10 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     from datasets_rl.format.manifest import Manifest
 
     manifest = Manifest.read(version)
+    name = shown_id(folder, manifest.id, settings=settings)
     findings = check_manifest(version)
     checked = ["the digest of the manifest"] * (not findings.remarks)
-    with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
+    with report(f"checking {name}", manifest.bytes, show=settings.progress) as advance:
         broken = check_files(version, advance)
     findings.problems += broken
     checked.append(f"size and digest of {len(manifest.files)} files")
@@ -123,7 +124,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     if findings.problems and not version.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(version))
     return Verification(
-        id=manifest.id,
+        id=name,
         folder=folder,
         problems=tuple(findings.problems),
         remarks=tuple(findings.remarks),

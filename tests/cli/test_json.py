@@ -67,7 +67,7 @@ PLAN = {
     "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"
 }  # fmt: skip
 STORED = {
-    "folder", "copied_from", "selection",
+    "folder", "id", "copied_from", "selection",
     "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
     "license", "citation", "homepage", "images", "score", "time_limit", "converter", "history",
 }  # fmt: skip

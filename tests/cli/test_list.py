@@ -283,8 +283,9 @@ def test_a_copy_whose_name_is_in_no_catalog_is_listed_with_the_folder_that_opens
         shutil.copytree(stored, folder)
     notes = {line.split("\t")[0]: line.split("\t")[-1] for line in rlds("list", "--downloaded").out.splitlines()}
 
-    assert notes["demo/copied"] == f"not in the catalog, open it by its folder: {copied}"
-    assert notes["local/mine"] == notes["demo/pendulum"] == ""
+    of = "a copy of demo/pendulum"
+    assert notes["demo/copied"] == f"{of}; not in the catalog, open it by its folder: {copied}"
+    assert (notes["local/mine"], notes["demo/pendulum"]) == (of, "")
     for dataset in (copied, "local/mine"):
         assert rlds("verify", dataset).code == rlds("sample", dataset, "-n", 1).code == 0
     assert len(load("local/mine")) == len(load(copied)) == 15_000

@@ -43,22 +43,19 @@ class Panel:
 
     Args:
         stored: The opened dataset.
+        name: The id that the page shows; by default that in the manifest.
         share: The share of the dataset in the batches of a mixture; None if it is not a member of one.
     """
 
-    def __init__(self, stored: StoredDataset, *, share: float | None = None) -> None:
+    def __init__(self, stored: StoredDataset, *, name: str = "", share: float | None = None) -> None:
         self.stored = stored
+        self.name = name or stored.manifest.id
         self.share = share
         # Few rows of a large file are read; some systems would read megabytes around each of them.
         for file in {field.file for field in stored.schema}:
             advise_random_reads(stored.map(file))
         self._order = lru_cache(maxsize=4)(self._make_order)
         self._scale = lru_cache(maxsize=256)(self._make_scale)
-
-    @property
-    def name(self) -> str:
-        """The id of the dataset."""
-        return self.stored.manifest.id
 
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -81,7 +78,7 @@ class Panel:
         """Return what the manifest and the episode table say about the dataset, as JSON values."""
         manifest = self.stored.manifest
         return {
-            "id": manifest.id,
+            "id": self.name,
             "share": self.share,
             "steps": manifest.steps,
             "episodes": manifest.episodes,
