@@ -202,7 +202,7 @@ class WritePath(ReadPath):
             lock.wait_for_reads()
             data = self._to_write(data, single=is_single_slot(index))
             if data is not None:
-                self.storage.replace(slice(None) if key is not None else index, data)
+                self.storage.overwrite(slice(None) if key is not None else index, data)
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """Return the first `end` slots in the order of the storage, by default all: ``rb[:end]``."""

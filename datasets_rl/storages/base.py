@@ -200,7 +200,7 @@ class Storage(Stateful, ABC):
                 nothing is written.
         """
 
-    def replace(self, index: Any, data: Any) -> None:
+    def overwrite(self, index: Any, data: Any) -> None:
         """Overwrite stored steps without moving the write index.
 
         Raises:

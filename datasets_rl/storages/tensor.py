@@ -282,19 +282,19 @@ class TensorStorage(Storage):
     def _graph_number(self) -> int:
         return register_writer(self._write)
 
-    def replace(self, index: Any, data: Any) -> None:
-        """Overwrite stored steps without moving the write index, see `Storage.replace`.
+    def overwrite(self, index: Any, data: Any) -> None:
+        """Overwrite stored steps without moving the write index, see `Storage.overwrite`.
 
         Args:
             index: Slots, as for `set`; or a tuple with one index per axis, [slots, *envs].
             data: The steps, of the shape that `get` returns for this index.
         """
         if isinstance(index, tuple) and len(index) > 1:
-            self._replace_steps(index, data)
+            self._overwrite_steps(index, data)
         else:
             self._write(index, data, replacing=True)
 
-    def _replace_steps(self, index: tuple[Any, ...], data: Any) -> None:
+    def _overwrite_steps(self, index: tuple[Any, ...], data: Any) -> None:
         """Overwrite single environments of slots."""
         self.recover()
         structure, shape = self._initialized_structure(), (self.filled_count, *self._env_shape)

@@ -225,9 +225,12 @@ class Build:
         return self.work / "upstream.json"
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical(request: Any) -> str:
     """Return a request, a JSON value, as the text that a manifest records."""
-    return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(request)
 
 
 def build_folder(paths: DatasetPaths, request: str, parent: Version | None) -> Path:

@@ -121,7 +121,7 @@ class Machine(RuleBasedStateMachine):
     def overwrite(self, data, noise):
         slots = data.draw(st.lists(st.integers(0, len(self.model) - 1), min_size=1, max_size=20))
         numbers = self.fresh(len(slots))
-        self.storage.replace(torch.tensor(slots), steps(numbers, noise=noise))
+        self.storage.overwrite(torch.tensor(slots), steps(numbers, noise=noise))
         for slot, number in zip(slots, numbers, strict=True):
             self.model[slot] = (number, noise)
 
@@ -260,7 +260,7 @@ class TestReading:
     )
     def test_a_batch_decompresses_each_frame_once(self, transform, distinct, monkeypatch):
         small = filled(LazyTensorStorage(60, compress=KEYS), 90)
-        small.replace(slice(None), small.get(slice(None)).set(("next", "done"), torch.zeros(60, 1, dtype=torch.bool)))
+        small.overwrite(slice(None), small.get(slice(None)).set(("next", "done"), torch.zeros(60, 1, dtype=torch.bool)))
         buffer = TensorDictReplayBuffer(storage=small, transform=transform and transform())
         decompressed = []
         original = frame_ring.read_frames
@@ -363,7 +363,7 @@ class TestBytes:
         expected = list(range(100))
         for first in range(100, 900, count):
             slots, numbers = torch.randperm(100)[:count], range(first, first + count)
-            storage.replace(slots, steps(numbers, noise=noise))
+            storage.overwrite(slots, steps(numbers, noise=noise))
             for slot, number in zip(slots.tolist(), numbers, strict=True):
                 expected[slot] = number
 

@@ -266,6 +266,6 @@ class TestState:
     def test_changed_elements_of_a_list_are_ranked_again(self):
         writer = writing_to(ListStorage(3))
         writer.extend([*data([1, 2, 3])])
-        writer._storage.replace(0, data([9])[0])
+        writer._storage.overwrite(0, data([9])[0])
 
         assert writer.extend(data([5, 4])).tolist() == [1, 2]
