@@ -150,7 +150,7 @@ def test_advantages_are_those_of_the_definition(drawn):
 
 
 @pytest.mark.parametrize("rolling", [None, True, False])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=35)
 @given(drawn=batches())
 def test_lambda_returns_are_those_of_the_definition(rolling, drawn):
     batch, axis = drawn

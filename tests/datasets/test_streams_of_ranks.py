@@ -86,8 +86,14 @@ def test_epochs_differ_and_follow_from_the_seed(ranks):
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.parametrize("options", [{"buffer_steps": 20}, {"slice_len": 1, "batch_size": 1}, {"prefetch": 2}], ids=str)
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (4, 2), (2, 4), (1, 3)])
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [
+        pytest.param(*ranks, options, marks=() if ranks in {(2, 2), (4, 2)} or not number else pytest.mark.slow)
+        for number, options in enumerate([{"buffer_steps": 20}, {"slice_len": 1, "batch_size": 1}, {"prefetch": 2}])
+        for ranks in [(2, 2), (4, 2), (2, 4), (1, 3)]
+    ],
+)
 def test_a_resumed_epoch_has_what_is_left(ranks, before, after, options):
     options = {"seed": 0, **options}
     streams = ranks(before, **options)
@@ -166,7 +172,10 @@ def served(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("served")
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (3, 2), (2, 3), (1, 3)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 2), (3, 2), (1, 3), *(pytest.param(*ranks, marks=pytest.mark.slow) for ranks in ((1, 1), (2, 3)))],
+)
 def test_files_of_a_source_are_shared_and_resumed(before, after):
     def opened(world_size):
         return [

@@ -99,7 +99,7 @@ TREES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=30)
 @given(state=TREES, again=TREES)
 def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
     folder = Path(tempfile.mkdtemp())

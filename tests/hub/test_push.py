@@ -333,8 +333,7 @@ def test_an_epoch_of_a_stream_has_each_step_once(pendulum, tmp_path):
 
 
 @pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize("prefetch", [None, 2])
-@pytest.mark.parametrize("slices", [{}, {"slice_len": 200}])
+@pytest.mark.parametrize(("slices", "prefetch"), [({}, 2), ({"slice_len": 200}, None)])
 def test_iterating_a_stream_starts_an_epoch_after_any_sample(pendulum, slices, prefetch):
     push(pendulum, "hf://me/pendulum")
     stream = load("hf://me/pendulum", batch_size=1000, streaming=True, prefetch=prefetch, **slices)

@@ -318,7 +318,7 @@ DAMAGED_LINES = {
 
 
 @pytest.mark.parametrize("name", DAMAGED_LINES)
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_damaged_line_costs_nothing_but_the_episodes_after_it(home, name, at):
     """`at` is the number of the recorded episode whose line is damaged, from 0."""
     folder = recordings(home)[1]

@@ -648,8 +648,14 @@ def _other(values):
     return changed
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("kind", ["text", "image", "grey", "tuple", "dict"])
+@pytest.mark.parametrize(
+    ("kind", "data_format"),
+    [
+        pytest.param(kind, data_format, marks=() if data_format == FORMATS[0] or kind == "dict" else pytest.mark.slow)
+        for kind in ("text", "image", "grey", "tuple", "dict")
+        for data_format in FORMATS
+    ],
+)
 def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind, data_format, monkeypatch):
     """Text, pixels of JPEG images, and members of nested spaces, in blocks of rows up to the last row."""
     monkeypatch.setattr("oracles.minari._BLOCK_BYTES", 100)

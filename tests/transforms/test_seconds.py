@@ -53,7 +53,7 @@ def windows(draw):
     return fps, {key: draw(seconds) for key in sorted(keys)}
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), windows(), st.integers(0, 8))
 def test_every_value_and_every_mask_is_that_of_lerobot(lengths, drawn, wrap):
     fps, seconds = drawn
