@@ -54,12 +54,14 @@ def record(writer, episodes):
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
+def left(tmp_path_factory, warm_executable):
     """A home folder with a dataset, and the recordings of a killed program; read-only."""
     home = tmp_path_factory.mktemp("left")
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     environment = {**os.environ, "RLDS_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [warm_executable, "-c", PROGRAM], env=environment, check=False, capture_output=True, text=True
+    )
     assert done.returncode == -9, done.stderr
     return home
 

@@ -449,6 +449,7 @@ def test_times_that_are_not_numbers_are_refused(convert, folder, drawn):
         convert()
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_folder_is_converted_by_the_command(folder, drawn, tmp_path):
     write_new(folder, drawn)
     command = [sys.executable, "-m", "datasets_rl.cli", "--root", str(tmp_path / "home"), "download", f"lerobot/{NEW}"]

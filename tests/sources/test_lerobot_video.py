@@ -169,6 +169,7 @@ def test_without_videos_there_are_none_to_keep(convert, folder, drawn):
         convert(OLD)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_dry_run_shows_the_bytes_and_the_time_of_each_form(folder, drawn, settings):
     write_new(folder, drawn)
     command = [sys.executable, "-m", "datasets_rl.cli", "--root", str(settings.home), "download", f"lerobot/{NEW}"]
