@@ -115,9 +115,9 @@ def read_alone(tree):
     for path in tree.rglob("*"):
         if path.is_file():
             hashlib.sha256(path.read_bytes())
-            for suffix, read in READERS.items():
-                if suffix in path.name:
-                    read(path)
+            read = next((read for part, read in READERS.items() if part in path.name), None)
+            if read is not None:
+                read(path)
 
 
 def with_h5py(path):

@@ -101,8 +101,8 @@ def test_filters_choose_by_the_descriptions(descriptions, filters, expected):
 
 def test_ids_that_begin_with_the_pattern_come_first():
     found = list_datasets("hopper")
-    begins = [one.partition("/")[2].startswith("hopper") for one in found]
-    words = ["/hopper" in one or "-hopper" in one for one in found]
+    begins = [one.partition("/")[2].lower().startswith("hopper") for one in found]
+    words = ["/hopper" in one.lower() or "-hopper" in one for one in found]
 
     assert begins == sorted(begins, reverse=True)
     assert words == sorted(words, reverse=True)

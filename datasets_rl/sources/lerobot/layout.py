@@ -14,13 +14,15 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+
+if TYPE_CHECKING:
+    # Listing ids imports this module, and numpy takes longer to import than all the catalogs together.
+    import numpy as np
+    from numpy.typing import NDArray
 
 VERSIONS = ("2.0", "2.1", "3.0")
 _COUNTERS = frozenset({"episode_index", "index"})
@@ -83,6 +85,8 @@ class Depth:
 
     def values(self, frames: NDArray[np.uint16]) -> NDArray[Any]:
         """Return the depths of frames, in the unit, of the same shape."""
+        import numpy as np
+
         if self.pixel_format != "gray12le":
             return frames.astype(self.dtype)
         low, high = self.low, self.high
@@ -116,6 +120,8 @@ class Feature:
     @property
     def pixels(self) -> int:
         """Bytes of the pixels of a row; 0 if it is not an image."""
+        import numpy as np
+
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize if self.kind in {"image", "video"} else 0
 
 
