@@ -10,6 +10,7 @@ The index has the place of every packet in the file, so that frames are read wit
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -324,8 +325,12 @@ def _return_decoder(decoder: _Decoder) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Forget, in a forked process, the decoders, which a thread of the parent may have been using."""
+    """Forget, in a forked process, the decoders, which a thread of the parent may have been using.
+
+    They are never released: FFmpeg would wait for the threads of each decoder, which the forked process does not have.
+    """
     global _lock, _idle
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_idle))
     _lock, _idle = Lock(), []
 
 

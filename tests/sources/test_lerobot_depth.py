@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import tarfile
 from pathlib import Path
 
@@ -101,7 +103,8 @@ def test_a_linear_law_and_a_feature_without_a_law(convert, folder):
     assert np.abs(without.ravel() - meters * 1000).max() <= 0.51  # the law and the unit of LeRobot's reader
 
 
-def test_values_of_16_bits_without_a_law_are_as_they_are(convert, folder):
+def write_png_videos(folder):
+    """Replace the videos by such of PNG images of 16 bits, and return their values."""
     values = np.stack([made.depth_of(MILLIMETERS, row)[..., 0] for row in range(4)] * 2)[: sum(made.LENGTHS)]
     for name in made.DEPTHS:
         path = next((folder / "video/videos" / name).rglob("*.mp4"))
@@ -116,6 +119,11 @@ def test_values_of_16_bits_without_a_law_are_as_they_are(convert, folder):
         one["info"] = {"video.is_depth_map": True, "video.pix_fmt": "gray16be"}
 
     edit(folder, "video", set_info)
+    return values
+
+
+def test_values_of_16_bits_without_a_law_are_as_they_are(convert, folder):
+    values = write_png_videos(folder)
 
     stored = convert("video")
 
@@ -178,3 +186,15 @@ def test_depths_and_language_come_back_from_an_export(convert, folder):
     equal_bits(stored, back)
     info = json.loads((folder / "out/meta/info.json").read_text())
     assert info["features"]["language_events"] == {"dtype": "language", "shape": [1], "names": None}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_process_that_is_forked_after_videos_were_decoded_starts(convert, folder):
+    """FFmpeg's decoders have threads that the forked process does not have, and wait for them when they are released."""
+    write_png_videos(folder)
+    convert("video")
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join(30)
+
+    assert child.exitcode == 0
