@@ -1,4 +1,4 @@
-"""What papers use datasets for: the words that catalogs state in ``used_for``, and `rlds list --for` chooses by."""
+"""What papers use datasets for: the words that catalogs state in ``used_for``, and `list_datasets` chooses by."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import MANIFEST_FILE, STATE_FILE
 from datasets_rl.errors import (
     Call,
     InvalidArgumentError,
@@ -151,20 +151,22 @@ def raw_files_id(dataset: str) -> str:
     if os.path.lexists(found / CURRENT_FILE) or os.path.lexists(found / MANIFEST_FILE):
         raise InvalidArgumentError(
             f"{found} is a stored dataset, which is opened in place and not downloaded",
-            hint=Remedy("{}", Call("load", str(found))),
+            hint=Remedy("{} describes it", Call("info", str(found))),
         )
     return dataset
 
 
 def _has_raw_files(path: Path) -> bool:
-    """Return whether a path has files, and nothing of a stored dataset."""
+    """Return whether a path has files, and nothing of a stored dataset or a checkpoint; the root of a file system has none."""
     if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
         return path.suffix.lower() in RAW_SUFFIXES
     try:
         names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
     except OSError:
         return False
-    return bool(names) and not any(name == MANIFEST_FILE or is_own_name(name) for name in names)
+    if path.parent == path or not names:
+        return False
+    return not any(name in {MANIFEST_FILE, STATE_FILE} or is_own_name(name) for name in names)
 
 
 def paths_of(folder: Path) -> DatasetPaths:
