@@ -11,7 +11,10 @@ ENTRIES = [origin.entry(name) for origin in sources.importable_sources()[0] for 
 
 
 def test_fewer_than_a_tenth_of_the_ids_have_no_size():
-    assert sum(entry.bytes is None for entry in ENTRIES) < len(ENTRIES) / 10
+    """The upstreams of two sources state neither sizes nor steps; a number of ours would be invented."""
+    stated = [entry for entry in ENTRIES if entry.source not in {"neorl", "og_marl"}]
+
+    assert sum(entry.bytes is None for entry in stated) < len(stated) / 10
 
 
 def test_each_figure_is_a_number_with_a_basis():
