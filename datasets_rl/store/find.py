@@ -136,7 +136,10 @@ def id_or_path(dataset: str | Path) -> str | Path:
         # Unlike the method of Path, this is False for a name that is too long for the file system.
         if not dataset or not os.path.exists(path):  # noqa: PTH110 - see above
             return dataset
-    return sources.id_of_address(path.absolute())[0] if _has_raw_files(path) else path
+    if not _has_raw_files(path):
+        return path
+    # Where a link is before "..", only the file system knows the path.
+    return sources.id_of_address(path.resolve() if ".." in path.parts else path.absolute())[0]
 
 
 def raw_files_id(dataset: str) -> str:

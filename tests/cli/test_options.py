@@ -35,8 +35,19 @@ def test_a_size_that_is_not_above_0_is_refused(text):
 
 
 @pytest.mark.parametrize("text", ["/data/x", "./x", "../x", "~/x"])
-def test_targets_in_the_form_of_a_path_are_paths(text):
+def test_targets_in_the_form_of_a_path_are_paths(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     assert isinstance(id_or_folder(text), Path)
+
+
+def test_raw_files_above_the_working_directory_have_the_id_of_their_path(tmp_path, monkeypatch):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.npz").write_bytes(b"PK")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+
+    assert id_or_folder("../files") == f"url/file{tmp_path.resolve()}/files"
 
 
 @pytest.mark.parametrize("text", ["d4rl/hopper-medium-v2", "d4rl:hopper-medium-v2", "x"])

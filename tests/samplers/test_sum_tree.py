@@ -146,22 +146,25 @@ def test_other_threads_run_while_it_draws():
     tree = SumTree(1 << 16)
     write(tree, range(1 << 16), np.ones(1 << 16))
     points = np.random.default_rng(0).random(4_000_000)
-    done, seen = threading.Event(), []
 
-    def watch():
-        while not done.wait(0.001):
-            seen.append(time.perf_counter())
+    def moments_inside():
+        done, seen = threading.Event(), []
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    start = time.perf_counter()
-    tree.draw(points)
-    stop = time.perf_counter()
-    done.set()
-    thread.join()
+        def watch():
+            while not done.wait(0.001):
+                seen.append(time.perf_counter())
 
-    inside = [moment for moment in seen if start + (stop - start) / 10 < moment < stop - (stop - start) / 10]
-    assert len(inside) > 3
+        thread = threading.Thread(target=watch)
+        thread.start()
+        start = time.perf_counter()
+        tree.draw(points)
+        stop = time.perf_counter()
+        done.set()
+        thread.join()
+        return [moment for moment in seen if start + (stop - start) / 10 < moment < stop - (stop - start) / 10]
+
+    # Another process may have the core of the watching thread for the whole of a draw.
+    assert any(len(moments_inside()) > 3 for _ in range(10))
 
 
 @pytest.mark.slow
