@@ -22,6 +22,7 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
+from datasets_rl.read.outline import ENDINGS
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, dataset_folder, is_own_name, walk
@@ -53,8 +54,6 @@ __all__ = [
     "warn_of_recordings",
 ]
 
-RAW_SUFFIXES = (".hdf5", ".h5", ".npz")
-"""Ends of the names of single files that may be converted."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
@@ -162,7 +161,7 @@ def raw_files_id(dataset: str) -> str:
 def _has_raw_files(path: Path) -> bool:
     """Return whether a path has files, and nothing of a stored dataset or a checkpoint; the root of a file system has none."""
     if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
-        return path.suffix.lower() in RAW_SUFFIXES
+        return path.suffix.lower() in ENDINGS
     try:
         names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
     except OSError:
