@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from datasets_rl.ted.episode_batch import EpisodeBatch
 
 __all__ = [
+    "NOT_FINITE",
     "NO_TRANSITION",
     "Basis",
     "Decision",
@@ -70,6 +71,8 @@ _BRACE = re.compile(r"(?<!\\)[{}]")
 NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
 """Rule and text of the decision that every source records for empty episodes and files. A dataset that has nothing
 else is an error."""
+NOT_FINITE = {"not-finite": "values that are NaN or infinite were kept"}
+"""Rule and text of the decision about values that are not numbers, see `count_not_finite` of `datasets_rl.sources.values`."""
 
 
 @dataclass(frozen=True, slots=True)

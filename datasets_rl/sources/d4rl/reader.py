@@ -27,7 +27,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
-from datasets_rl.sources.base import EpisodeReader
+from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
 from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
@@ -68,7 +68,7 @@ _TEXTS = {
     "both-flags": "rows that are terminated and truncated keep both flags",
     "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
     "zero-observation": "rows whose observation is all zeros were kept",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
 }
 
 

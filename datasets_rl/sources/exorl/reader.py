@@ -29,7 +29,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.exorl.names import episode_order
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -62,7 +62,7 @@ _TEXTS = {
     "next.task_reward has all",
     "discount-0-inside": "discounts inside an episode are 0: the episode was not split there",
     **NO_TRANSITION,
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
 }
 
 

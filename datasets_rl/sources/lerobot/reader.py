@@ -31,7 +31,7 @@ from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.video import Video, decode, decode_codes, decode_pixels, decode_to_jpeg, index_video
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.lerobot.depth_images import read_depths
 from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Depth, Feature, keys_of, read_info
 from datasets_rl.sources.values import WIDENED, count_not_finite
@@ -64,7 +64,7 @@ _TEXTS = {
     "flag-inside-episode": "rows inside an episode have an end flag: the episode was not split there",
     **NO_TRANSITION,
     "reward-missing": "episodes have no next.reward: it was set to 0",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
     "cast": "values have another dtype than meta/info.json states, and were converted to it",
     "widened": "unsigned integers of 16 to 64 bits were converted to signed integers, which torch can gather",
     "rows-elsewhere": "rows of episodes are in another file than meta/episodes states",

@@ -14,7 +14,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems, join_names
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
@@ -46,7 +46,7 @@ _TEXTS = {
     "final-observation-kept": "the observation after the last step of an episode was taken from the files",
     "final-observation-unknown": "the files do not store the observation after the last step of an episode",
     "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
     "left-out": "arrays that the description does not mention and that have no usual name were left out",
 }
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import Call, ConversionError, Remedy
 from datasets_rl.format.schema import Column, Form
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
     Hdf5Episodes,
@@ -65,7 +65,7 @@ _TEXTS = {
     "end-without-flag": "episodes end without a flag: their last row was marked truncated",
     "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there, and another one begins",
     "both-flags": "rows that are terminated and truncated keep both flags",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
     "jpeg": "images are stored as JPEG, which is lossy",
     "jpeg-of-symbols": "values are stored as JPEG although their space is not an image, as Minari 0.5.3 did: they are "
     "damaged",

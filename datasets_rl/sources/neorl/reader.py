@@ -26,7 +26,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
 from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
@@ -70,7 +70,7 @@ class NeoRLReader(EpisodeReader):
         "flags-cast": "the file stores flags as numbers, 0 or 1; they were converted to booleans",
         "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
         "can gather",
-        "not-finite": "values that are NaN or infinite were kept",
+        **NOT_FINITE,
         **NO_TRANSITION,
     }
 

@@ -24,7 +24,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.vault import Vault
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.rows import split_rows
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -79,7 +79,7 @@ class VaultReader(EpisodeReader):
         "flags-cast": "flags are numbers, 0 or 1, which were converted to booleans",
         "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
         "can gather",
-        "not-finite": "values that are NaN or infinite were kept",
+        **NOT_FINITE,
         **NO_TRANSITION,
     }
 

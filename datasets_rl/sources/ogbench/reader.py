@@ -22,7 +22,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.ogbench.tasks import Task
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -64,7 +64,7 @@ class OGBenchReader(EpisodeReader):
         "solved task ends no episode",
         "never-solved": "no state of a file solves the task: its mask is 1 everywhere",
         "floats-narrowed": "observations and actions of doubles were converted to float32, as by OGBench's loader",
-        "not-finite": "values that are NaN or infinite were kept",
+        **NOT_FINITE,
         **NO_TRANSITION,
     }
 

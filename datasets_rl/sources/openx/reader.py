@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.sources.values import count_not_finite
@@ -54,7 +54,7 @@ _TEXTS = {
     "flag-inside-episode": "steps inside a record have is_last or is_terminal: the episode was not split there",
     **NO_TRANSITION,
     "reward-missing": "episodes have no reward: it was set to 0",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
     "widened": "unsigned integers were converted to wider signed integers, which torch can gather, and integer rewards "
     "to floats",
     "python-floats": "Python floats were converted to float32, their type in the original records, and lost digits",

@@ -30,7 +30,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.tfrecord import Feature, parse_example, read_record_file
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -84,7 +84,7 @@ _TEXTS = {
     "end-without-flag": "the last step of a record is not marked as the last one of an episode: it was truncated there",
     "discount-0-inside": "discounts inside a record are 0: the episode was not split there",
     **NO_TRANSITION,
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
 }
 
 

@@ -26,7 +26,7 @@ from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentE
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.robomimic.demonstrations import (
     DONES,
     LANGUAGE,
@@ -84,7 +84,7 @@ _TEXTS = {
     "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
     **NO_TRANSITION,
     "widened": "values of unsigned integers of 16 and 32 bits were widened to signed ones of 32 and 64 bits",
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
 }
 _ALIGN = Remedy(
     "{} takes the rows as they stand",

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -49,7 +49,7 @@ _TEXTS = {
     "terminal-from-discount": "files have no is_terminal: an episode is terminated if its last discount is 0",
     "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
     **NO_TRANSITION,
-    "not-finite": "values that are NaN or infinite were kept",
+    **NOT_FINITE,
     "rounded": "values of 64 bits were rounded to 32 bits",
 }
 
