@@ -547,6 +547,17 @@ class Source(ABC):
             ConversionError: If the files lack a column or contradict each other; the error names every problem.
         """
 
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return what the catalog states about an id under ``ids``.
+
+        Raises:
+            UnknownIdError: If the catalog does not list it.
+        """
+        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
+        if facts is None:
+            raise self.unknown(name)
+        return facts
+
     def unknown(self, name: str) -> UnknownIdError:
         """Return the error for an id that this source does not have."""
         ids = self.ids()

@@ -35,7 +35,7 @@ class D4RL(Source):
 
     @override
     def entry(self, name: str) -> Entry:
-        params = self._family_params(name)
+        params = self.listed_facts(name)
         catalog = self.catalog
         family = catalog["families"][params["family"]]
         environment, quality = _environment_and_quality(family, name)
@@ -68,7 +68,7 @@ class D4RL(Source):
     def assets(self, name: str) -> Sequence[Asset]:
         from datasets_rl.fetch.asset import Asset
 
-        params = self._family_params(name)
+        params = self.listed_facts(name)
         # The path of the upstream, so that a copy of the upstream's files can serve as a mirror.
         path: str = params["path"]
         bases: Sequence[str] = self.catalog.get("flat_urls", ())  # mirrors without the upstream's folders
@@ -108,12 +108,6 @@ class D4RL(Source):
     @cached_property
     def _ids(self) -> tuple[str, ...]:
         return tuple(sorted(self.catalog["ids"]))
-
-    def _family_params(self, name: str) -> dict[str, Any]:
-        params: dict[str, Any] | None = self.catalog["ids"].get(name)
-        if params is None:
-            raise self.unknown(name)
-        return params
 
     def _reference_score(self, params: Mapping[str, Any]) -> Score | None:
         if "score" not in params:

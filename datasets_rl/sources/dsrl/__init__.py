@@ -31,7 +31,7 @@ class DSRL(Source):
 
     @override
     def entry(self, name: str) -> Entry:
-        facts, catalog = self._facts(name), self.catalog
+        facts, catalog = self.listed_facts(name), self.catalog
         group = catalog["groups"][facts["in"]]
         steps = facts["episodes"] * facts["time_limit"]
         low, high = facts["score"]
@@ -59,7 +59,7 @@ class DSRL(Source):
     def assets(self, name: str) -> Sequence[Asset]:
         from datasets_rl.fetch.asset import Asset
 
-        path = self._facts(name)["path"]
+        path = self.listed_facts(name)["path"]
         return (Asset(tuple(base + path for base in self.catalog["base_urls"]), path, magic=_MAGIC, kind="HDF5"),)
 
     @override
@@ -74,7 +74,7 @@ class DSRL(Source):
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.d4rl.reader import D4RLReader
 
-        facts = self._facts(name) if FLAT_FILE not in (params or {}) else {}
+        facts = self.listed_facts(name) if FLAT_FILE not in (params or {}) else {}
         path = (params or {}).get(FLAT_FILE) or facts["path"]
         reader = D4RLReader(
             Path(files[path]), f"{self.name}/{name}", time_limit=facts.get("time_limit"), continuing=False
@@ -83,12 +83,6 @@ class DSRL(Source):
             reader.__exit__()
             raise ConversionError(f"{self.name}/{name}", ["costs is missing; expected costs [N]"])
         return reader
-
-    def _facts(self, name: str) -> dict[str, Any]:
-        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
-        if facts is None:
-            raise self.unknown(name)
-        return facts
 
 
 SOURCE = DSRL()

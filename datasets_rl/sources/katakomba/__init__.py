@@ -50,7 +50,7 @@ class Katakomba(Source):
 
     @override
     def entry(self, name: str) -> Entry:
-        facts, catalog = self._facts(name), self.catalog
+        facts, catalog = self.listed_facts(name), self.catalog
         role, race, alignment = name.split("-")
         return self.catalog_entry(
             name,
@@ -69,7 +69,7 @@ class Katakomba(Source):
     def assets(self, name: str) -> Sequence[Asset]:
         from datasets_rl.fetch.asset import Asset
 
-        self._facts(name)
+        self.listed_facts(name)
         path = f"data-{name}-any.hdf5"
         return (Asset((self.catalog["base_url"] + path,), path, magic=_MAGIC, kind="HDF5"),)
 
@@ -79,7 +79,7 @@ class Katakomba(Source):
         (asset,) = self.assets(name)
         asset = upstream.with_size(asset)
         pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
-        facts = self._facts(name)
+        facts = self.listed_facts(name)
         fetched = facts["bytes"][0] / facts["steps"][0]
         growth = {form: (_ROW_BYTES + size) / fetched for form, size in _SCREEN_BYTES.items()}
         return Listing(
@@ -97,12 +97,6 @@ class Katakomba(Source):
 
         (path,) = files.values()
         return KatakombaReader(f"{self.name}/{name}", Path(path), params or {})
-
-    def _facts(self, name: str) -> dict[str, Any]:
-        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
-        if facts is None:
-            raise self.unknown(name)
-        return facts
 
 
 SOURCE = Katakomba()
