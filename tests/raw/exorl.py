@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from raw.case import Case, Fault
+from raw.damage import changed_bytes, flip_middle_byte, python_objects
 from servers import serve
 
 from datasets_rl.ted.episode import Episode
@@ -132,21 +133,6 @@ def _edit(number: int = 3, name: str = "", **changes: Any) -> Callable[[Path], N
     return corrupt
 
 
-def _bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    return lambda folder: (folder / WALKER).write_bytes(change((folder / WALKER).read_bytes()))
-
-
-def _flip(data: bytes) -> bytes:
-    at = len(data) // 2
-    return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
-
-
-def _objects(values: np.ndarray) -> np.ndarray:
-    out = np.empty(len(values), object)
-    out[:] = [print] * len(values)
-    return out
-
-
 def _bomb(folder: Path) -> None:
     """Write an episode of 300 MB of zeros, which takes 300 kB."""
     write_zip(folder / WALKER, {"buffer/episode_0_1.npz": bytes(300_000_000)})
@@ -172,18 +158,18 @@ FAULTS = {
     "two discounts": Fault(_edit(discount=lambda v: np.hstack([v, v])), "expected one number for each row"),
     "integer rewards": Fault(_edit(reward=lambda v: v.astype(int)), "expected floats"),
     "text for actions": Fault(_edit(action=lambda v: v.astype("S4")), "expected numbers of at most 64 bits"),
-    "Python objects": Fault(_edit(0, action=_objects), "expected numbers of at most 64 bits"),
+    "Python objects": Fault(_edit(0, action=python_objects), "expected numbers of at most 64 bits"),
     "a single value": Fault(_edit(action=np.float32(1)), "expected a row for each observation"),
     "no episodes": Fault(
         lambda folder: write_zip(folder / WALKER, {"video/0.mp4": b"0"}), "no file with the name of an episode"
     ),
     "an episode of 300 MB": Fault(_bomb, "has 300,000,000 bytes; expected at most 268,435,456"),
     "an array of 600 MB": Fault(_inner_bomb, "expected at most 268,435,456"),
-    "a cut file": Fault(_bytes(lambda data: data[:-100]), "damaged or truncated"),
-    "a changed byte": Fault(_bytes(_flip), ""),
-    "a web page": Fault(_bytes(lambda _: b"<html><title>Moved</title></html>"), "web page"),
+    "a cut file": Fault(changed_bytes(WALKER, lambda data: data[:-100]), "damaged or truncated"),
+    "a changed byte": Fault(changed_bytes(WALKER, flip_middle_byte), ""),
+    "a web page": Fault(changed_bytes(WALKER, lambda _: b"<html><title>Moved</title></html>"), "web page"),
     "an error of the bucket": Fault(
-        _bytes(lambda _: b"<?xml version='1.0'?><Error>AccessDenied</Error>"), "XML document"
+        changed_bytes(WALKER, lambda _: b"<?xml version='1.0'?><Error>AccessDenied</Error>"), "XML document"
     ),
 }
 

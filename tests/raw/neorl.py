@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from raw.case import Case, Fault
+from raw.damage import changed_arrays, changed_bytes, flip_middle_byte, python_objects
 from servers import serve
 
 from datasets_rl.ted.episode import Episode
@@ -90,52 +90,40 @@ def _served(folder: Path) -> Iterator[Mapping[str, str]]:
         yield {"RLDS_MIRRORS": f"neorl={server.url}"}
 
 
-def _edit(**changes: Any) -> Callable[[Path], None]:
-    """Return a function that replaces arrays of the file; None removes one, a function changes one."""
-
-    def corrupt(folder: Path) -> None:
-        with np.load(folder / FIRST) as file:
-            arrays = dict(file)
-        for name, change in changes.items():
-            arrays[name] = change(arrays[name]) if callable(change) else change
-        np.savez_compressed(folder / FIRST, **{name: values for name, values in arrays.items() if values is not None})
-
-    return corrupt
-
-
-def _bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def corrupt(folder: Path) -> None:
-        (folder / FIRST).write_bytes(change((folder / FIRST).read_bytes()))
-
-    return corrupt
-
-
-def _objects(values: np.ndarray) -> np.ndarray:
-    out = np.empty(len(values), object)
-    out[:] = [print] * len(values)
-    return out
-
-
 FAULTS = {
-    "no rewards": Fault(_edit(reward=None), "it has no array reward"),
-    "no next observations": Fault(_edit(next_obs=None), "it has no array next_obs"),
-    "fewer actions": Fault(_edit(action=lambda v: v[:-1]), "action is [35, 6] of float32; obs is [36, 18]"),
-    "two rewards for each step": Fault(_edit(reward=np.zeros((36, 2))), "expected one value for each step"),
-    "next observations of another width": Fault(_edit(next_obs=lambda v: v[:, 1:]), "next_obs is [36, 17]"),
-    "flags of two": Fault(_edit(done=lambda v: v * 2.0), "done is 2.0 at row 9; expected 0 or 1"),
-    "an index after the end": Fault(_edit(index=lambda v: v + 1), "index[5] is 37; expected a row from 0 to 36"),
-    "an index between two rows": Fault(_edit(index=lambda v: v + 0.5), "index[0] is 7.5"),
-    "an index that is not a number": Fault(_edit(index=lambda v: v * np.nan), "index[0] is nan"),
-    "an index of lengths": Fault(_edit(index=np.array(LENGTHS, float)), "index[1] is 3 after 7; expected ascending"),
-    "an index of two axes": Fault(_edit(index=lambda v: v[:, None]), "expected the first row of each trajectory"),
-    "text for actions": Fault(_edit(action=lambda v: v.astype("S4")), "expected numbers"),
-    "Python objects": Fault(_edit(action=_objects), "action"),
-    "a truncated file": Fault(_bytes(lambda data: data[:-100]), ""),
+    "no rewards": Fault(changed_arrays(FIRST, reward=None), "it has no array reward"),
+    "no next observations": Fault(changed_arrays(FIRST, next_obs=None), "it has no array next_obs"),
+    "fewer actions": Fault(
+        changed_arrays(FIRST, action=lambda v: v[:-1]), "action is [35, 6] of float32; obs is [36, 18]"
+    ),
+    "two rewards for each step": Fault(
+        changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one value for each step"
+    ),
+    "next observations of another width": Fault(
+        changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is [36, 17]"
+    ),
+    "flags of two": Fault(changed_arrays(FIRST, done=lambda v: v * 2.0), "done is 2.0 at row 9; expected 0 or 1"),
+    "an index after the end": Fault(
+        changed_arrays(FIRST, index=lambda v: v + 1), "index[5] is 37; expected a row from 0 to 36"
+    ),
+    "an index between two rows": Fault(changed_arrays(FIRST, index=lambda v: v + 0.5), "index[0] is 7.5"),
+    "an index that is not a number": Fault(changed_arrays(FIRST, index=lambda v: v * np.nan), "index[0] is nan"),
+    "an index of lengths": Fault(
+        changed_arrays(FIRST, index=np.array(LENGTHS, float)), "index[1] is 3 after 7; expected ascending"
+    ),
+    "an index of two axes": Fault(
+        changed_arrays(FIRST, index=lambda v: v[:, None]), "expected the first row of each trajectory"
+    ),
+    "text for actions": Fault(changed_arrays(FIRST, action=lambda v: v.astype("S4")), "expected numbers"),
+    "Python objects": Fault(changed_arrays(FIRST, action=python_objects), "action"),
+    "a truncated file": Fault(changed_bytes(FIRST, lambda data: data[:-100]), ""),
     "a changed byte": Fault(
-        _bytes(lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :]),
+        changed_bytes(FIRST, flip_middle_byte),
         "",
     ),
-    "a web page": Fault(_bytes(lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"),
+    "a web page": Fault(
+        changed_bytes(FIRST, lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from raw.case import Case, Fault
+from raw.damage import changed_bytes
 from upstreams import hub
 
 from datasets_rl.ted.episode import Episode
@@ -146,13 +147,6 @@ def _described(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
     return _rezipped(edit)
 
 
-def _bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def corrupt(folder: Path) -> None:
-        (folder / FILE).write_bytes(change((folder / FILE).read_bytes()))
-
-    return corrupt
-
-
 FAULTS = {
     "no such vault": Fault(
         _rezipped(lambda name, data: None if "/Good/" in name else data), "it has no vault Good; it has Poor"
@@ -172,8 +166,8 @@ FAULTS = {
     "a description that is not JSON": Fault(
         _rezipped(lambda name, data: b"{" if name.endswith(".json") else data), "does not describe a vault"
     ),
-    "a truncated file": Fault(_bytes(lambda data: data[:-100]), "damaged or truncated"),
-    "a web page": Fault(_bytes(lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"),
+    "a truncated file": Fault(changed_bytes(FILE, lambda data: data[:-100]), "damaged or truncated"),
+    "a web page": Fault(changed_bytes(FILE, lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"),
 }
 
 

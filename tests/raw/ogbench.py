@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from raw.case import Case, Fault
+from raw.damage import changed_arrays, changed_bytes, flip_middle_byte, python_objects
 from servers import serve
 from upstreams import hub
 
@@ -125,65 +126,45 @@ def _served_by_hub(folder: Path) -> Iterator[Mapping[str, str]]:
         yield {"HF_ENDPOINT": server.url}
 
 
-def _edit(path: str = SCENE, **changes: Any) -> Callable[[Path], None]:
-    """Return a function that replaces arrays of a file; None removes one, a function changes one."""
-
-    def corrupt(folder: Path) -> None:
-        with np.load(folder / path) as file:
-            arrays = dict(file)
-        for name, change in changes.items():
-            arrays[name] = change(arrays[name]) if callable(change) else change
-        np.savez_compressed(folder / path, **{name: values for name, values in arrays.items() if values is not None})
-
-    return corrupt
-
-
-def _bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def corrupt(folder: Path) -> None:
-        (folder / SCENE).write_bytes(change((folder / SCENE).read_bytes()))
-
-    return corrupt
-
-
-def _objects(values: np.ndarray) -> np.ndarray:
-    out = np.empty(len(values), object)
-    out[:] = [print] * len(values)
-    return out
-
-
 FAULTS = {
     "no end in the last row": Fault(
-        _edit(terminals=lambda v: v & (np.arange(len(v)) < len(v) - 1)), "terminals of the last row"
+        changed_arrays(SCENE, terminals=lambda v: v & (np.arange(len(v)) < len(v) - 1)), "terminals of the last row"
     ),
-    "no end at all": Fault(_edit(terminals=np.zeros_like), "terminals of the last row"),
-    "flags of two": Fault(_edit(terminals=lambda v: v * 2.0), "expected 0 or 1"),
-    "flags of two axes": Fault(_edit(terminals=lambda v: v[:, None]), "one flag for each row"),
-    "fewer actions": Fault(_edit(actions=lambda v: v[:-1]), "actions has 27 rows; terminals has 28"),
-    "no observations": Fault(_edit(observations=None), "it has no array observations"),
-    "no joints": Fault(_edit(qpos=None), "it has no array qpos, from which the rewards"),
-    "joints of another robot": Fault(_edit(qpos=lambda v: v[:, 1:]), "the task needs 25 elements"),
-    "more buttons": Fault(_edit(button_states=lambda v: np.hstack([v, v])), "the task needs 2 elements"),
-    "observations of one axis": Fault(_edit(observations=lambda v: v[:, 0]), "observations is [28] of float32"),
-    "text for actions": Fault(_edit(actions=lambda v: v.astype("S4")), "actions is"),
-    "Python objects": Fault(_edit(actions=_objects), "actions"),
-    "a truncated file": Fault(_bytes(lambda data: data[:-100]), ""),
+    "no end at all": Fault(changed_arrays(SCENE, terminals=np.zeros_like), "terminals of the last row"),
+    "flags of two": Fault(changed_arrays(SCENE, terminals=lambda v: v * 2.0), "expected 0 or 1"),
+    "flags of two axes": Fault(changed_arrays(SCENE, terminals=lambda v: v[:, None]), "one flag for each row"),
+    "fewer actions": Fault(changed_arrays(SCENE, actions=lambda v: v[:-1]), "actions has 27 rows; terminals has 28"),
+    "no observations": Fault(changed_arrays(SCENE, observations=None), "it has no array observations"),
+    "no joints": Fault(changed_arrays(SCENE, qpos=None), "it has no array qpos, from which the rewards"),
+    "joints of another robot": Fault(changed_arrays(SCENE, qpos=lambda v: v[:, 1:]), "the task needs 25 elements"),
+    "more buttons": Fault(
+        changed_arrays(SCENE, button_states=lambda v: np.hstack([v, v])), "the task needs 2 elements"
+    ),
+    "observations of one axis": Fault(
+        changed_arrays(SCENE, observations=lambda v: v[:, 0]), "observations is [28] of float32"
+    ),
+    "text for actions": Fault(changed_arrays(SCENE, actions=lambda v: v.astype("S4")), "actions is"),
+    "Python objects": Fault(changed_arrays(SCENE, actions=python_objects), "actions"),
+    "a truncated file": Fault(changed_bytes(SCENE, lambda data: data[:-100]), ""),
     "a changed byte": Fault(
-        _bytes(lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :]),
+        changed_bytes(SCENE, flip_middle_byte),
         "",
     ),
-    "a web page": Fault(_bytes(lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"),
+    "a web page": Fault(
+        changed_bytes(SCENE, lambda _: b"<!DOCTYPE html><html><title>Moved</title></html>"), "web page"
+    ),
     "a git-LFS pointer": Fault(
-        _bytes(lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "git-LFS"
+        changed_bytes(SCENE, lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "git-LFS"
     ),
 }
 LARGE_FILE = f"{LARGE}/humanoidmaze-giant-navigate-v0-001.npz"
 FAULTS_LARGE = {
     "another robot in the second file": Fault(
-        _edit(LARGE_FILE, observations=lambda v: v[:, 1:]),
+        changed_arrays(LARGE_FILE, observations=lambda v: v[:, 1:]),
         "observations has rows of [68] of float32; the first file has [69]",
     ),
     "fewer arrays in the second file": Fault(
-        _edit(LARGE_FILE, qvel=None), "the first file has observations, actions, qpos, qvel"
+        changed_arrays(LARGE_FILE, qvel=None), "the first file has observations, actions, qpos, qvel"
     ),
 }
 
