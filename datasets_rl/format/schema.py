@@ -29,7 +29,16 @@ import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.read.video import PACKET
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, dotted_name
+from datasets_rl.ted.keys import (
+    NEXT,
+    NEXT_FINAL_KNOWN,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    ROOT_FLAGS,
+    Key,
+    dotted_name,
+)
 from datasets_rl.ted.rewards import reward_dtype
 
 Form: TypeAlias = Literal["raw", "encoded", "compressed", "video"]
@@ -95,6 +104,10 @@ class Column:
     def min_step_bytes(self) -> int:
         """Lower bound for the bytes of one step on disk. It is exact except for images of another form than raw."""
         return self.step_bytes if self.form == "raw" else _END.itemsize
+
+
+END_COLUMNS = tuple(Column(key, np.dtype(np.bool_), (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED))
+"""The columns of the flags, which every source has."""
 
 
 @dataclass(frozen=True, slots=True)

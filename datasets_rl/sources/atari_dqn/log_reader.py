@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.gz import GzipNpyReader
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
@@ -48,8 +48,7 @@ COLUMNS = (
     Column(OBSERVATION, np.dtype(np.uint8), FRAME, shared=True),
     Column(ACTION, np.dtype(np.int32), ()),
     Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
-    Column(NEXT_TERMINATED, np.dtype(np.bool_), (1,)),
-    Column(NEXT_TRUNCATED, np.dtype(np.bool_), (1,)),
+    *END_COLUMNS,
 )
 _STACK, _HORIZON = 4, 1
 _SHAPES: Mapping[str, tuple[int | None, ...]] = {

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
@@ -238,9 +238,7 @@ class D4RLReader(EpisodeReader):
         return "next-observation-explicit" in self._opening
 
     def _all_columns(self) -> tuple[Column, ...]:
-        flag = np.dtype(bool)
-        flags = (Column(NEXT_TERMINATED, flag, (1,)), Column(NEXT_TRUNCATED, flag, (1,)))
-        return (*(part.column for part in self._layout.parts), *flags)
+        return (*(part.column for part in self._layout.parts), *END_COLUMNS)
 
     def _read_flags(self) -> tuple[_Flags, _Flags]:
         """Read terminals and timeouts, [N] each; at two bytes per row, both fit into memory."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
@@ -53,8 +53,6 @@ _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "p
 _TASK_REWARD: Key = (NEXT, "task_reward")
 _DISCOUNT: Key = (NEXT, "discount")
 _STEPS: Mapping[str, Key] = {"action": ACTION, "reward": NEXT_REWARD, "discount": _DISCOUNT}
-_FLAG = np.dtype(np.bool_)
-_ENDS = (Column(NEXT_TERMINATED, _FLAG, (1,)), Column(NEXT_TRUNCATED, _FLAG, (1,)))
 _TEXTS = {
     "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: they "
     "were moved to the row of the previous observation",
@@ -103,7 +101,7 @@ class ExORLReader(EpisodeReader):
             if not self._names:
                 raise ConversionError(dataset_id, [f"{', '.join(files)} has no file with the name of an episode"])
             self._fields = self._fields_of_first()
-            self.columns = [*(field.column for field in self._fields), *_ENDS]
+            self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
             kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
             self._closing = closing.pop_all()
         self._kept = [field for field in self._fields if field.column.key in kept]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read import npy, zips
 from datasets_rl.read.archive import Member, members_of_chunk
 from datasets_rl.read.npz import NpzFile
@@ -40,13 +40,11 @@ _BLOCK_ROWS = (8 << 20) // (4 * 3 * 64 * 64)
 _FILE_MAX_BYTES = 1 << 30  # 20 times what an episode of 1,000 steps has
 _STEPS_MAX = _FILE_MAX_BYTES // (4 * 3 * 64 * 64)
 _RETURN_TOLERANCE = 0.01  # names have two digits
-_FLAG = np.dtype(np.bool_)
 _COLUMNS = (
     Column(OBSERVATION, np.dtype(np.uint8), _FRAME, shared=True),
     Column(ACTION, np.dtype(np.int64), (1,)),
     Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
-    Column(NEXT_TERMINATED, _FLAG, (1,)),
-    Column(NEXT_TRUNCATED, _FLAG, (1,)),
+    *END_COLUMNS,
 )
 _EXPECTED: Mapping[str, tuple[int, str, tuple[int, ...]]] = {
     "observations": (1, "fu", _FRAME),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
@@ -117,8 +117,7 @@ class LeRobotReader(EpisodeReader):
         features = self._info.features.values()
         columns = [self._column_of(feature) for feature in features]
         columns += [Column(TASK, np.dtype(np.int32), (), text=True)] if self._tasks is not None else []
-        flag = np.dtype(np.bool_)
-        columns += [Column(key, flag, (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED)]
+        columns += END_COLUMNS
         if NEXT_REWARD not in {column.key for column in columns}:
             columns.append(Column(NEXT_REWARD, np.dtype(np.float32), (1,)))
         self.columns = columns

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.read.streams import join_names
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
@@ -79,9 +79,7 @@ class Plan:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every column, including the flags."""
-        flag = np.dtype(np.bool_)
-        flags = (Column(NEXT_TERMINATED, flag, (1,)), Column(NEXT_TRUNCATED, flag, (1,)))
-        return (*(part.column for part in self.parts), *flags)
+        return (*(part.column for part in self.parts), *END_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
@@ -34,7 +34,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 _BLOCK_BYTES = 8 << 20
-_FLAG = np.dtype(np.bool_)
 _FLAGS = ("done", "truncated")
 _ARRAYS: Mapping[str, Key] = {"obs": OBSERVATION, "action": ACTION, "reward": NEXT_REWARD}
 _FOLLOWING = "next_obs"
@@ -164,7 +163,7 @@ class NeoRLReader(EpisodeReader):
         for name, key in _ARRAYS.items():
             array = self._file.arrays[name]
             columns.append(Column(key, _dtype(array), array.shape[1:] or (1,), shared=key == OBSERVATION))
-        return [*columns, *(Column(key, _FLAG, (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED))]
+        return [*columns, *END_COLUMNS]
 
     def _count_file(self) -> None:
         """Count the decisions that need no pass over the arrays."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
@@ -93,7 +93,7 @@ class VaultReader(EpisodeReader):
         self.columns = [
             *self._by_leaf.values(),
             Column(NEXT_REWARD, _FLOAT, (1,)),
-            *(Column(key, _FLAG, (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED)),
+            *END_COLUMNS,
         ]
         kept = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._kept = [leaf for leaf, column in self._by_leaf.items() if column.key in kept]

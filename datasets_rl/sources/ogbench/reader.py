@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
@@ -41,7 +41,6 @@ _INFO = ("qpos", "qvel", "button_states")
 _MASK: Key = ("next", "mask")
 _ORACLE: Key = ("info", "oracle_reps")
 _BLOCK_BYTES = 8 << 20
-_FLAG = np.dtype(np.bool_)
 _FLOAT = np.dtype(np.float32)
 
 
@@ -112,8 +111,7 @@ class OGBenchReader(EpisodeReader):
             Column(_KEYS[name], self._dtypes[name], self._shapes[name] or (1,), shared=name != "actions")
             for name in self._arrays
         ]
-        columns += [Column(NEXT_REWARD, _FLOAT, (1,))]
-        columns += [Column(key, _FLAG, (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED)]
+        columns += [Column(NEXT_REWARD, _FLOAT, (1,)), *END_COLUMNS]
         if self._task is None:
             return columns
         if not self._oracle:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.arff import ArffFile, Rows
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -244,13 +244,11 @@ class OpenMLReader(EpisodeReader):
         return labels
 
     def _build_columns(self) -> list[Column]:
-        flag = np.dtype(np.bool_)
         return [
             Column(OBSERVATION, np.dtype(np.float64), (self._width,)),
             Column(ACTION, np.dtype(np.int64), ()),
             Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
-            Column(NEXT_TERMINATED, flag, (1,)),
-            Column(NEXT_TRUNCATED, flag, (1,)),
+            *END_COLUMNS,
         ]
 
     def _build_metadata(self) -> dict[str, Any]:

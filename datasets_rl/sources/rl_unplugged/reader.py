@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, parse_example, read_record_file
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.values import count_not_finite
@@ -54,9 +54,7 @@ _DISCOUNT, _STEP_TYPE, _ACTION, _REWARD = "discount", "step_type", "action", "re
 _FIRST, _BETWEEN, _LAST = 0, 1, 2
 _NEXT_DISCOUNT: Key = (NEXT, "discount")
 _WHOLE = ("episode_id", "timestamp")
-_FLAG = np.dtype(np.bool_)
 _FLOAT = np.dtype(np.float32)
-_ENDS = (Column(NEXT_TERMINATED, _FLAG, (1,)), Column(NEXT_TRUNCATED, _FLAG, (1,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ class RLUnpluggedReader(EpisodeReader):
             raise ConversionError(dataset_id, [f"there is no step in {', '.join(sorted(files))}"])
         self._fields = self._fields_of(*first)
         self._metadata = [name for name in _WHOLE if _is_integer(first[1].get(name))]
-        self.columns = [*(field.column for field in self._fields), *_ENDS]
+        self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
         kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self._kept = [field for field in self._fields if field.column.key in kept]
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
@@ -314,13 +314,7 @@ def _columns_of_trial(trial: _Trial, where: str) -> list[Column]:
             columns.append(Column(key, dtype, shape, shared=key[0] in _STATES))
     if problems:
         raise ConversionError(where, problems)
-    flag = np.dtype(np.bool_)
-    own = [
-        Column(NEXT_TERMINATED, flag, (1,)),
-        Column(NEXT_TRUNCATED, flag, (1,)),
-        Column(_SEED, np.dtype(np.int64), ()),
-    ]
-    return [*columns, *own]
+    return [*columns, *END_COLUMNS, Column(_SEED, np.dtype(np.int64), ())]
 
 
 def _split_at_ends(ends: NDArray[np.bool_], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
@@ -33,8 +33,7 @@ BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
 PIXELS: Key = ("pixels",)
 _IS_INIT: Key = ("is_init",)
-_FLAG = np.dtype(np.bool_)
-_FLAGS = (Column(NEXT_TERMINATED, _FLAG, (1,)), Column(NEXT_TRUNCATED, _FLAG, (1,)), Column(_IS_INIT, _FLAG, ()))
+_FLAGS = (*END_COLUMNS, Column(_IS_INIT, np.dtype(np.bool_), ()))
 _TYPES = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4"))
 _KEYS: Mapping[str, Key] = {"image": PIXELS, "observation": PIXELS, "action": ACTION, "reward": NEXT_REWARD}
 _TEXTS = {
