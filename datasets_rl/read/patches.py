@@ -18,10 +18,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FramePatches"]
+__all__ = ["WORDS_BYTES", "FramePatches"]
 
 _WORD: Final = 8
 _MAX_POSITIONS, _MAX_WORDS = 1 << 16, 1 << 12
+WORDS_BYTES: Final = _MAX_WORDS * _WORD
+"""Maximum bytes of the words with a code."""
 _MAX_PART: Final = 20
 """A patch has at most this part of the bytes of its frame: what would be larger is left to zstd."""
 _MEDIAN_FRAMES, _TRAINING_BYTES = 101, 8 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.read.patches import FramePatches
+from datasets_rl.read.patches import WORDS_BYTES, FramePatches
 from datasets_rl.read.zstd import ZstdDictionary, compress, decompress
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class FrameDictionary:
         max_bytes = min(_MAX_BYTES, frames.nbytes // _SAMPLE_BYTES_PER_BYTE)
         zstd = ZstdDictionary.train(frames, max_bytes) if max_bytes >= _MIN_BYTES else ZstdDictionary()
         return cls(zstd, FramePatches.train(frames))
+
+    @staticmethod
+    def max_bytes(frame_bytes: int) -> int:
+        """Return the maximum size of `to_bytes` for frames of so many bytes, the typical frame among them."""
+        return _SIZE.itemsize + frame_bytes + WORDS_BYTES + _MAX_BYTES
 
     def to_bytes(self) -> bytes:
         """Return the dictionary as bytes: the number of those of the patches, these, and the dictionary of zstd."""

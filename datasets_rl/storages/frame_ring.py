@@ -47,8 +47,6 @@ _SPARE_SEGMENTS: Final = 16
 """Number of segments that may be sparse, and least number of those whose frames are moved at once."""
 _MOVED_PART: Final = 8
 """The frames of one in so many segments are moved at once: to find the references takes longer than to move them."""
-_DICTIONARY_AREA: Final = (1 << 18) + (1 << 15) + 8
-"""Bytes for the dictionary, beside those of the typical frame of its patches."""
 _PIECE_BYTES: Final = 1 << 24
 _WORDS: Final = 8
 _WRITING, _HEAD, _END, _USED, _DICTIONARY = range(5)
@@ -112,6 +110,8 @@ class FrameRing:
         reserve: Callable[[int], None],
         name: str = "the images",
     ) -> None:
+        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
+
         if not 0 < frame_bytes <= _LENGTH:
             raise InvalidArgumentError(
                 f"a frame of {name} has {frame_bytes:,} bytes; expected 1 to {_LENGTH:,}",
@@ -122,14 +122,14 @@ class FrameRing:
         self.segment_bytes = -(-unaligned // _PAGE) * _PAGE
         self._usable_bytes = self.segment_bytes // frame_bytes * frame_bytes
         # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead; and room to move.
-        self._dictionary_bytes = _DICTIONARY_AREA + frame_bytes
         self._segments = 5 * -(-frames * frame_bytes // self._usable_bytes) // 2 + 4 * _SPARE_SEGMENTS
-        header = 8 * (_WORDS + self._segments) + self._dictionary_bytes
+        dictionary_bytes = FrameDictionary.max_bytes(frame_bytes)
+        header = 8 * (_WORDS + self._segments) + dictionary_bytes
         self._first = -(-header // _PAGE) * _PAGE
         self.memory: NDArray[np.uint8] = allocate(self._first + self._segments * self.segment_bytes)
         words = self.memory[: 8 * (_WORDS + self._segments)].view(np.int64)
         self._words, self._live = words[:_WORDS], words[_WORDS:]
-        self._dictionary_area = self.memory[8 * len(words) :][: self._dictionary_bytes]
+        self._dictionary_area = self.memory[8 * len(words) :][:dictionary_bytes]
         self._data = self.memory[self._first :]
         self._dictionary: FrameDictionary | None = None
         self._reserve = reserve
