@@ -43,7 +43,7 @@ def axis_problems(**axes: int) -> list[str]:
 
 
 def choice_problems(*choices: Any, **arguments: Any) -> list[str]:
-    """Return which arguments are none of some choices."""
+    """Return which arguments are not one of some choices."""
     *others, last = map(repr, choices)
     return [
         f"{name} is {value!r}; expected {', '.join(others)} or {last}"

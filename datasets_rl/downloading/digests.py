@@ -36,7 +36,7 @@ class ReportedDigest:
 
 @dataclass(frozen=True, slots=True)
 class FileDigests:
-    """What is known about the bytes of a file, and where from."""
+    """The sizes and the digests that are reported of a file, and by whom."""
 
     dataset_id: str
     path: str
@@ -67,7 +67,7 @@ class FileDigests:
 
 
 def file_digests(dataset_id: str, *, settings: Settings | None = None) -> list[FileDigests]:
-    """Return what is known about each file of an id, without downloading any.
+    """Return the reported sizes and digests of each file of an id, without downloading any.
 
     Args:
         dataset_id: The id.

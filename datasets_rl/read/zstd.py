@@ -181,7 +181,7 @@ def decompress(
         dictionary: The dictionary that they were compressed with.
         out: Output, [N, ...], contiguous.
         positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
-        patches: What made the patches among the frames; by default there are none.
+        patches: What made the patches among the frames; by default there are no patches.
         name: Name of the frames in errors.
         numbers: Number of each frame in errors, [n]; by default 0 to n - 1.
 

@@ -136,7 +136,7 @@ def take_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
 
 
 def own_reads(transforms: Sequence[Any], storage: Any) -> Collection[Key]:
-    """Return the keys of a batch of a storage that one of some transforms reads and writes by itself.
+    """Return the keys of a batch of a storage that one of some transforms reads and writes separately.
 
     It is the first one that reads other rows, unless earlier ones use what it reads.
     """
