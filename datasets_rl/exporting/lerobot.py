@@ -23,7 +23,7 @@ from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metad
 from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
-from datasets_rl.exporting.videos import Clip, EncodedVideos, StoredVideos, VideoWriter, check_encoder
+from datasets_rl.exporting.videos import VIDEO_FILE_BYTES, Clip, EncodedVideos, StoredVideos, VideoWriter, check_encoder
 from datasets_rl.format.schema import Field
 from datasets_rl.format.statistics import Moments
 from datasets_rl.progress import Report
@@ -173,7 +173,7 @@ class _Writer:
             "total_tasks": len(self._tasks),
             "chunks_size": _FILES_PER_CHUNK,
             "data_files_size_in_mb": _FILE_BYTES >> 20,
-            "video_files_size_in_mb": 200,
+            "video_files_size_in_mb": VIDEO_FILE_BYTES >> 20,
             "fps": self._fps,
             "splits": {"train": f"0:{self._episodes}"},
             "data_path": f"data/{_PATTERN}.parquet",

@@ -27,9 +27,9 @@ from datasets_rl.errors import MissingDependencyError
 from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read.video import Video, check_installed
 
-__all__ = ["Clip", "EncodedVideos", "StoredVideos", "VideoWriter", "check_encoder", "find_clip"]
+__all__ = ["VIDEO_FILE_BYTES", "Clip", "EncodedVideos", "StoredVideos", "VideoWriter", "check_encoder", "find_clip"]
 
-_FILE_BYTES = 200 << 20
+VIDEO_FILE_BYTES = 200 << 20
 _FILE_SECONDS = 1000
 """Time after which a file is full: LeRobot looks for frames by times in single precision, to 0.1 ms."""
 _BLOCK_FRAMES = 32
@@ -135,7 +135,7 @@ class EncodedVideos(VideoWriter):
         if self._file < 0 or self._frames > _FILE_SECONDS * self._rate:
             return True
         path = self._path_of(self._file)  # an encoder holds the first frames, before there is a file
-        return path.exists() and path.stat().st_size > _FILE_BYTES
+        return path.exists() and path.stat().st_size > VIDEO_FILE_BYTES
 
     def _open(self, rows: int, columns: int) -> None:
         import av
