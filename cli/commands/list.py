@@ -333,9 +333,10 @@ def _unfinished(shell: Shell, source: str, stored: set[str]) -> Iterator[tuple[s
 
 def _resumable(paths: DatasetPaths) -> Iterator[Path]:
     """Yield what a command would complete: builds with a journal or fetched files, and raw files."""
-    from datasets_rl import disk
+    from datasets_rl import disk, store
 
-    yield from disk.claims_of(paths.raw)
+    if not store.has_only_copy(paths):
+        yield from disk.claims_of(paths.raw)
     # Without a journal nothing can be completed.
     yield from (folder for folder in paths.builds() if (folder / "journal.jsonl").exists())
 

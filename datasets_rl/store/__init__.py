@@ -30,6 +30,7 @@ from datasets_rl.store.find import (
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import Version, current_version, versions_of
 from datasets_rl.store.versions import (
+    has_only_copy,
     prune,
     prune_raw,
     prune_streams,
@@ -49,6 +50,7 @@ __all__ = [
     "dataset_paths",
     "dataset_places",
     "find_paths",
+    "has_only_copy",
     "id_or_path",
     "locate",
     "paths_of",

@@ -220,8 +220,11 @@ def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> 
 
 
 def source_folders(home: Path) -> list[Path]:
-    """Return the folders of the sources below the folder of all datasets, sorted."""
-    return sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
+    """Return the folders of the sources below the folder of all datasets, sorted.
+
+    Other folders there are not of this package: a folder ``raw`` in one of them is no dataset's.
+    """
+    return [home / name for name in sources.source_names() if (home / name).is_dir()]
 
 
 def dataset_places(root: Path) -> Iterator[DatasetPaths]:

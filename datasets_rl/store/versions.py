@@ -6,10 +6,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from datasets_rl import disk, sources
-from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, Remedy
+from datasets_rl.errors import (
+    Call,
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    ManifestError,
+    NotADatasetError,
+    Remedy,
+)
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.layout import OWN_SOURCE, STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -105,7 +113,8 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
+        InvalidArgumentError: If a version has files that are not the dataset's, or the folder ``raw`` may have the only
+            copy of the user's files; nothing is deleted then.
         LockedError: If another process is changing the dataset, or records episodes for it.
     """
     return remove_dataset(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
@@ -127,6 +136,8 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         return 0
     for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
         check_own_files(folder)
+    if has_only_copy(paths):
+        raise _only_copy_error(paths)
     with ExitStack() as held:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
@@ -186,6 +197,30 @@ def check_own_files(folder: Path) -> None:
         )
 
 
+def has_only_copy(paths: DatasetPaths) -> bool:
+    """Return whether the folder ``raw`` of a dataset of the user's own may have the only copy of the user's files.
+
+    A download of such a dataset leaves partial files there, or a version that states where else the files are. A user who
+    keeps the files in this folder, and converts them from it, has them nowhere else.
+    """
+    if paths.root.name != OWN_SOURCE or not (files := [path for path in paths.raw.rglob("*") if path.is_file()]):
+        return False
+    inside, urls = paths.raw.resolve().as_uri(), []
+    for version in versions_of(paths):
+        with suppress(ManifestError, NotADatasetError):
+            urls += [file.url for file in version.manifest.raw]
+    if not urls:
+        return not any(path.name.endswith(".part.json") for path in files)
+    return any(url.startswith((f"{inside}/", f"{paths.raw.as_uri()}/")) for url in urls)
+
+
+def _only_copy_error(paths: DatasetPaths) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{paths.raw} may have the only copy of your files: no version of the dataset states another place of them",
+        hint="move them out of the folder of the dataset: it is about to be deleted",
+    )
+
+
 def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     """Delete all versions of a dataset but the current one.
 
@@ -197,9 +232,13 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
         Bytes freed.
 
     Raises:
+        InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
         LockedError: If another process is changing the dataset.
     """
-    freed = sum(disk.tree_bytes(version.folder) for version in _other_versions(paths))
+    others = _other_versions(paths)
+    for version in others:
+        check_own_files(version.folder)
+    freed = sum(disk.tree_bytes(version.folder) for version in others)
     if freed and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for version in _other_versions(paths):
@@ -223,8 +262,11 @@ def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> int:
         Bytes freed.
 
     Raises:
+        InvalidArgumentError: If they may be the only copy of the user's files; nothing is deleted then.
         LockedError: If another process is changing the dataset.
     """
+    if has_only_copy(paths):
+        raise _only_copy_error(paths)
     freed = sum(map(disk.tree_bytes, disk.claims_of(paths.raw)))
     if freed and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
@@ -312,6 +354,7 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> int:
 
 __all__ = [
     "Version",
+    "has_only_copy",
     "parent_of",
     "prune",
     "prune_raw",

@@ -99,6 +99,31 @@ def test_shards_of_streams_are_counted_and_deleted_unless_a_stream_is_open(rlds,
     assert (full / "openx" / ".stream" / "bridge" / "1" / "shards" / "cd" / "rows.npy").exists()
 
 
+def test_prune_deletes_nothing_in_folders_that_are_no_source(rlds, full):
+    """A data folder may be shared with other projects, which have folders of the same names."""
+    names = ["imagenet/v1/raw/a.jpg", "imagenet/v1/build-01234567/b", "projects/x/recorded/c"]
+    for name in names:
+        (full / name).parent.mkdir(parents=True)
+        (full / name).write_text("mine")
+
+    assert rlds("cache", "prune", "--raw", "--versions", "--builds", "--streams", "--yes").code == 0
+
+    assert [name for name in names if not (full / name).exists()] == []
+    assert rlds("cache", "ls", "--json").json["other_bytes"] == 5 + 3 * len("mine")
+
+
+def test_prune_deletes_no_version_with_files_of_others(rlds, full):
+    notes = full / "demo" / "pendulum" / "0002-0123abcd" / "notes.txt"
+    notes.write_text("mine")
+
+    for more in (["--dry-run"], ["--yes"]):
+        ran = rlds("cache", "prune", "--versions", *more)
+        assert ran.code == 2
+        assert f"{notes.parent} holds files that are not the dataset's\n  why: notes.txt" in ran.err
+
+    assert notes.read_text() == "mine"
+
+
 def test_prune_of_named_datasets_leaves_the_others(rlds, full):
     rlds("cache", "prune", "--raw", "demo/pendulum", "--yes")
 

@@ -6,6 +6,7 @@ import io
 import shutil
 import sys
 
+import numpy as np
 import pytest
 
 from datasets_rl import disk
@@ -124,3 +125,26 @@ def test_files_of_others_in_the_folder_stay_and_are_named(rlds, stored):
 
     assert "deleted; notes.txt stays: not a part of the dataset" in text
     assert [path.name for path in stored.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_the_only_copy_of_own_files_is_not_deleted(rlds, home, converted):
+    raw = home / "local" / "gripper" / "raw"
+    raw.mkdir(parents=True)
+    np.savez(raw / "episode.npz", observation=np.zeros((3, 2)), action=np.zeros((2, 1)), reward=np.zeros(2))
+    (raw / "dataset.toml").write_text('name = "gripper"')
+    if converted:
+        assert rlds("download", "local/gripper", "--from-local", raw).code == 0
+
+    words = [["remove", "local/gripper", "--yes"]]
+    words += [["cache", "prune", "--raw", "local/gripper", "--yes"]] if converted else []
+    refused = [rlds(*one) for one in words]
+    assert rlds("cache", "prune", "--raw", "--yes").code == 0
+    assert rlds("list", "--downloaded").err.count("unfinished") == 0
+
+    assert {one.code for one in refused} == {2}
+    assert all(f"{raw} may have the only copy of your files" in one.err for one in refused)
+    assert sorted(path.name for path in raw.iterdir()) == ["dataset.toml", "episode.npz"]
+    shutil.move(raw, home.parent / "files")
+    assert rlds("remove", "local/gripper", "--yes").code == 0
+    assert not (home / "local" / "gripper").exists()

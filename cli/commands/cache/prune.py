@@ -151,8 +151,11 @@ def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
 
 
 def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
-    """Return the paths of the named datasets or, if none is named, of every dataset that has raw files."""
-    from datasets_rl import disk
+    """Return the paths of the named datasets or, if none is named, of every dataset that has raw files.
+
+    Without a name, files that may be the only copy of the user's are left alone.
+    """
+    from datasets_rl import disk, store
     from datasets_rl.store import DatasetPaths
     from datasets_rl.store.usage import take_inventory
 
@@ -161,4 +164,6 @@ def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetP
     home = shell.settings.home
     split = [one.id.partition("/") for one in take_inventory(home).datasets]
     every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
-    return {name: paths for name, paths in every.items() if disk.claims_of(paths.raw)}
+    return {
+        name: paths for name, paths in every.items() if disk.claims_of(paths.raw) and not store.has_only_copy(paths)
+    }
