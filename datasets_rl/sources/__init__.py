@@ -87,8 +87,7 @@ def module_name(source: str) -> str:
     """
     modules = _module_paths()
     if source not in modules:
-        close_names = difflib.get_close_matches(source, modules, n=3, cutoff=0.7)
-        raise UnknownIdError(source, close_names, f"the sources {', '.join(source_names())}")
+        raise UnknownIdError(source, _nearest_sources(source), f"the sources {', '.join(source_names())}")
     return modules[source]
 
 
@@ -147,6 +146,8 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown_id_error(dataset_id)
+    if head not in source_names():
+        raise _unknown_source_error(dataset_id, head)
     get_source(head)
     return head, name.strip("/")
 
@@ -195,6 +196,18 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
     base = _BASE.match(dataset_id)
     end = len(dataset_id) if base is None else base.end()
     return dataset_id[:end], dataset_id[end + 1 :]
+
+
+def _nearest_sources(wanted: str) -> list[str]:
+    return difflib.get_close_matches(wanted.lower(), source_names(), n=3, cutoff=0.7)
+
+
+def _unknown_source_error(dataset_id: str, source: str) -> UnknownIdError:
+    nearest = _nearest_sources(source)
+    ids = [f"{one.name}/{name}" for one in importable_sources()[0] if one.name in nearest for name in one.ids()]
+    return UnknownIdError(
+        dataset_id, nearest_names(dataset_id, ids) or nearest, f"the datasets of {', '.join(source_names())}"
+    )
 
 
 def _unknown_id_error(dataset_id: str) -> UnknownIdError:

@@ -134,15 +134,14 @@ def is_own_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Check that the name of a dataset does not look like an entry in the folder of another one.
+    """Check that no part of the name of a dataset looks like an entry in the folder of another one.
 
     Raises:
-        InvalidArgumentError: If it does.
+        InvalidArgumentError: If one does.
     """
-    last = name.rpartition("/")[2]
-    if _RESERVED.fullmatch(last):
+    if reserved := next(filter(_RESERVED.fullmatch, name.split("/")), None):
         raise InvalidArgumentError(
-            f"{last!r} cannot name a dataset: folders of datasets have entries of such names",
+            f"{reserved!r} cannot name a dataset: folders of datasets have entries of such names",
             hint="choose another name",
         )
 

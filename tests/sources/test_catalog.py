@@ -135,6 +135,15 @@ def test_an_unknown_id_names_the_nearest_ones():
     assert "183 ids of d4rl" in str(caught.value)
 
 
+@pytest.mark.parametrize("wanted", ["d4lr/hopper-medium-v2", "D4RL/hopper-medium-v2", "D4RL:hoper-medium-v2"])
+def test_an_id_with_a_misspelled_source_names_the_nearest_whole_id(wanted):
+    with pytest.raises(UnknownIdError) as caught:
+        find(wanted)
+
+    assert caught.value.nearest[0] == "d4rl/hopper-medium-v2"
+    assert caught.value.wanted == wanted
+
+
 def test_no_sentence_of_the_catalog_is_unused():
     catalog = json.loads(files("datasets_rl.sources.d4rl").joinpath("catalog.json").read_text("utf-8"))
     used = {

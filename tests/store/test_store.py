@@ -617,7 +617,9 @@ def test_datasets_may_be_inside_each_other_and_are_removed_one_by_one(home):
     assert [path.name for path in outer.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("name", ["raw", "recorded", "CURRENT", "0001-01234567", "build-x", "trash-0", "a/raw"])
+@pytest.mark.parametrize(
+    "name", ["raw", "recorded", "CURRENT", "0001-01234567", "build-x", "trash-0", "a/raw", "a/raw/b"]
+)
 def test_a_dataset_cannot_have_the_name_of_an_entry_of_another_one(home, name):
     with pytest.raises(InvalidArgumentError, match="cannot name a dataset"):
         store.dataset_paths(f"local/{name}")
