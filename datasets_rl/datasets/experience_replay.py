@@ -251,7 +251,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
         rows = np.arange(len(stored))
         if shown.episodes != part.episodes:
-            numbers = stored.episodes["source"]
+            numbers = stored.episodes.numbers
             selected = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
             rows = rows[np.repeat(selected, stored.episodes.lengths)]
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())

@@ -146,7 +146,7 @@ def _is_present(target: Target) -> bool:
     if target.options.from_local is not None and target.stored is not None:
         _check_files_unchanged(target, target.stored)
     if episodes := target.selection.episodes:
-        numbers = StoredDataset(target.paths.folder).episodes["source"]
+        numbers = StoredDataset(target.paths.folder).episodes.numbers
         read_numbers(episodes, int(numbers.max()) + 1)
     return True
 

@@ -99,6 +99,19 @@ class EpisodeTable:
         """Total number of steps, N."""
         return int(self.lengths.sum())
 
+    @property
+    def numbers(self) -> Index:
+        """Number of each episode by which it is selected, [E].
+
+        It is that at the source. Where each file counts its episodes from 0, it is the position among the episodes of all
+        files. Copies of one episode, as in a merge, share their number.
+        """
+        source: Index = self["source"]
+        if "file" not in self.names or self["file"].dtype.kind not in "iu":
+            return source
+        pairs, positions = np.unique(np.stack([self["file"], source]), axis=1, return_inverse=True)
+        return source if pairs.shape[1] == len(np.unique(source)) else positions.reshape(-1).astype(np.int64)
+
     def episode_of(self, rows: NDArray[np.integer[Any]] | int) -> Index:
         """Return the index of the episode of each row, in the shape of `rows`."""
         return np.asarray(np.searchsorted(self.starts, rows, side="right") - 1)

@@ -134,7 +134,7 @@ class Run:
         self.args.validation = share
         if not share:
             return
-        numbers = np.unique(self.dataset.episodes["source"])
+        numbers = np.unique(self.dataset.episodes.numbers)
         count = max(1, round(share * len(numbers)))
         if count >= len(numbers):
             raise InvalidArgumentError(

@@ -20,6 +20,7 @@ from datasets_rl import LocalExperienceReplay, Selection, downloading, verificat
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.preprocessing import Recipe, preprocess
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, local
 from datasets_rl.sources.local import reader as local_reader
@@ -304,6 +305,26 @@ def test_files_that_are_episodes_can_be_selected(folder, convert):
             InvalidArgumentError, match="can be selected by number only if each file is one episode; here flags mark"
         ):
             convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
+
+
+def test_episodes_that_each_file_counts_from_0_are_selected_and_split_one_by_one(folder, convert, tmp_path):
+    for number in range(10):
+        steps = number + 1
+        np.savez(folder / f"{number}.npz", **one(steps, terminated=np.arange(steps) == number))
+    stored = convert()
+    assert stored.episodes["source"].tolist() == [0] * 10
+    assert stored.episodes.numbers.tolist() == [*range(10)]
+
+    shown = LocalExperienceReplay("mine", root=tmp_path / "home" / "local", selection=Selection(episodes="2:4"))
+    parts = {part: Recipe.inline([f"split:{part},0.3"]) for part in ("train", "validation")}
+    lengths = [
+        StoredDataset(preprocess(stored.folder, recipe, out=tmp_path / part)).episodes.lengths.tolist()
+        for part, recipe in parts.items()
+    ]
+
+    assert len(shown) == 3 + 4
+    assert len(lengths[1]) == 3
+    assert sorted(lengths[0] + lengths[1]) == [*range(1, 11)]
 
 
 def test_the_class_needs_the_folder_only_for_the_download(folder, tmp_path):

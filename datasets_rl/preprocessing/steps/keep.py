@@ -42,6 +42,9 @@ _TESTS = {
     ">": operator.gt,
 }
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The fractional part of the golden ratio, times 2^64."""
+_SILVER = np.uint64(0x6A09E667F3BCC909)
+"""The fractional part of the silver ratio, 1 + sqrt(2), times 2^64."""
 
 
 def returns_of_episodes(batch: EpisodeBatch) -> NDArray[np.float64]:
@@ -305,7 +308,8 @@ class Split(DataStep):
 
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the
     golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
-    (a Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them.
+    (a Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them. Where
+    each file counts its episodes from 0, the number of the file decides as well, times the silver ratio.
 
     Args:
         part: "train" or "validation"; each episode is in exactly one of the two.
@@ -324,6 +328,8 @@ class Split(DataStep):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         sources = np.asarray(batch.metadata.get("source", batch.numbers)).astype(np.uint64)
+        files = np.asarray(batch.metadata.get("file", 0))
         shift = random_floats(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
-        positions = unit_floats(sources * _GOLDEN)
+        offsets = files.astype(np.uint64) * _SILVER if files.dtype.kind in "iu" else np.uint64(0)
+        positions = unit_floats(sources * _GOLDEN + offsets)
         return _pick_episodes(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))
