@@ -176,10 +176,8 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         )
     stored = StoredDataset(folder := locate(**dataset_arguments(shell, dataset)))
     steps = StepReader(stored)
-    slices = [_read_slice(rows)] if rows else [slice(0, _ENDS), slice(-_ENDS, None)]
-    found = episode_rows(steps, episode, slices[0], keys)
-    if not rows:
-        # In a short episode, both slices together are all rows.
+    found = episode_rows(steps, episode, _read_slice(rows) if rows else slice(0, _ENDS), keys)
+    if not rows and found.length > _ENDS:
         rest = slice(max(_ENDS, found.length - _ENDS), None)
         end = episode_rows(steps, episode, rest, keys)
         found = dataclasses.replace(end, rows=(*found.rows, *end.rows))

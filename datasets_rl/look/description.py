@@ -56,8 +56,8 @@ class FieldDescription:
 
     def names(self) -> list[str]:
         """Return a name for each distribution: ``observation[3]``, or the key if it describes the whole field."""
-        if len(self.elements) == 1:
-            return [self.key]
+        if len(self.elements) < 2:  # a field of texts has none
+            return [self.key] * len(self.elements)
         indices = np.ndindex(self.shape)
         return [f"{self.key}[{', '.join(map(str, index))}]" for index in indices]
 

@@ -121,6 +121,16 @@ class TestInspect:
 
         assert [line.split("\t")[0] for line in lines] == [*"01234", "...", *map(str, range(195, 201))]
 
+    @pytest.mark.parametrize("length", [1, 4, 5, 6, 10, 11])
+    def test_a_short_episode_ends_with_its_final_observation(self, rlds, tmp_path, length):
+        episode = trajectory(length)
+        folder = write_dataset(tmp_path / "short", [episode]).folder
+
+        document = rlds("describe", folder, "-e", 0, "--json").json
+
+        assert [row["t"] for row in document["rows"]] == [*range(5)][:length] + [*range(max(5, length - 5), length)]
+        assert document["final"]["observation"] == episode.states["observation",][-1].tolist()
+
     def test_json_has_all_numbers(self, rlds, stored):
         rows = np.load(version_folder(stored) / "rows.npy")[600:605]
 

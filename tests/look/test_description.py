@@ -148,6 +148,8 @@ def test_texts_are_counted(tmp_path):
     found = describe(StepReader(StoredDataset(tmp_path)))
 
     assert found.field("task").texts == (("pull", 3), ("push", 2))
+    assert found.field("task").names() == []
+    assert found.issues() == ["no episode is terminated: all are time-outs"]
 
 
 def test_ends_of_episodes_are_compared(tmp_path):
