@@ -20,6 +20,7 @@ from datasets_rl.progress import report
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.store import current_version, sweep_dataset
 from datasets_rl.store.find import stored_manifest, warn_of_recordings
+from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 from datasets_rl.taking import taking
 
@@ -261,7 +262,9 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
             )
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
-        error.hint = error.remedy or (again if options.from_local is None or target.own_copy else "give another file")
+        is_own = target.entry.source == OWN_SOURCE
+        other = "correct the files, or their description in dataset.toml" if is_own else "give another file"
+        error.hint = error.remedy or (again if options.from_local is None or target.own_copy else other)
         raise
     except UnknownKeyError as error:
         if options.from_local is None and not options.force:

@@ -241,6 +241,24 @@ def test_arrays_with_unknown_names_must_be_described(folder, convert):
     assert len(caught.value.problems) == 3
 
 
+@pytest.mark.parametrize(
+    ("names", "text", "problem", "remedy"),
+    [
+        ([], "", "there is no file beside dataset.toml", "add npz, HDF5 or Parquet files"),
+        (["a.npz"], 'files = ["b*.npz"]', "none of 1 files matches b*.npz", "set format = ... and files = ..."),
+        (["a.npz"], "", "no array is described or named as action", "correct the files, or their description"),
+    ],
+)
+def test_an_error_about_the_files_says_what_to_change(folder, convert, names, text, problem, remedy):
+    for name in names:
+        np.savez(folder / name, **one(action=None))
+
+    with pytest.raises(ConversionError) as caught:
+        convert(text)
+    assert problem in str(caught.value)
+    assert remedy in caught.value.hint
+
+
 def test_all_errors_of_a_description_are_reported_at_once():
     document = {
         "nam": "x",

@@ -161,9 +161,13 @@ class Description:
         chosen = self.format or next(iter(formats.values()), "")
         data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=_natural_sort_key)
         if not data or (not self.format and len(set(formats.values())) > 1):
+            if not others:
+                raise ConversionError(name, [f"there is no file beside {FILE}"], hint="add npz, HDF5 or Parquet files")
             kinds = ", ".join(sorted(set(formats.values()))) or "neither npz, HDF5 nor Parquet"
             criterion = ", ".join(self.files) if self.files else self.format or "a single format"
             problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
+            if not candidates:
+                problem = f"none of {len(others):,} files matches {criterion}"
             raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
         return chosen, data
 
