@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["Markup", "facts_html", "histogram_svg", "in_notebook", "table_html"]
-
 _LEFT = "style='text-align:left'"
 _BAR = 5
 _HEIGHT = 48

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-__all__ = ["taking"]
-
 P = ParamSpec("P")
 S = TypeVar("S")
 A = TypeVar("A")

@@ -17,8 +17,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources.base import bibtex_entries
 from datasets_rl.store.find import locate
 
-__all__ = ["Citation", "cite"]
-
 _SPECIAL = re.compile(r"[&%$#_]")
 
 

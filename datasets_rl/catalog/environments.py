@@ -20,8 +20,6 @@ from datasets_rl.format.manifest import Manifest
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["NamedEnvironment", "make_env", "make_named_env", "named_environment"]
-
 _LIBRARIES = (
     (r"ALE/|.*NoFrameskip-|.*Deterministic-", "ale_py", "ale-py", "atari"),
     (

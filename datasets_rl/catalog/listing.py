@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry, Source
 
-__all__ = [
-    "DatasetInfo",
-    "DatasetList",
-    "Member",
-    "Query",
-    "info",
-    "known_purposes",
-    "list_datasets",
-    "matches",
-    "search",
-]
-
 
 @dataclass(frozen=True)
 class Member:

@@ -25,8 +25,6 @@ from datasets_rl import store
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.read.toml import parse_toml
 
-__all__ = ["Member", "mixture_toml", "read_mixture"]
-
 _SETTINGS: Mapping[str, tuple[type, ...]] = {
     "anneal": (int,),
     "batch_size": (int,),

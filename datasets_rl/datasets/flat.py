@@ -12,8 +12,6 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["FlatLayout", "Framework", "flat_dict", "gather"]
-
 FlatLayout = Literal["d4rl", "corl", "ogbench", "rlpd"]
 Framework = Literal["numpy", "torch", "jax"]
 

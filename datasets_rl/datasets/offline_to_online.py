@@ -23,8 +23,6 @@ from datasets_rl.storages.lazy import LazyTensorStorage
 if TYPE_CHECKING:
     from datasets_rl.buffers.keys import Missing
 
-__all__ = ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"]
-
 
 class _OfflineShare(MixtureSampler):
     """Sampler of two buffers that takes the same number of steps from the first one in every batch."""

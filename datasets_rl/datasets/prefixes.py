@@ -10,8 +10,6 @@ from typing import Any
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.sources import source_names
 
-__all__ = ["register_dataset", "resolve_prefix"]
-
 _ALIASES = {"atari": "atari_dqn"}
 _registered: dict[str, Callable[..., Any] | str] = {}
 

@@ -42,8 +42,6 @@ from datasets_rl.sources.base import group_by_size
 from datasets_rl.ted.keys import EPISODE, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["RemoteShards"]
-
 _BLOCK_BYTES = 4 << 20
 """Bytes of the episodes that are read together; a longer episode is a separate block."""
 _SMALL_BLOCK_BYTES = 1 << 16

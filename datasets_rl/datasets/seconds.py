@@ -11,8 +11,6 @@ from datasets_rl.sources.lerobot.layout import possible_keys
 from datasets_rl.ted.keys import Key, as_key, dotted_name, names_among, spelled_key
 from datasets_rl.transforms.windows import WindowTransform
 
-__all__ = ["windows_by_seconds"]
-
 
 def windows_by_seconds(
     manifest: Manifest,

@@ -22,8 +22,6 @@ from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 
-__all__ = ["Shards", "SourceShards"]
-
 Index = NDArray[np.int64]
 
 _EPISODE_BITS = 32

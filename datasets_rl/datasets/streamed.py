@@ -24,8 +24,6 @@ from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 
-__all__ = ["StreamedExperienceReplay", "is_remote_address", "source_stream"]
-
 _ADDRESSES = ("s3://", "gs://", "http://", "https://")
 
 

@@ -17,8 +17,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.store import dataset_paths
 from datasets_rl.store.find import stored_manifest
 
-__all__ = ["FileDigests", "ReportedDigest", "file_digests"]
-
 CATALOG, STORED = "the catalog", "the stored copy"
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from datasets_rl.build.engines import Engine
     from datasets_rl.format.manifest import Manifest
 
-__all__ = ["DownloadOptions", "Target"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadOptions:

@@ -27,8 +27,6 @@ from datasets_rl.errors import MissingDependencyError
 from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read.video import Video, check_installed
 
-__all__ = ["VIDEO_FILE_BYTES", "Clip", "EncodedVideos", "StoredVideos", "VideoWriter", "check_encoder", "find_clip"]
-
 VIDEO_FILE_BYTES = 200 << 20
 _FILE_SECONDS = 1000
 """Time after which a file is full: LeRobot looks for frames by times in single precision, to 0.1 ms."""

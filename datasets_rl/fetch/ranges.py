@@ -18,8 +18,6 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
-__all__ = ["RangeReader", "RangeStream"]
-
 _Span = tuple[Asset, int, int]
 _BLOCK_BYTES = 128 << 10
 _BLOCKS_MAX = 256

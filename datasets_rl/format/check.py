@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     Column = Callable[[Key, int, int], NDArray[Any]]
 
-__all__ = ["Problems", "check_rules"]
-
 _BLOCK_BYTES = 16 << 20
 _JUMP = 20.0
 """Minimum ratio of a jump to the median step of its rows."""

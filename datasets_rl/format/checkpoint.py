@@ -34,16 +34,6 @@ from datasets_rl import disk
 from datasets_rl.disk import STATE_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
-__all__ = [
-    "Stateful",
-    "check_start_method",
-    "ensemble_problems",
-    "raise_reasons",
-    "read_state",
-    "row_chunks",
-    "write_state",
-]
-
 """The file that is written last: a folder without it is not a checkpoint."""
 _LOCK_FILE = ".lock"
 _FORMAT = "datasets-rl checkpoint"

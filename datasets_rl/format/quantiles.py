@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["QUANTILES", "quantiles", "sample_rows", "sample_size"]
-
 QUANTILES = {
     "q01": 0.01,
     "q02": 0.02,

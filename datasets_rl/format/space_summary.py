@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["FIGURES", "ActionKind", "Basis", "ObservationKind", "SpaceSummary", "summarize_action", "summarize_states"]
-
 FIGURES = ("bytes", "steps", "episodes")
 """The figures of a catalog entry that have a `Basis`."""
 ObservationKind = Literal["pixels", "state"]

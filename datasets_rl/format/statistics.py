@@ -16,17 +16,6 @@ from datasets_rl.ted.table import EpisodeTable
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Column, Field, Schema
 
-__all__ = [
-    "TOLERANCE",
-    "Moments",
-    "episode_statistics",
-    "field_quantiles",
-    "has_quantiles",
-    "has_statistics",
-    "statistics_differences",
-    "summarize",
-]
-
 Take = Callable[[Sequence[Key], NDArray[np.int64]], list[NDArray[Any]]]
 """Function of keys and ascending rows, [K], that returns the values of each key in these rows, [K, ...]."""
 

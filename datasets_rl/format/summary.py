@@ -14,8 +14,6 @@ from datasets_rl.errors import ManifestError, NotADatasetError
 from datasets_rl.format.current import in_current_version
 from datasets_rl.format.space_summary import SpaceSummary, summarize_action, summarize_states
 
-__all__ = ["Summary", "read_document"]
-
 _MAX_BYTES = 256 << 20
 
 

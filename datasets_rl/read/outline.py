@@ -8,8 +8,6 @@ from typing import BinaryIO
 
 from datasets_rl.errors import ConversionError
 
-__all__ = ["ENDINGS", "outline"]
-
 ENDINGS = (".hdf5", ".h5", ".npz")
 """Ends of the names of files that have an outline."""
 _NAMES_MAX = 64

@@ -18,8 +18,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WORDS_BYTES", "FramePatches"]
-
 _WORD: Final = 8
 _MAX_POSITIONS, _MAX_WORDS = 1 << 16, 1 << 12
 WORDS_BYTES: Final = _MAX_WORDS * _WORD

@@ -25,8 +25,6 @@ from datasets_rl.read.zips import ZipReader
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Vault", "require_tensorstore", "vault_names"]
-
 _METADATA = "metadata.json"
 _METADATA_MAX_BYTES = 1 << 20
 _CACHE_BYTES = 256 << 20

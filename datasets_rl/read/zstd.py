@@ -28,8 +28,6 @@ from datasets_rl.read.patches import FramePatches
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.threads import run_on_all_cores
 
-__all__ = ["DICTIONARY_BYTES", "TRAINING_FRAMES", "ZstdDictionary", "compress", "decompress", "padded", "reserved"]
-
 DICTIONARY_BYTES: Final = 256 << 10
 """Maximum size of a dictionary. Of the frames of ten Atari games, 64 KB leave 1/28 of the bytes, and 256 KB 1/31."""
 TRAINING_FRAMES: Final = 1000

@@ -14,8 +14,6 @@ from numba.extending import intrinsic
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["compress_frames", "decompress_frames", "find_places"]
-
 _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _FRAMES = numba.types.Array(numba.uint8, 2, "C", readonly=True)

@@ -18,17 +18,6 @@ from datasets_rl.disk import TRASH_NAME
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME
 
-__all__ = [
-    "SCHEMES",
-    "address_of_name",
-    "hub_address",
-    "id_of_address",
-    "is_address",
-    "is_quoted",
-    "path_of_id",
-    "repository_of",
-]
-
 SCHEMES = ("file", "gs", "http", "https", "s3")
 """Schemes of the source ``url``; ``hf`` is that of the hub."""
 _LOCAL = "url/file/"

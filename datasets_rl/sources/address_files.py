@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
 
-__all__ = ["AddressFiles"]
-
 _JSON_MAX_BYTES = 16 << 20
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Folder
     from datasets_rl.fetch.upstream import Upstream
 
-__all__ = ["Addressed"]
-
 LAYOUT = "layout"
 """Name of the option and of the metadata: the source whose layout the files have."""
 _OWN_OPTIONS = frozenset({LAYOUT, "revision"})

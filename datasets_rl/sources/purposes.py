@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["IMAGE", "PURPOSES"]
-
 IMAGE = "image"
 """The purpose that follows from the observations, so that no catalog states it."""
 PURPOSES: Mapping[str, str] = {

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from datasets_rl.sources import Source
     from datasets_rl.sources.address_files import AddressFiles
 
-__all__ = ["recognized", "recognizing_sources"]
-
 
 def recognizing_sources() -> list[Source]:
     """Return the sources that recognize files: a class that only inherits the layout of another one is not asked."""

@@ -12,8 +12,6 @@ from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["split_rows"]
-
 
 def split_rows(
     steps: Mapping[Key, NDArray[Any]],
