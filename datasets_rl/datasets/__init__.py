@@ -42,8 +42,10 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
     own = package == f"{sources.__name__}.{source}"
     module = f"{__name__}.{source}" if own else f"{package}.dataset"
     if (own or hasattr(sys.modules[package], "__path__")) and find_spec(module) is not None:
-        cls: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
-        return cls
+        classes = [one for one in vars(importlib.import_module(module)).values() if isinstance(one, type)]
+        return next(
+            one for one in classes if issubclass(one, BaseDatasetExperienceReplay) and vars(one).get("source") == source
+        )
     attributes = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
     return type(f"{source.title().replace('_', '')}{_SUFFIX}", (BaseDatasetExperienceReplay,), attributes)
 

@@ -26,7 +26,7 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
     run from RL Unplugged, which has 46 of the 60 games; ``download("atari_dqn/Pong/1", from_local=path)``
     converts files that were downloaded before.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The game and the run, 1 to 5: ``"Pong/1"``.
@@ -39,7 +39,6 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         mp_start_method: Accepted for compatibility with TorchRL and ignored.
 
     Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
         FetchError: If no upstream has the run; the error names the alternatives.
     """
 
@@ -70,6 +69,3 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
     def _settings(self) -> Settings:
         settings = super()._settings()
         return replace(settings, jobs=self._num_procs) if self._num_procs else settings
-
-
-CLASS = AtariDQNExperienceReplay

@@ -44,7 +44,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     The observation after the last step of an episode is kept if the file has it, at time-outs too. Otherwise it reads
     as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL replaces all of them with zeros.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: One of the 183 ids, such as ``"hopper-medium-v2"``.
@@ -66,8 +66,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             without its environment: each one raises an error that says why.
 
     Raises:
-        UnknownIdError: If there is no such id.
-        InvalidArgumentError: If arguments exclude each other, or for the reasons of `BaseDatasetExperienceReplay`.
+        InvalidArgumentError: If arguments exclude each other, too.
     """
 
     source = "d4rl"
@@ -201,6 +200,3 @@ def _mark_limits(last_rows: NDArray[np.bool_], terminated: NDArray[np.intp], lim
         start, count = end + 1, 1
         if end < len(last_rows) and last_rows[end]:
             count = 0
-
-
-CLASS = D4RLExperienceReplay

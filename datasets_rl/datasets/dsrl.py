@@ -11,17 +11,10 @@ class DSRLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = DSRLExperienceReplay("OfflineCarCircle-v0", batch_size=256)
         >>> dataset.sample()["next", "cost"]        # [256, 1]
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The id of the task in DSRL, ``"OfflineCarButton1Gymnasium-v0"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If no address serves the file.
     """
 
     source = "dsrl"
-
-
-CLASS = DSRLExperienceReplay

@@ -13,17 +13,10 @@ class ExORLExperienceReplay(BaseDatasetExperienceReplay):
 
     Rewards are those of the exploration run. The rewards of a task are computed from the physics: docs/sources/exorl.md.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The domain and the algorithm that explored it: ``"quadruped/proto"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the server does not serve the zip file.
     """
 
     source = "exorl"
-
-
-CLASS = ExORLExperienceReplay

@@ -128,6 +128,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
         InvalidArgumentError: If a choice contradicts the stored one; if `download` is False and the stored dataset lacks
             a part of the selection; or if `delta_timestamps` are not those of steps, or no frame rate is known.
+        FetchError: If no upstream serves the files of a dataset that is to be downloaded.
     """
 
     source: ClassVar[str]

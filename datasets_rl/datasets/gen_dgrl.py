@@ -16,17 +16,10 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
     after the last step of an episode is not known: the next observation reads as zeros there, and
     ``dataset.episodes["final_known"]`` is False.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The game and the category, ``"bigfish-1M_E"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If no address serves the archive.
     """
 
     source = "gen_dgrl"
-
-
-CLASS = GenDGRLExperienceReplay

@@ -13,17 +13,10 @@ class KatakombaExperienceReplay(BaseDatasetExperienceReplay):
 
     The screen after the last key press of a game is unknown: ``("next", "final_known")`` masks it.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: Role, race and alignment of the character: ``"mon-hum-neu"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the hub does not serve the file.
     """
 
     source = "katakomba"
-
-
-CLASS = KatakombaExperienceReplay

@@ -15,15 +15,10 @@ class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
     integer codes that `texts` maps to the tasks. The observation after the last action of an episode is not known:
     batches have the mask ``("next", "final_known")``.
 
-    The arguments are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors are those of `BaseDatasetExperienceReplay`.
 
     Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the hub does not serve the dataset.
         MissingDependencyError: If videos are selected, and PyAV is not installed.
     """
 
     source = "lerobot"
-
-
-CLASS = LeRobotExperienceReplay

@@ -71,7 +71,7 @@ def load(
         >>> sorted(some.sample(8).keys())
         ['action', 'index', 'observation']
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,

@@ -18,7 +18,7 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
 
     The files are converted once and are not moved.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: Any name, under which the dataset is stored.
@@ -45,6 +45,3 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
 
     def _local_copy(self) -> Path | None:
         return self.folder
-
-
-CLASS = LocalExperienceReplay

@@ -22,16 +22,12 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
     JPEG or raw. Strings are integer codes, which `texts` maps to the strings. The observation after the last step is
     the one in the file.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: Names joined by slashes, with the version: ``"D4RL/door/human-v2"``.
         load_from_local_minari: Whether to read the files in the cache of the minari package (MINARI_DATASETS_PATH, or
             ``~/.minari/datasets``) in place, instead of those of the remote.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If no remote has the dataset.
     """
 
     source = "minari"
@@ -49,6 +45,3 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
 
     def _local_copy(self) -> Path | None:
         return minari_cache_folder() / self.dataset_id if self.load_from_local_minari else None
-
-
-CLASS = MinariExperienceReplay

@@ -11,17 +11,10 @@ class NeoRLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = NeoRLExperienceReplay("Pipeline-train", batch_size=256)
         >>> dataset.sample()["observation"]        # [256, 52]
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The name of the file without ``-noise``: ``"HalfCheetah-v3-low-1000-train"``, ``"DMSD-val"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the upstream does not serve the file.
     """
 
     source = "neorl"
-
-
-CLASS = NeoRLExperienceReplay

@@ -15,18 +15,13 @@ class OGMARLExperienceReplay(BaseDatasetExperienceReplay):
     ``("agents", "action_mask")`` and ``("next", "agents", "reward")``, with the agents as an axis after that of the batch.
     The observation after the last step of an episode is unknown: ``("next", "final_known")`` masks it.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The collection, the environment, the scenario and the quality: ``"core/smac_v1/3m/Good"``.
 
     Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
         MissingDependencyError: If tensorstore is not installed, and the dataset is not stored.
-        FetchError: If the hub does not serve the file.
     """
 
     source = "og_marl"
-
-
-CLASS = OGMARLExperienceReplay

@@ -16,17 +16,10 @@ class OGBenchExperienceReplay(BaseDatasetExperienceReplay):
     rewards. A single-task id, ``"antmaze-large-navigate-singletask-task2-v0"``, has those of a task in
     ``("next", "reward")``, and in ``("next", "mask")`` 0 where the task is solved.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: An id of the catalog; with ``-val`` at its end, the validation file.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the upstream does not serve the file.
     """
 
     source = "ogbench"
-
-
-CLASS = OGBenchExperienceReplay

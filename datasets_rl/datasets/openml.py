@@ -33,7 +33,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     Every row is an episode of one step: the observation is the sample, the action is its class, and the reward is 1.
     Batches have no next observation.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         name: One of ``adult_num``, ``adult_onehot``, ``mushroom_num``, ``mushroom_onehot``, ``covertype``, ``shuttle``
@@ -42,8 +42,6 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
     Raises:
         UnknownIdError: If the name is neither in the catalog nor of the form ``name@version``.
-        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
-        FetchError: If OpenML does not serve the dataset.
     """
 
     source = "openml"
@@ -92,6 +90,3 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     def max_outcome_val(self) -> int:
         """Largest possible value of ``y``."""
         return len(self.classes) - 1
-
-
-CLASS = OpenMLExperienceReplay

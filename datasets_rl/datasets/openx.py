@@ -41,7 +41,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     slice of each or, when iterated without a batch size, the whole trajectory. A stream has no length and no index, and
     takes no sampler.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The id, such as ``"cmu_stretch"``.
@@ -71,9 +71,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
 
     Raises:
         UnknownIdError: If the id has characters other than letters, digits and underscores.
-        InvalidArgumentError: If arguments exclude each other, with every problem; or if the selection contradicts the
-            stored one.
-        FetchError: If no upstream has the dataset.
+        InvalidArgumentError: If arguments exclude each other, too, with every problem.
     """
 
     source = "openx"
@@ -218,6 +216,3 @@ def _open_stream(
     return OpenXStream(
         dataset_id, batch_size, num_slices=slices, slice_len=slice_len, pad=value, selection=selection, **options
     )
-
-
-CLASS = OpenXExperienceReplay

@@ -13,18 +13,11 @@ class RLUnpluggedExperienceReplay(BaseDatasetExperienceReplay):
 
     Rewards and discounts, which the files store with the observation that they led to, are in the row of their action.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The part of the suite and the task: ``"locomotion/rodent_gaps"``,
             ``"rwrl/cartpole_swingup_easy_20_percent"``.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the bucket does not serve the dataset.
     """
 
     source = "rl_unplugged"
-
-
-CLASS = RLUnpluggedExperienceReplay

@@ -15,17 +15,10 @@ class RobomimicExperienceReplay(BaseDatasetExperienceReplay):
     whether the filter key ``train`` of the file names it. Images are stored as they are published, uint8 [rows,
     columns, 3].
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: An id of the catalog, ``"lift/ph/low_dim_v15"``, or any name for custom files.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the upstream does not serve the files.
     """
 
     source = "robomimic"
-
-
-CLASS = RobomimicExperienceReplay

@@ -15,17 +15,10 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
     number of a trial in its file. ``episode`` is unique across files, unlike in TorchRL, and a
     selection numbers the episodes across all files.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: One of the 20 ids.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the hub does not serve the files.
     """
 
     source = "roboset"
-
-
-CLASS = RobosetExperienceReplay

@@ -24,17 +24,13 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
     floats when they are sampled. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was
     taken on its image.
 
-    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
 
     Args:
         dataset_id: The folder in the repository, without the prefix ``vd4rl/``: ``"main/walker_walk/random/64px"``.
         totensor: Whether to append a `ToTensorImage` to `transform`, unless it has one.
         image_size: Height and width to which images are resized last, or a pair of both.
         num_workers: Accepted for compatibility with TorchRL and ignored; files are always fetched in parallel.
-
-    Raises:
-        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
-        FetchError: If the hub does not serve the dataset.
     """
 
     source = "vd4rl"
@@ -62,6 +58,3 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         if image_size is not None:
             size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[-1])
             self.append_transform(Resize(size, in_keys=_PIXELS))
-
-
-CLASS = VD4RLExperienceReplay
