@@ -138,11 +138,7 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def _write(path: Path, lines: Sequence[str], document: dict[str, Any], key: str) -> None:
-    """Write the edited lines, if they are the document that was meant.
-
-    Raises:
-        InvalidArgumentError: If they are not, because the value spans several lines.
-    """
+    """Write the edited lines, if they are the document that was meant."""
     text = "\n".join(lines) + "\n" * bool(lines)
     try:
         done = {name: value for name, value in parse_document(text).items() if value != {}}

@@ -426,11 +426,7 @@ def _td_lambda(
 
 
 def _check(time_dim: int | None, **tensors: Tensor | None) -> None:
-    """Check the shapes of tensors, by name, and the axis of the steps.
-
-    Raises:
-        InvalidArgumentError: If the shapes differ, or there is no such axis.
-    """
+    """Check the shapes of tensors, by name, and the axis of the steps."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
     shape, *others = set(shapes.values())
     if others:
@@ -457,11 +453,7 @@ def _last(ends: Tensor, dim: int) -> Tensor:
 
 
 def _factor(factor: Factor, like: Tensor) -> Factor:
-    """Return a number, or a tensor [*, T, F], for a factor.
-
-    Raises:
-        InvalidArgumentError: If a tensor has another shape.
-    """
+    """Return a number, or a tensor [*, T, F], for a factor."""
     if not isinstance(factor, Tensor):
         return factor
     if factor.numel() != 1 and factor.shape != like.shape:

@@ -123,11 +123,7 @@ def run(
 
 
 def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:
-    """Refuse ``ID:0.8``, where other programs take the share of a dataset.
-
-    Raises:
-        InvalidArgumentError: If a dataset is a known id or a folder with a number after it.
-    """
+    """Refuse ``ID:0.8``, where other programs take the share of a dataset."""
     parts = [_SHARE.fullmatch(one) for one in datasets]
     if any(match is not None and (is_id(match["name"]) or Path(match["name"]).exists()) for match in parts):
         names = [one if match is None else match["name"] for one, match in zip(datasets, parts, strict=True)]
@@ -139,11 +135,7 @@ def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:
 
 
 def _check_writable(out: Path) -> None:
-    """Refuse a place that no file can be written to, before the datasets are opened.
-
-    Raises:
-        InvalidArgumentError: If the folder does not exist, or the file is one.
-    """
+    """Refuse a place that no file can be written to, before the datasets are opened."""
     if not out.absolute().parent.is_dir():
         folder = out.absolute().parent
         raise InvalidArgumentError(

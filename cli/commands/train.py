@@ -125,11 +125,7 @@ def _copy(shell: Shell, name: str, out: Path | None) -> Result:
 
 
 def _find_program(name: str) -> Path:
-    """Return the file of a program.
-
-    Raises:
-        InvalidArgumentError: If there is no such program.
-    """
+    """Return the file of a program."""
     from datasets_rl.recipes.train import program_files
 
     files: dict[str, Path] = program_files()
@@ -141,12 +137,7 @@ def _find_program(name: str) -> Path:
 
 
 def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
-    """Return the result of a program; None if it only printed its help.
-
-    Raises:
-        InvalidArgumentError: If it refuses its arguments.
-        MissingDependencyError: If it needs a library that is not installed.
-    """
+    """Return the result of a program; None if it only printed its help."""
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):  # its last line is its result, which this command prints

@@ -138,11 +138,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return self.batch_size // parts if self.batch_size is not None and self.batch_size % parts == 0 else 1
 
     def _determine_keys(self) -> None:
-        """Determine the keys of batches, from the first steps of every buffer that is not empty.
-
-        Raises:
-            InvalidArgumentError: If the buffers are incompatible.
-        """
+        """Determine the keys of batches, from the first steps of every buffer that is not empty."""
         members = self._members
         version = tuple((len(member) > 0, member.storage, member.sampler, *member.transforms) for member in members)
         if version == self._keys_version or self._collates_itself:

@@ -109,11 +109,7 @@ class WritePath(ReadPath):
         return torch.cat([rows, self.writer.extend(rest)]) if self.storage.size_of(rest) else rows
 
     def _validate_data(self, data: Any, *, single: bool) -> Any:
-        """Validate data before it is written, as one step or several, and return the part to write.
-
-        Raises:
-            InvalidArgumentError: If this buffer does not accept such data.
-        """
+        """Validate data before it is written, as one step or several, and return the part to write."""
         del single
         return data
 
@@ -137,9 +133,6 @@ class WritePath(ReadPath):
         Args:
             data: The data to write.
             axes: Number of its leading axes that index rows.
-
-        Raises:
-            InvalidArgumentError: If the sampler cannot accept the priorities.
         """
         del data, axes
 

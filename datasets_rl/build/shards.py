@@ -300,11 +300,7 @@ class WorkerShard(LocalShard):
 
 @contextmanager
 def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
-    """Convert unexpected errors, as libraries raise them for damaged files, to errors that name the files.
-
-    Raises:
-        ConversionError: If the block fails with an error other than one of this package, of the system or of memory.
-    """
+    """Convert unexpected errors, as libraries raise them for damaged files, to errors that name the files."""
     try:
         yield
     except (DatasetsRLError, MemoryError, OSError):

@@ -211,9 +211,6 @@ def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], w
         arguments: The values by name.
         text_names: The names that may have texts.
         where: The dataset and the environment, for messages.
-
-    Raises:
-        InvalidArgumentError: If values are something else; the error names all of them.
     """
     problems = [f"{name}={value!r:.80}" for name, value in arguments.items() if not _is_safe(name, value, text_names)]
     if problems:
@@ -277,11 +274,7 @@ def _catalog_environment(dataset_id: str) -> str:
 
 
 def _register(name: str, dataset_id: str) -> None:
-    """Import the library that registers an environment.
-
-    Raises:
-        MissingDependencyError: If it is not installed.
-    """
+    """Import the library that registers an environment."""
     import gymnasium
 
     if name in gymnasium.registry:
@@ -299,11 +292,7 @@ def _missing_name(error: Exception) -> str:
 
 
 def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any], dataset_id: str) -> Any:
-    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded.
-
-    Raises:
-        InvalidArgumentError: If the wrapper writes files or has a state, or its arguments are not valid.
-    """
+    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded."""
     import gymnasium.wrappers
 
     module, _, class_name = str(entry_point).partition(":")

@@ -141,11 +141,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
 
 
 def _check_env_kwargs(names: Sequence[str]) -> None:
-    """Raise an error for arguments of `d4rl.qlearning_dataset` that have no meaning here.
-
-    Raises:
-        InvalidArgumentError: If there is any.
-    """
+    """Raise an error for arguments of `d4rl.qlearning_dataset` that have no meaning here."""
     for name in names:
         if name == "dataset":
             raise InvalidArgumentError(

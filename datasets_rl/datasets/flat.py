@@ -101,11 +101,7 @@ def _clipped(value: Tensor) -> Tensor:
 
 
 def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
-    """Return the function that converts a tensor in main memory.
-
-    Raises:
-        InvalidArgumentError: If there is no such device, or jax is not installed.
-    """
+    """Return the function that converts a tensor in main memory."""
     if framework == "torch":
         return lambda value: value if device is None else value.to(device)
     if framework == "numpy":

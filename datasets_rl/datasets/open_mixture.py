@@ -163,12 +163,7 @@ def _open_member(
 
 
 def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: Mapping[str, Any]) -> None:
-    """Check that batches can consist of these slices.
-
-    Raises:
-        InvalidArgumentError: If slices do not fill a batch, or every episode of a dataset is too short. The message
-            lists all problems.
-    """
+    """Check that batches can consist of these slices."""
     steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
         problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")

@@ -195,11 +195,7 @@ def _open_stream(
     selection: Selection | None = None,
     **options: Any,
 ) -> OpenXStream:
-    """Return a stream for the arguments of `OpenXExperienceReplay`.
-
-    Raises:
-        InvalidArgumentError: If a stream cannot have them.
-    """
+    """Return a stream for the arguments of `OpenXExperienceReplay`."""
     problems = [text for name, text in _STORED_ONLY.items() if options.pop(name, None) not in [None, False, "keep"]]
     value = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
     if value is not None and not abs(value) < _PAD_MAX:

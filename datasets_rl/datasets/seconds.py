@@ -49,11 +49,7 @@ def windows_by_seconds(
 
 
 def _field_named(name: Any, keys: Sequence[Key]) -> Key:
-    """Return the key of a field, or the first names of several, by its key or by the name of a feature of LeRobot.
-
-    Raises:
-        UnknownKeyError: If there is no such field.
-    """
+    """Return the key of a field, or the first names of several, by its key or by the name of a feature of LeRobot."""
     key = as_key(name)
     spelled = spelled_key(name if isinstance(name, str) else key, names_among(keys))
     for possible in (spelled, *possible_keys(dotted_name(key))):

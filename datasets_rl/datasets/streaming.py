@@ -407,11 +407,7 @@ class StreamSampler(SeededSampler):
         return self._starts[key]
 
     def _cut(self, run: EpisodeSpan, length: int, start: float, *, filled: bool) -> EpisodeSpan:
-        """Return a slice of a trajectory; a short trajectory unchanged.
-
-        Raises:
-            InvalidArgumentError: If the trajectory is too short, and short ones are neither padded nor allowed.
-        """
+        """Return a slice of a trajectory; a short trajectory unchanged."""
         if run.length >= length:
             return EpisodeSpan(run.shard, run.start + int(start * (run.length - length + 1)), length)
         if self.strict_length and not filled:

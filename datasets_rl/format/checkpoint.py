@@ -348,12 +348,7 @@ def _read_text(folder: Path) -> str:
 
 
 def _parse_tree(folder: Path, text: str) -> Any:
-    """Return the tree of a checkpoint, still encoded.
-
-    Raises:
-        InvalidArgumentError: If the file is not that of a checkpoint, or its format version is newer.
-        IntegrityError: If the file is damaged.
-    """
+    """Return the tree of a checkpoint, still encoded."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -513,9 +508,6 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
     """Raise if a folder contains files of other programs; the subfolder `beside` may exist.
 
     The folder is listed once: between two looks another thread may finish the first dump.
-
-    Raises:
-        InvalidArgumentError: If the path is a file, or the folder contains files and no checkpoint.
     """
     if not folder.exists():
         return

@@ -171,11 +171,7 @@ class _Hub:
 
     @classmethod
     def connect(cls, repository: str, branch: str, settings: Settings) -> _Hub:
-        """Return the repository, with the token of the user.
-
-        Raises:
-            PushError: If there is no token.
-        """
+        """Return the repository, with the token of the user."""
         from huggingface_hub import HfApi, get_token
 
         if get_token() is None:
@@ -247,11 +243,7 @@ class _Hub:
         return str(done.oid)
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it returns, with pauses after transient failures.
-
-        Raises:
-            PushError: If it fails permanently, or too often.
-        """
+        """Call `attempt` until it returns, with pauses after transient failures."""
         from huggingface_hub.errors import HfHubHTTPError
 
         # The HTTP library of the hub's client differs between its versions.

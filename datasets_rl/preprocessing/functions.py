@@ -123,11 +123,7 @@ def _copy_result(data: Any) -> Any:
 
 
 def _apply_to_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
-    """Return the results of a function for each transition, [N]; fields that it does not change are not copied.
-
-    Raises:
-        InvalidArgumentError: If the fields differ between transitions, or a value is not a tensor.
-    """
+    """Return the results of a function for each transition, [N]; fields that it does not change are not copied."""
     columns = dict(named_leaves(data))
     changed: dict[Any, dict[int, Tensor]] = {}
     keys: Mapping[Any, Any] = {}

@@ -318,11 +318,7 @@ class _LocalChunk(Chunk):
     report: Report
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the episodes, and return the fields with values outside their specs.
-
-        Raises:
-            PreprocessError: If a step fails.
-        """
+        """Append the episodes, and return the fields with values outside their specs."""
         with seeded_random(self.task["seed"]):
             result = write_episodes(writer, Task(**self.task), self.stored, self.recipe.copy(), self.report)
         return self._journal_entry(result)
@@ -345,11 +341,7 @@ class _WorkerChunk(_LocalChunk):
         self._result = WorkerResult(self.engine, make_partial_dataset, self.task, self.report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the partial dataset, and return the fields with values outside their specs.
-
-        Raises:
-            PreprocessError: If a step fails, or the process died.
-        """
+        """Append the partial dataset, and return the fields with values outside their specs."""
         try:
             result = self._result.get()
         except WorkerDiedError as error:

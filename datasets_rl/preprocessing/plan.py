@@ -181,11 +181,7 @@ def _derived_name(recipe: Mapping[str, Any]) -> str:
 
 
 def _resolved(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders with links resolved, so that a dataset is replaced and not the link to it.
-
-    Raises:
-        InvalidArgumentError: If the same folder is given twice.
-    """
+    """Return the folders with links resolved, so that a dataset is replaced and not the link to it."""
     folders = [path.expanduser().resolve() for path in folders]
     if duplicates := sorted({str(path) for path in folders if folders.count(path) > 1}):
         raise InvalidArgumentError(

@@ -141,11 +141,7 @@ def preprocess(
 
 
 def _input_version(plan: Plan, current: Version) -> Version:
-    """Return the version to apply a recipe to in place: the same recipe again is never applied to its own result.
-
-    Raises:
-        InvalidArgumentError: If that version was pruned.
-    """
+    """Return the version to apply a recipe to in place: the same recipe again is never applied to its own result."""
     if not plan.is_recipe_of(last_history_entry(plan.paths)):
         return current
     parent = parent_of(plan.paths, current)

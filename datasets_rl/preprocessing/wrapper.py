@@ -109,11 +109,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
 
 
 def _restored_steps(entries: Sequence[Any]) -> Iterator[tuple[str, Step]]:
-    """Yield the steps that can change observations and actions, fitted, each with its label.
-
-    Raises:
-        InvalidArgumentError: If a step is not one of this package, so that its code is not known here.
-    """
+    """Yield the steps that can change observations and actions, fitted, each with its label."""
     for entry in entries:
         label = entry.get("label", "a step") if isinstance(entry, Mapping) else "a step"
         try:
@@ -235,11 +231,7 @@ class _Pipeline:
         return names.pop() if len(names) == 1 else ""
 
     def check_inverse(self) -> None:
-        """Check that actions are mapped back to those of the environment.
-
-        Raises:
-            InvalidArgumentError: If they are not.
-        """
+        """Check that actions are mapped back to those of the environment."""
         limits = [self._results(number) for number in range(3)]
         for key, space in self._leaves.items():
             if not isinstance(space, spaces.Box) and not self._is_unchanged(key, limits):
@@ -381,11 +373,7 @@ def _box(shape: tuple[int, ...], dtype: np.dtype[Any], bounds: Sequence[NDArray[
 
 
 def _stored_dtypes(examples: Arrays, columns: Mapping[str, Mapping[str, Any]], root: Key) -> dict[Key, np.dtype[Any]]:
-    """Return the dtypes of observations or actions in a dataset by field, which must be those of an environment.
-
-    Raises:
-        InvalidArgumentError: If fields differ; the error has all of them.
-    """
+    """Return the dtypes of observations or actions in a dataset by field, which must be those of an environment."""
     roots = {root[0], *(key[0] for key in examples)}
     stored = {as_key(name): column for name, column in columns.items() if as_key(name)[0] in roots}
     problems = [

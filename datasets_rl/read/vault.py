@@ -116,11 +116,7 @@ class Vault:
         return found
 
     def _read_structure(self, archive: ZipReader) -> list[str]:
-        """Return the dotted names of the leaves of the structure.
-
-        Raises:
-            ConversionError: If the description of the vault is damaged, or of another version.
-        """
+        """Return the dotted names of the leaves of the structure."""
         member = f"{self._folder}{_METADATA}"
         if archive.members[member].size > _METADATA_MAX_BYTES:
             raise ConversionError(

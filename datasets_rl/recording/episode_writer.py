@@ -404,11 +404,7 @@ def _names_of_elements(names: Mapping[str | Key, Sequence[str]]) -> dict[str, li
 
 
 def _check_names(names: Mapping[str, Sequence[str]], columns: Sequence[Column]) -> None:
-    """Check that each list of names is of a vector with as many elements.
-
-    Raises:
-        InvalidArgumentError: If one is not.
-    """
+    """Check that each list of names is of a vector with as many elements."""
     shapes = {dotted_name(column.key): column.shape for column in columns}
     for name, elements in names.items():
         if name not in shapes:

@@ -152,11 +152,7 @@ class SavedRecording:
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:
-    """Return what recording.json states, with the schema; None if there is no such file.
-
-    Raises:
-        IntegrityError: If it is damaged, or of another recording.
-    """
+    """Return what recording.json states, with the schema; None if there is no such file."""
     data = _read_whole(folder / DESCRIPTION_FILE)
     try:
         return None if data is None else _parse_description(data, disk.unclaimed_name(folder))
@@ -188,9 +184,6 @@ def _read_lines(folder: Path) -> list[bytes] | None:
     """Return the lines of the journal after the first, which names it; None if there is no journal.
 
     The line that a process was writing when it was killed has no end, and is left out.
-
-    Raises:
-        IntegrityError: If it is not the journal of a recording.
     """
     data = _read_whole(folder / JOURNAL_FILE)
     if data is None:

@@ -26,11 +26,7 @@ Index = NDArray[np.int64]
 
 
 def _dataset_of(sampler: SeededSampler, storage: Storage) -> str:
-    """Return a digest of the episode table of a storage.
-
-    Raises:
-        InvalidArgumentError: If the storage is not that of a dataset.
-    """
+    """Return a digest of the episode table of a storage."""
     if not isinstance(storage, EpisodicStorage):
         raise InvalidArgumentError(
             f"a {type(sampler).__name__} samples the episodes of a stored dataset; got a {type(storage).__name__}",

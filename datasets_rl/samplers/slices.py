@@ -284,11 +284,7 @@ class SliceSampler(Sampler):
         return (divisor, batch_size // divisor) if self.slice_len is None else (batch_size // divisor, divisor)
 
     def _slices(self, storage: Storage, length: int) -> Slices:
-        """Return all slices of this length that may be drawn.
-
-        Raises:
-            InvalidArgumentError: If there are no such slices.
-        """
+        """Return all slices of this length that may be drawn."""
         view = self._storage_index(storage)
         slices = view.slices.get(length)
         if slices is None:

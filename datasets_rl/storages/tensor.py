@@ -409,11 +409,7 @@ class TensorStorage(Storage):
         return views[()] if () in views else TensorDict(nest_keys(views), batch_size=[len(self)])
 
     def _leaves_under(self, key: Key) -> dict[Any, int]:
-        """Return the numbers of the leaves under a key by the rest of their path.
-
-        Raises:
-            UnknownKeyError: If there is none.
-        """
+        """Return the numbers of the leaves under a key by the rest of their path."""
         structure = self._initialized_structure()
         numbers = structure.leaves_under(tuple(key))
         if not numbers:

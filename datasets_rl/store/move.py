@@ -147,11 +147,7 @@ def _check_all_unused(home: Path) -> None:
 
 
 def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Copy every file that differs, unless the copy is newer; files of the same size and time are equal.
-
-    Raises:
-        IntegrityError: If a folder on the way to a copy is a link, which would lead out of the target.
-    """
+    """Copy every file that differs, unless the copy is newer; files of the same size and time are equal."""
     folders = {target}
     for path in _files(source):
         copy = target / path.relative_to(source)

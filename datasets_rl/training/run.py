@@ -437,11 +437,7 @@ class _Batches:
 
 
 def _check_losses(losses: Sequence[Mapping[str, Tensor]], before: int) -> None:
-    """Check that the losses of consecutive updates are finite, with one transfer from the device.
-
-    Raises:
-        InvalidArgumentError: If the training diverged; it names the first update and its loss.
-    """
+    """Check that the losses of consecutive updates are finite, with one transfer from the device."""
     values = [(number, name, value) for number, row in enumerate(losses, 1) for name, value in row.items()]
     if not values or bool(torch.stack([value for *_, value in values]).isfinite().all()):
         return

@@ -103,11 +103,7 @@ class OverTime(Transform):
         return data
 
     def _reads_rows(self, data: Any) -> bool:
-        """Return whether the elements of a batch are single steps, and not trajectories.
-
-        Raises:
-            InvalidArgumentError: If the batch consists of neither TensorDicts of steps nor TensorDicts of trajectories.
-        """
+        """Return whether the elements of a batch are single steps, and not trajectories."""
         if is_tensor_collection(data):
             return bool(data.ndim == 1)
         if isinstance(data, list) and data and is_tensor_collection(data[0]) and data[0].ndim:

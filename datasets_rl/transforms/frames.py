@@ -214,11 +214,7 @@ class CatFrames(OverTime):
         return Compose(frames, ExcludeTransform(*stacks, inverse=True)), SliceSampler(slice_len=1, **sampler_kwargs)
 
     def _require_memory(self, steps: int, step_bytes: int) -> None:
-        """Check that the stacks of some steps, and their row numbers (int64), fit in memory.
-
-        Raises:
-            NotEnoughMemoryError: If `N` is large, and the stacks need more memory than the machine has.
-        """
+        """Check that the stacks of some steps, and their row numbers (int64), fit in memory."""
         if self.N > _MAX_UNCHECKED_FRAMES:
             needed = self.N * steps * (8 + step_bytes)
             require_memory(needed, f"CatFrames with N = {self.N:,}", hint="use a smaller N, such as 4")

@@ -203,11 +203,7 @@ def _known_numbers(statistics: Mapping[str, Any], name: str) -> Tensor:
 
 
 def _as_double(array: Any) -> Tensor:
-    """Return values [N, *S] as float64.
-
-    Raises:
-        InvalidArgumentError: If the values are empty.
-    """
+    """Return values [N, *S] as float64."""
     values = torch.as_tensor(array).double()
     if not values.ndim or not len(values):
         raise InvalidArgumentError(f"values have shape {list(values.shape)}; expected [N, ...] with at least one step")

@@ -76,11 +76,7 @@ class Writer(Stateful, ABC):
         self._storage = storage
 
     def _require_storage(self) -> Storage:
-        """Return the storage.
-
-        Raises:
-            InvalidArgumentError: If no storage is set.
-        """
+        """Return the storage."""
         if self._storage is None:
             raise InvalidArgumentError(f"{type(self).__name__} has no storage", hint="pass it to a ReplayBuffer")
         return self._storage

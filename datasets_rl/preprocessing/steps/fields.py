@@ -29,11 +29,7 @@ def _with_keys(batch: EpisodeBatch, kept: Iterable[Key]) -> EpisodeBatch:
 
 
 def _keys_below(batch: EpisodeBatch, names: Iterable[str]) -> set[Key]:
-    """Return the keys of the fields with these names, and of those nested below them.
-
-    Raises:
-        InvalidArgumentError: If names match no field; the error has all of them.
-    """
+    """Return the keys of the fields with these names, and of those nested below them."""
     all_keys = {*batch.steps, *batch.states}
     matches = {name: {key for key in all_keys if key[: len(as_key(name))] == as_key(name)} for name in names}
     missing = [name for name, keys in matches.items() if not keys]

@@ -93,11 +93,7 @@ class CompressImages(DataStep):
 
 
 def _check_can_be_encoded(shapes: Mapping[Key, tuple[int, ...]]) -> None:
-    """Check the shapes of images.
-
-    Raises:
-        InvalidArgumentError: If some are not those of images with 1 or 3 channels, or too small for a file of their own.
-    """
+    """Check the shapes of images."""
     others = [
         f"{dotted_name(key)} has the shape {list(shape)}"
         for key, shape in shapes.items()

@@ -198,11 +198,7 @@ class LogReader(EpisodeReader):
         return last
 
     def _read_log(self, number: int, *, last: bool) -> _Log:
-        """Read a checkpoint without its frames, and check that its files agree.
-
-        Raises:
-            ConversionError: If files are damaged or contradict each other; the error names every problem.
-        """
+        """Read a checkpoint without its frames, and check that its files agree."""
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read_fields(number, fields)
         problems = list(_contradictions(log, invalid, first=not number, last=last))

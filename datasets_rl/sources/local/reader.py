@@ -371,11 +371,7 @@ class _FileReader:
         return _chosen(values, np.cumsum(wanted[:-1]) > 0)
 
     def finish(self) -> None:
-        """Read every array to its end, because formats with a checksum compare it there.
-
-        Raises:
-            ConversionError: If an array is truncated or damaged.
-        """
+        """Read every array to its end, because formats with a checksum compare it there."""
         for rows in chain(self._rows.values(), self._after.values(), self._finals.values()):
             rows.finish()
 

@@ -133,11 +133,7 @@ class OpenML(Source):
 
 
 def _json_answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
-    """Return the value at a path of names in a JSON answer.
-
-    Raises:
-        ConversionError: If the answer is not JSON, or has no such value.
-    """
+    """Return the value at a path of names in a JSON answer."""
     text = upstream.text(asset)
     try:
         value = json.loads(text)
@@ -177,12 +173,7 @@ def _parse_features(answer: Any, entry: Entry) -> list[dict[str, Any]]:
 
 
 def _table_asset(description: Any, entry: Entry) -> Asset:
-    """Return the file of the table.
-
-    Raises:
-        ConversionError: If the description is of another dataset or of an unsupported one; the error names every
-            problem.
-    """
+    """Return the file of the table."""
     from datasets_rl.fetch.asset import Asset
 
     if not isinstance(description, dict):

@@ -237,10 +237,6 @@ def _parse_info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], li
 
     Returns:
         The document, and the number of episodes of each file of the split.
-
-    Raises:
-        ConversionError: If it does not describe TFRecords; the error names every problem.
-        InvalidArgumentError: If it does not list the split.
     """
     try:
         info = json.loads(text)

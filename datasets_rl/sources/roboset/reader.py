@@ -262,11 +262,7 @@ class RoboSetReader(EpisodeReader):
 
 
 def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
-    """Return the trials of a file in numeric order: by name, Trial10 would precede Trial2.
-
-    Raises:
-        ConversionError: If the file has anything other than trials.
-    """
+    """Return the trials of a file in numeric order: by name, Trial10 would precede Trial2."""
     by_number: dict[int, dict[Key, Hdf5Array]] = {}
     foreign: dict[str, None] = {}
     problems: list[str] = []

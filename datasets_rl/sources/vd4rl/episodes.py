@@ -75,11 +75,7 @@ class EpisodeFiles(RowReader):
             yield from self.transitions(block, flags[window], metadata)
 
     def _read_flags(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> RowFlags:
-        """Read the flags of the rows: first, last and terminal rows.
-
-        Raises:
-            ConversionError: If the flags do not describe a single episode, from the first row to the last.
-        """
+        """Read the flags of the rows: first, last and terminal rows."""
         flags = {name: file.read(name).reshape(-1) for name in _MARKS if name in file.arrays}
         self.counts["flags-one-longer"] += any(len(values) > rows for values in flags.values())
         self.counts["unusual-length"] += rows != USUAL_ROWS

@@ -96,12 +96,7 @@ class RowFiles(RowReader):
         return {name: column.key for name, column in columns.items() if column.key in self.wanted}
 
     def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
-        """Return the first, last and terminal rows of a file, from its step_type and discount.
-
-        Raises:
-            ConversionError: If a step_type is invalid, an episode continues after its last row, or another one begins
-                before it.
-        """
+        """Return the first, last and terminal rows of a file, from its step_type and discount."""
         kinds, discounts = (file.read(name).reshape(-1) for name in ("step_type", "discount"))
         problems = [
             f"row {row:,} has step_type {kinds[row]}; expected 0, 1 or 2"
