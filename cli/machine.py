@@ -21,13 +21,7 @@ from pathlib import Path
 
 from datasets_rl import disk, sources
 from datasets_rl.downloading import planning
-from datasets_rl.errors import (
-    DatasetsRLError,
-    DiskFullError,
-    FetchError,
-    IntegrityError,
-    MissingDependencyError,
-)
+from datasets_rl.errors import DatasetsRLError, DiskFullError, FetchError, IntegrityError, MissingDependencyError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.probe import Probe, probe_all
 from datasets_rl.fetch.schemes import scheme_of, without_credentials

@@ -95,12 +95,7 @@ GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
         0,
     ),
     "no_color": (bool, ("--no-color",), {"help": "Print no colors, as with NO_COLOR."}, False),
-    "root": (
-        Path | None,
-        ("--root",),
-        {"metavar": "DIR", "help": "Data folder, instead of RLDS_HOME."},
-        None,
-    ),
+    "root": (Path | None, ("--root",), {"metavar": "DIR", "help": "Data folder, instead of RLDS_HOME."}, None),
     "version": (bool, ("--version", "-V"), {"help": "Print the version."}, False),
 }
 """The options that are accepted before and after a command's name: by parameter its type, names, settings, default."""

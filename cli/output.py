@@ -149,10 +149,7 @@ class Printer:
         traceback.print_exception(error, file=sys.stderr)
 
     def _document(self, data: Mapping[str, Any]) -> None:
-        _write(
-            sys.stdout,
-            [json.dumps(as_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)],
-        )
+        _write(sys.stdout, [json.dumps(as_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)])
 
     def width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal that a stream goes to; None where readers do not look at one."""

@@ -376,13 +376,7 @@ class DiskFullError(DatasetsRLError):
     """
 
     def __init__(
-        self,
-        path: Path | str,
-        needed: int | None,
-        free: int,
-        why: str = "",
-        *,
-        hint: str | Remedy = "",
+        self, path: Path | str, needed: int | None, free: int, why: str = "", *, hint: str | Remedy = ""
     ) -> None:
         wanted = f"{needed:,} bytes needed" if needed is not None else "writing failed"
         super().__init__(
@@ -514,8 +508,7 @@ class LockedError(DatasetsRLError):
 
     def __init__(self, name: str, owner: str, path: Path | str) -> None:
         super().__init__(
-            f"{name} is locked by {owner}",
-            hint=Remedy("wait for it; if that process is gone, delete {}", path),
+            f"{name} is locked by {owner}", hint=Remedy("wait for it; if that process is gone, delete {}", path)
         )
         self.name = name
         self.owner = owner

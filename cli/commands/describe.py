@@ -194,11 +194,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         "rows": [{"t": row.step, "row": row.row, **row.values} for row in found.rows],
         "final": found.final,
     }
-    return Result(
-        data,
-        list(_episode_page(shown, found, full=bool(keys))),
-        quiet=[str(row.row) for row in found.rows],
-    )
+    return Result(data, list(_episode_page(shown, found, full=bool(keys))), quiet=[str(row.row) for row in found.rows])
 
 
 def _read_slice(text: str) -> slice:

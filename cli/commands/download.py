@@ -61,8 +61,7 @@ def run(
         typer.Option(metavar="PATH", help="Read this raw file, or this folder of raw files, instead of fetching it."),
     ] = None,
     mirror: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Base address to try first; can be repeated."),
+        list[str] | None, typer.Option(metavar="URL", help="Base address to try first; can be repeated.")
     ] = None,
     no_hash_check: Annotated[
         bool, typer.Option("--no-hash-check", help="Accept a file whose digest differs; the manifest records it.")
@@ -81,8 +80,7 @@ def run(
         str, typer.Option(metavar="SIZE", help="Maximal bytes per second of all connections together, such as 5MB.")
     ] = "",
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, metavar="N", help="Number of connections, and of processes."),
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Number of connections, and of processes.")
     ] = None,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Convert on this machine, or on a Ray cluster.")
@@ -92,19 +90,16 @@ def run(
         str, typer.Option(metavar="RANGE", help="Only these episodes, such as 0:100, 0:100:2 or 1,5,9.")
     ] = "",
     keys: Annotated[
-        str,
-        typer.Option("--keys", "-k", metavar="KEY,...", help="Only these fields, such as observation,action."),
+        str, typer.Option("--keys", "-k", metavar="KEY,...", help="Only these fields, such as observation,action.")
     ] = "",
     max_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Only the first files that fit into this size, such as 20GB.")
     ] = "",
     include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Only the upstream's files that match; can be repeated."),
+        list[str] | None, typer.Option(metavar="GLOB", help="Only the upstream's files that match; can be repeated.")
     ] = None,
     exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Not the upstream's files that match; can be repeated."),
+        list[str] | None, typer.Option(metavar="GLOB", help="Not the upstream's files that match; can be repeated.")
     ] = None,
     **choices: str,
 ) -> Result:

@@ -34,10 +34,7 @@ _STORED = (
 GROUP = "Choose"
 
 
-def run(
-    shell: Shell,
-    dataset: KnownOrMixture,
-) -> Result:
+def run(shell: Shell, dataset: KnownOrMixture) -> Result:
     """Show the environment, spaces, sizes, license and scores of a dataset and, if it is stored, its contents.
 
     \b

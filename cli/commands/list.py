@@ -87,8 +87,7 @@ class _Stored:
 def run(
     shell: Shell,
     pattern: Annotated[
-        str,
-        typer.Argument(metavar="[PATTERN]", help="Part of an id, or a glob.", autocompletion=candidates.all_ids),
+        str, typer.Argument(metavar="[PATTERN]", help="Part of an id, or a glob.", autocompletion=candidates.all_ids)
     ] = "",
     source: Annotated[
         str,

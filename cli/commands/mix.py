@@ -110,12 +110,7 @@ def run(
             raise InvalidArgumentError(f"{out} exists already", hint="add --force to overwrite it")
         disk.write_text(file, text)
     return Result(
-        {
-            "file": out,
-            "toml": text,
-            "members": _members_json(mixed, datasets, folders),
-            "keys": mixed.keys_of_members,
-        },
+        {"file": out, "toml": text, "members": _members_json(mixed, datasets, folders), "keys": mixed.keys_of_members},
         [Lines((text.rstrip("\n") if out is None else str(out),))],
         quiet=[text.rstrip("\n") if out is None else str(out)],
         asides=[_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets)],

@@ -16,8 +16,7 @@ GROUP = "Get"
 def run(
     shell: Shell,
     dataset: Annotated[
-        str,
-        typer.Argument(metavar="ID", help="SOURCE/NAME of a stored dataset.", autocompletion=candidates.stored_ids),
+        str, typer.Argument(metavar="ID", help="SOURCE/NAME of a stored dataset.", autocompletion=candidates.stored_ids)
     ],
 ) -> Result:
     """Print the folder of a stored dataset.

@@ -78,13 +78,9 @@ def run(
             autocompletion=candidates.step_names,
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder for the result."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for the result.")] = None,
     as_: Annotated[
-        str,
-        typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME; by default the recipe's name."),
+        str, typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME; by default the recipe's name.")
     ] = "",
     in_place: Annotated[
         bool,
@@ -141,9 +137,7 @@ def run(
         "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
     }
     found = apply_to_each(
-        shell,
-        items,
-        lambda one: _preprocess(shell, one, _find_folders(shell, items[one]), steps, options),
+        shell, items, lambda one: _preprocess(shell, one, _find_folders(shell, items[one]), steps, options)
     )
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
@@ -186,10 +180,7 @@ def _list_steps() -> Result:
 
     recipes, steps = list(shipped_recipes()), describe_steps()
     return Result(
-        {
-            "recipes": [{"name": one.name, "summary": one.summary} for one in recipes],
-            "steps": steps,
-        },
+        {"recipes": [{"name": one.name, "summary": one.summary} for one in recipes], "steps": steps},
         [
             Table(("name", "summary"), tuple((one.name, one.summary) for one in recipes), title="recipes"),
             Table(

@@ -16,10 +16,7 @@ GROUP = "Share"
 def run(
     shell: Shell,
     dataset: Dataset,
-    address: Annotated[
-        str,
-        typer.Argument(metavar="ADDRESS", help="hf://USER/NAME, or hf://USER/NAME@BRANCH."),
-    ],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="hf://USER/NAME, or hf://USER/NAME@BRANCH.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit message.")] = "",
 ) -> Result:

@@ -35,13 +35,9 @@ def run(
     size: Annotated[
         int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Number of transitions in the batch.")
     ] = 4,
-    keys: Annotated[
-        list[str],
-        typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields."),
-    ] = [],  # noqa: B006 -- Typer makes a list for each run
+    keys: Annotated[list[str], typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields.")] = [],  # noqa: B006 -- Typer makes a list for each run
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", help="Seed: the same N draws the same batch."),
+        int | None, typer.Option("--seed", metavar="N", help="Seed: the same N draws the same batch.")
     ] = None,
     delta_timestamps: Annotated[
         str,

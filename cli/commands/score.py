@@ -52,14 +52,7 @@ def run(
     shell.printer.note(
         f"0 is the return {reference.low:,.2f} and {one} is {reference.high:,.2f}, from {reference.origin}"
     )
-    data = {
-        "id": dataset,
-        **asdict(reference),
-        "percent": percent,
-        "returns": returns,
-        "scores": scores,
-        "mean": mean,
-    }
+    data = {"id": dataset, **asdict(reference), "percent": percent, "returns": returns, "scores": scores, "mean": mean}
     digits = 2 if percent else 4
     rows = tuple((f"{value:g}", f"{score:.{digits}f}") for value, score in zip(returns, scores, strict=True))
     if len(scores) > 1:

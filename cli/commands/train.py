@@ -35,12 +35,10 @@ def _program_names() -> list[str]:
 def run(
     shell: Shell,
     program: Annotated[
-        str,
-        typer.Argument(metavar="PROGRAM", help="A program: bc, td3_bc, iql, ...", autocompletion=_program_names),
+        str, typer.Argument(metavar="PROGRAM", help="A program: bc, td3_bc, iql, ...", autocompletion=_program_names)
     ] = "",
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENTS...", help="Arguments of the program, such as --dataset ID."),
+        list[str] | None, typer.Argument(metavar="ARGUMENTS...", help="Arguments of the program, such as --dataset ID.")
     ] = None,
     module: Annotated[
         str,

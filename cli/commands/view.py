@@ -36,12 +36,10 @@ def run(
         typer.Option(min=0, metavar="N", help="Port of the server; by default the first free one from 8765."),
     ] = None,
     browser: Annotated[
-        bool | None,
-        typer.Option("--open/--no-open", help="Open a browser; by default, only where there is a display."),
+        bool | None, typer.Option("--open/--no-open", help="Open a browser; by default, only where there is a display.")
     ] = None,
     export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the page with some episodes to one HTML file, and exit."),
+        Path | None, typer.Option(metavar="FILE", help="Write the page with some episodes to one HTML file, and exit.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> Result:

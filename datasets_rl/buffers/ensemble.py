@@ -98,10 +98,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             _check_no_components(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
             _check_members(rbs)
             samplers = SamplerEnsemble(
-                *(rb.sampler for rb in rbs),
-                p=p,
-                sample_from_all=sample_from_all,
-                num_buffer_sampled=num_buffer_sampled,
+                *(rb.sampler for rb in rbs), p=p, sample_from_all=sample_from_all, num_buffer_sampled=num_buffer_sampled
             )
             storages = StorageEnsemble(*(rb.storage for rb in rbs))
             writers = WriterEnsemble(*(rb.writer for rb in rbs))
@@ -458,11 +455,7 @@ def _buffers_from_components(
     members = tuple(
         ReplayBuffer(storage=storage, sampler=sampler, writer=writer, collate_fn=collate_fn)
         for storage, sampler, writer, collate_fn in zip(
-            storages.storages,
-            samplers.samplers,
-            writers.writers,
-            collate_fns or [None] * len(storages),
-            strict=True,
+            storages.storages, samplers.samplers, writers.writers, collate_fns or [None] * len(storages), strict=True
         )
     )
     return members, storages, samplers, writers

@@ -120,11 +120,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return True
 
     def _check_keys(self, storage: Storage) -> None:
-        keys = {
-            "goal_key": self.goal_key,
-            "achieved_goal_key": self.achieved_goal_key,
-            "reward_key": self.reward_key,
-        }
+        keys = {"goal_key": self.goal_key, "achieved_goal_key": self.achieved_goal_key, "reward_key": self.reward_key}
         for argument, key in keys.items():
             try:
                 storage.pick(key, torch.zeros(1, dtype=torch.int64))

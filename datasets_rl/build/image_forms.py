@@ -163,12 +163,7 @@ def read_forms(path: Path, key: str | None = None) -> ImageForms:
     return ImageForms.from_json(document["forms"])
 
 
-def choose_forms(
-    name: str,
-    columns: Sequence[Column],
-    images: str,
-    read: Read,
-) -> ImageForms:
+def choose_forms(name: str, columns: Sequence[Column], images: str, read: Read) -> ImageForms:
     """Choose how each field of images is stored.
 
     Args:

@@ -247,12 +247,7 @@ class WorkerShard(LocalShard):
     """
 
     def __init__(
-        self,
-        options: ShardOptions,
-        shard: Shard,
-        files: Mapping[str, Path],
-        fetched: Sequence[Fetched],
-        engine: Engine,
+        self, options: ShardOptions, shard: Shard, files: Mapping[str, Path], fetched: Sequence[Fetched], engine: Engine
     ) -> None:
         super().__init__(options, shard, files, fetched)
         spec = options.spec

@@ -52,9 +52,7 @@ _SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Environments of D4RL that only run with mujoco-py, and those with the same observations, actions and rewards."""
 
 _RECORDED_THROUGH: Mapping[str, tuple[tuple[str, str, Mapping[str, Any]], ...]] = {
-    "atari_dqn": (
-        ("AtariPreprocessing", "gymnasium.wrappers.atari_preprocessing:AtariPreprocessing", {"noop_max": 0}),
-    ),
+    "atari_dqn": (("AtariPreprocessing", "gymnasium.wrappers.atari_preprocessing:AtariPreprocessing", {"noop_max": 0}),)
 }
 """Wrappers by source, for sources whose environments were wrapped: each step of DQN is the maximum of two frames of four, in gray, of 84 x 84."""
 

@@ -19,12 +19,7 @@ from datasets_rl.datasets.streamed import StreamedExperienceReplay
 from datasets_rl.sources import get_source as get_source
 from datasets_rl.sources import importable_sources, module_name
 
-__all__ = [
-    "BaseDatasetExperienceReplay",
-    "StoredExperienceReplay",
-    "StreamedExperienceReplay",
-    "dataset_class",
-]
+__all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "StreamedExperienceReplay", "dataset_class"]
 
 _SUFFIX = "ExperienceReplay"
 

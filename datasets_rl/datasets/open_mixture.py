@@ -185,8 +185,7 @@ def _make_transforms(member: Member) -> list[Any]:
         raise InvalidArgumentError(
             f"the transforms {', '.join(names)} of {member.dataset} need whole episodes, but are applied to batches",
             hint=Remedy(
-                "apply them to the dataset first: `{}`",
-                Call("preprocess", Call("locate", member.dataset), recipe=...),
+                "apply them to the dataset first: `{}`", Call("preprocess", Call("locate", member.dataset), recipe=...)
             ),
         )
     return [step.transform for step in steps if isinstance(step, TransformStep)]

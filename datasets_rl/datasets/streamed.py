@@ -103,12 +103,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         self.dataset_id = dataset
         self.stream = self._open(
-            dataset,
-            root,
-            selection or Selection(),
-            Settings.from_env(),
-            cache_bytes=cache_size,
-            pad=pad,
+            dataset, root, selection or Selection(), Settings.from_env(), cache_bytes=cache_size, pad=pad
         )
         sliced = slice_len is not None or num_slices is not None
         order: dict[str, Any] = {
@@ -196,12 +191,7 @@ def source_stream(
     """
     entry = sources.find(dataset_id)
     folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER
-    return Stream(
-        dataset_id,
-        folder / entry.name,
-        partial(SourceShards, dataset_id, selection, settings),
-        **options,
-    )
+    return Stream(dataset_id, folder / entry.name, partial(SourceShards, dataset_id, selection, settings), **options)
 
 
 def _open_stream(

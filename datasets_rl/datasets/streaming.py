@@ -422,11 +422,7 @@ class StreamSampler(SeededSampler):
         lengths = np.array([run.length for run in chosen])
         layout = BatchLayout.from_lengths(lengths, None if stream.pad is None else length)
         rows = torch.cat([run.rows for run in chosen])
-        info: dict[Any, Any] = {
-            SLICE_ID: layout.numbers,
-            NEXT_TRUNCATED: layout.ends,
-            NEXT_DONE: layout.ends.clone(),
-        }
+        info: dict[Any, Any] = {SLICE_ID: layout.numbers, NEXT_TRUNCATED: layout.ends, NEXT_DONE: layout.ends.clone()}
         if layout.mask is not None:
             info[MASK_KEY] = layout.mask
             rows = torch.full(layout.mask.shape, -1).masked_scatter_(layout.mask, rows)

@@ -26,11 +26,7 @@ from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, K
 
 _VERSION = "0.5.1"
 """The version of Minari whose layout is written."""
-_FLAT: Mapping[Key, str] = {
-    NEXT_REWARD: "rewards",
-    NEXT_TERMINATED: "terminations",
-    NEXT_TRUNCATED: "truncations",
-}
+_FLAT: Mapping[Key, str] = {NEXT_REWARD: "rewards", NEXT_TERMINATED: "terminations", NEXT_TRUNCATED: "truncations"}
 _IMAGE_SIDE_MIN = 32  # smaller arrays are not images for Minari
 _JPEG = b"\xff\xd8\xff"
 

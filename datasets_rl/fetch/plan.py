@@ -147,7 +147,7 @@ def decide_resume(expected: ExpectedFile, partial: PartialState | None, address:
         return DownloadDecision(Action.RESUME, "no bytes are on disk yet")
     if expected.size is not None and (partial.done > expected.size or partial.total not in (None, expected.size)):
         return _restart(
-            f"the partial download is of a file of {partial.total or partial.done:,} bytes, expected {expected.size:,}",
+            f"the partial download is of a file of {partial.total or partial.done:,} bytes, expected {expected.size:,}"
         )
     if partial.address == address and partial.validator is not None:
         return DownloadDecision(Action.RESUME, "the server can compare versions", if_range=partial.validator)

@@ -9,14 +9,7 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
 from datasets_rl.format.current import version_folder
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
-from datasets_rl.format.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    StoredFile,
-    array_file,
-    digest_of,
-    read_document,
-)
+from datasets_rl.format.manifest import MANIFEST_FILE, Manifest, StoredFile, array_file, digest_of, read_document
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.statistics import statistics_differences
 from datasets_rl.format.video_files import VIDEO_FOLDER

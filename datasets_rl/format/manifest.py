@@ -429,14 +429,7 @@ _REQUIRED_FIELDS = (
 )
 _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "files": {"path": str, "bytes": int, "digest": str},
-    "raw": {
-        "path": str,
-        "bytes": int,
-        "sha256": str,
-        "url": str,
-        "checked": str,
-        "etag": (str, type(None)),
-    },
+    "raw": {"path": str, "bytes": int, "sha256": str, "url": str, "checked": str, "etag": (str, type(None))},
     "decisions": {"rule": str, "text": str, "count": int},
 }
 

@@ -27,13 +27,7 @@ from datasets_rl.read.images import read_header
 from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import (
-    EPISODE,
-    NEXT_DONE,
-    Key,
-    dotted_name,
-    is_observation,
-)
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name, is_observation
 from datasets_rl.ted.table import EpisodeTable
 
 Commit = Mapping[str, Any]
@@ -113,13 +107,7 @@ class DatasetWriter:
         written = (commits[-1]["steps"], len(self._log), commits[-1]["rows"]) if commits else None
         self._dictionaries = _placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {})
         self._sink = RowSink(
-            folder,
-            self.schema,
-            capacity,
-            name=name,
-            steps=steps,
-            written=written,
-            dictionaries=self._dictionaries,
+            folder, self.schema, capacity, name=name, steps=steps, written=written, dictionaries=self._dictionaries
         )
         self._videos = {
             field.key: VideoFiles(

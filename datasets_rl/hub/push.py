@@ -211,11 +211,7 @@ class _Hub:
 
     def _upload(self, additions: Sequence[CommitOperationAdd]) -> None:
         self.api.preupload_lfs_files(
-            self.repository,
-            additions,
-            repo_type="dataset",
-            revision=self.branch,
-            num_threads=self.settings.jobs,
+            self.repository, additions, repo_type="dataset", revision=self.branch, num_threads=self.settings.jobs
         )
 
     def commit(

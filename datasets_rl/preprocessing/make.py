@@ -29,13 +29,7 @@ from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dictionaries import read_dictionaries, store_dictionaries
 from datasets_rl.preprocessing.dry_run import dry_run_recipe
 from datasets_rl.preprocessing.merge import Stored, member_datasets
-from datasets_rl.preprocessing.partial import (
-    Task,
-    make_partial_dataset,
-    read_batches,
-    seeded_random,
-    write_episodes,
-)
+from datasets_rl.preprocessing.partial import Task, make_partial_dataset, read_batches, seeded_random, write_episodes
 from datasets_rl.preprocessing.plan import Plan
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Report, report

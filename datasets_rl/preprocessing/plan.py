@@ -18,14 +18,7 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.find import (
-    check_derived_name,
-    derived_paths,
-    last_history_entry,
-    locate,
-    named_paths,
-    paths_of,
-)
+from datasets_rl.store.find import check_derived_name, derived_paths, last_history_entry, locate, named_paths, paths_of
 
 _FORCE = Argument("force", True)
 _MAX_DERIVED_NAME = 60

@@ -342,8 +342,7 @@ def _instantiate(cls: type[Step | Transform]) -> Step | Transform:
         return cls()
     except TypeError as error:
         raise InvalidArgumentError(
-            f"the step {cls.__name__} needs arguments: {error}",
-            hint=f"pass an instance: {cls.__name__}(...)",
+            f"the step {cls.__name__} needs arguments: {error}", hint=f"pass an instance: {cls.__name__}(...)"
         ) from error
 
 

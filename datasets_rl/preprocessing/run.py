@@ -100,14 +100,7 @@ def preprocess(
     """
     settings = settings or Settings.from_env()
     plan = plan_result(
-        dataset,
-        recipe,
-        out=out,
-        name=name,
-        in_place=in_place,
-        num_frames=num_frames,
-        seed=seed,
-        settings=settings,
+        dataset, recipe, out=out, name=name, in_place=in_place, num_frames=num_frames, seed=seed, settings=settings
     )
     target = plan.paths
     if not force and plan.is_present:

@@ -59,10 +59,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
     """
 
     def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        steps: Sequence[Mapping[str, Any]],
-        columns: Mapping[str, Mapping[str, Any]],
+        self, env: gymnasium.Env[Any, Any], steps: Sequence[Mapping[str, Any]], columns: Mapping[str, Mapping[str, Any]]
     ) -> None:
         # The specification of the environment then has the steps, and so has a dataset that is recorded in it.
         gymnasium.utils.RecordConstructorArgs.__init__(self, steps=list(steps), columns=dict(columns))

@@ -28,15 +28,7 @@ _U32 = struct.Struct(">I")
 _PIXELS_MAX = 1 << 26  # a frame of 8,192 by 8,192
 _TASK_BYTES = 1 << 17  # pixels per task of a thread: some 100 microseconds
 # Exceptions that the decoders raise for damaged images.
-_DECODE_ERRORS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    IndexError,
-    struct.error,
-    zlib.error,
-)
+_DECODE_ERRORS = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error, zlib.error)
 _JPEG_CHANNELS = {"Gray": 1, "YCbCr": 3, "RGB": 3}
 _JPEG_SPACES = {1: "GRAY", 3: "RGB"}
 _PALETTE = 3

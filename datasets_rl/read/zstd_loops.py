@@ -224,13 +224,7 @@ def decompress_frames(
 
 @compile_for(
     numba.int64(
-        *(numba.int64,) * 2,
-        _FRAMES,
-        numba.uint8[::1],
-        numba.int64[::1],
-        *(_WORDS,) * 2,
-        _CODES,
-        *(numba.int64,) * 3,
+        *(numba.int64,) * 2, _FRAMES, numba.uint8[::1], numba.int64[::1], *(_WORDS,) * 2, _CODES, *(numba.int64,) * 3
     )
 )
 def compress_frames(

@@ -43,12 +43,7 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             return RecordVectorEpisodes(env, *arguments, **options)
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        dataset: str,
-        **options: Unpack[EpisodeWriterOptions],
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], dataset: str, **options: Unpack[EpisodeWriterOptions]) -> None:
         super().__init__(env)
         spaces = {"observation": env.observation_space, "action": env.action_space}
         self.writer = _writer(dataset, spaces, env.spec, options)
@@ -88,10 +83,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
     """
 
     def __init__(
-        self,
-        env: gymnasium.vector.VectorEnv[Any, Any, Any],
-        dataset: str,
-        **options: Unpack[EpisodeWriterOptions],
+        self, env: gymnasium.vector.VectorEnv[Any, Any, Any], dataset: str, **options: Unpack[EpisodeWriterOptions]
     ) -> None:
         super().__init__(env)
         mode = env.metadata.get("autoreset_mode")

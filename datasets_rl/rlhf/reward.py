@@ -94,9 +94,7 @@ class PairwiseDataset:
         # All chosen sequences, then all rejected ones: the order of `pre_tokenization_hook`.
         chosen, rejected = (rows_between(tokens, start, start + pairs) for start in (0, pairs))
         return cls(  # type: ignore[call-arg]  # every tensorclass has a batch_size
-            chosen_data=_reward_data(chosen),
-            rejected_data=_reward_data(rejected),
-            batch_size=[pairs],
+            chosen_data=_reward_data(chosen), rejected_data=_reward_data(rejected), batch_size=[pairs]
         )
 
 

@@ -137,12 +137,7 @@ class EpisodeSliceSampler(SeededSampler, SliceSampler):
     """
 
     def __init__(
-        self,
-        *,
-        seed: int | None = None,
-        shuffle: bool = True,
-        uneven: Uneven = "keep",
-        **options: Unpack[SliceOptions],
+        self, *, seed: int | None = None, shuffle: bool = True, uneven: Uneven = "keep", **options: Unpack[SliceOptions]
     ) -> None:
         ranks = options.pop("rank", None), options.pop("world_size", None)
         SliceSampler.__init__(self, **options)

@@ -379,7 +379,7 @@ class PrioritizedSampler(Sampler):
         first = int(invalid[0])
         value = float(priorities[first])
         return [
-            f"priority {first} of {len(priorities)} is {value}, one of {len(invalid)} priorities outside 0 to {largest:.3g}",
+            f"priority {first} of {len(priorities)} is {value}, one of {len(invalid)} priorities outside 0 to {largest:.3g}"
         ]
 
     def state_dict(self) -> dict[str, Any]:

@@ -72,15 +72,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             )
         SliceSampler.__init__(self, span=(False, span) if isinstance(span, int) else span, **options)
         PrioritizedSampler.__init__(
-            self,
-            max_capacity,
-            alpha,
-            beta,
-            eps,
-            dtype,
-            reduction,
-            max_priority_within_buffer,
-            generator=self.generator,
+            self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer, generator=self.generator
         )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:

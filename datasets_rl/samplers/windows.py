@@ -35,12 +35,7 @@ class WindowSampler(Sampler):
     """
 
     def __init__(
-        self,
-        before: int = 0,
-        after: int = 0,
-        generator: Generator | None = None,
-        *,
-        end_key: EndKey | None = None,
+        self, before: int = 0, after: int = 0, generator: Generator | None = None, *, end_key: EndKey | None = None
     ) -> None:
         if before < 0 or after < 0:
             raise InvalidArgumentError(f"before is {before} and after is {after}; expected at least 0")

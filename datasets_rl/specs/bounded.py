@@ -14,14 +14,7 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument, compact_values
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers, random_reals, without_repeats
-from datasets_rl.specs.base import (
-    Lead,
-    LeafSpec,
-    broadcast_shapes,
-    check_domain,
-    created_shape,
-    parse_shape,
-)
+from datasets_rl.specs.base import Lead, LeafSpec, broadcast_shapes, check_domain, created_shape, parse_shape
 from datasets_rl.specs.space import ContinuousBox
 
 

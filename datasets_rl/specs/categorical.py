@@ -31,13 +31,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument, compact_values
 from datasets_rl.specs._numbers import nearest_int64, random_integers
 from datasets_rl.specs._register import Register
-from datasets_rl.specs.base import (
-    Lead,
-    LeafSpec,
-    broadcast_shapes,
-    created_shape,
-    parse_shape,
-)
+from datasets_rl.specs.base import Lead, LeafSpec, broadcast_shapes, created_shape, parse_shape
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 
 

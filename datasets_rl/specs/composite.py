@@ -14,14 +14,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.notebook import facts_html
 from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._errors import AttributeNameError
-from datasets_rl.specs.base import (
-    Rearrange,
-    TensorSpec,
-    as_device,
-    created_shape,
-    meta_tensor,
-    parse_shape,
-)
+from datasets_rl.specs.base import Rearrange, TensorSpec, as_device, created_shape, meta_tensor, parse_shape
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 

@@ -25,16 +25,7 @@ from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
 from datasets_rl.storages.records import Records
-from datasets_rl.ted.keys import (
-    EPISODE,
-    NEXT,
-    NEXT_DONE,
-    NEXT_FINAL_KNOWN,
-    NEXT_TERMINATED,
-    EndKey,
-    Key,
-    dotted_name,
-)
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
@@ -346,10 +337,7 @@ class DatasetStorage(EpisodicStorage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         factory = partial(
-            DatasetStorage,
-            truncated_as_done=self.truncated_as_done,
-            masked=self.masked,
-            image_cache=self.image_cache,
+            DatasetStorage, truncated_as_done=self.truncated_as_done, masked=self.masked, image_cache=self.image_cache
         )
         return factory, (self.stored,)
 

@@ -32,11 +32,7 @@ class ListStorage(Storage):
     """
 
     def __init__(
-        self,
-        max_size: int | None = None,
-        *,
-        compilable: bool = False,
-        device: torch.device | str | int | None = None,
+        self, max_size: int | None = None, *, compilable: bool = False, device: torch.device | str | int | None = None
     ) -> None:
         del compilable
         super().__init__(sys.maxsize if max_size is None else max_size)

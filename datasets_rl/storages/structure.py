@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tensordict import (
-    NonTensorData,
-    NonTensorStack,
-    TensorDict,
-    TensorDictBase,
-    is_tensor_collection,
-)
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 from torch.utils import _pytree as pytree
 

@@ -363,10 +363,7 @@ def pending_recordings(paths: DatasetPaths) -> list[Path]:
 def warn_of_recordings(paths: DatasetPaths) -> None:
     """Warn that recorded episodes are not yet a part of a dataset, and say what adds them."""
     if pending := pending_recordings(paths):
-        warnings.warn(
-            RecordingWarning(f"{paths.folder}: {_pending_text(pending)}", hint=_adding(paths)),
-            stacklevel=3,
-        )
+        warnings.warn(RecordingWarning(f"{paths.folder}: {_pending_text(pending)}", hint=_adding(paths)), stacklevel=3)
 
 
 def _pending_text(pending: Sequence[Path]) -> str:

@@ -86,8 +86,7 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
         f"{len(found)} versions {text}: expected one of {names}" if found else f"no version {text}: it has {names}"
     )
     raise InvalidArgumentError(
-        f"{paths.folder} has {problem}",
-        hint=Remedy("{} lists its versions", Call("info", paths.folder)),
+        f"{paths.folder} has {problem}", hint=Remedy("{} lists its versions", Call("info", paths.folder))
     )
 
 

@@ -12,13 +12,7 @@ Index = NDArray[np.int64]
 
 @compile_for("void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], boolean[:, ::1])")
 def fill_windows(
-    places: Index,
-    firsts: Index,
-    lasts: Index,
-    offsets: Index,
-    order: Index,
-    window: Index,
-    outside: NDArray[np.bool_],
+    places: Index, firsts: Index, lasts: Index, offsets: Index, order: Index, window: Index, outside: NDArray[np.bool_]
 ) -> None:
     """Fill windows with rows that stay within their trajectories.
 

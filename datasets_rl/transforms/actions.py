@@ -23,11 +23,7 @@ class _ActionTransform(Transform):
     """Base class: the keys of both directions are ``["action"]`` by default."""
 
     def __init__(
-        self,
-        in_keys_inv: Keys | None,
-        out_keys_inv: Keys | None,
-        in_keys: Keys | None,
-        out_keys: Keys | None,
+        self, in_keys_inv: Keys | None, out_keys_inv: Keys | None, in_keys: Keys | None, out_keys: Keys | None
     ) -> None:
         inverse = key_list("action" if in_keys_inv is None else in_keys_inv)
         super().__init__((inverse or ["action"]) if in_keys is None else in_keys, out_keys, inverse, out_keys_inv)

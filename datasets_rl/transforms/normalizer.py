@@ -181,11 +181,7 @@ class Normalizer(nn.Module):
         return f"shape={list(self.shift.shape)}, clip={bool(self.clip.any())}"
 
 
-_USED_STATISTICS = {
-    "standard": ("mean", "std"),
-    "limits": ("min", "max"),
-    "quantile": ("q01", "q99", "min", "max"),
-}
+_USED_STATISTICS = {"standard": ("mean", "std"), "limits": ("min", "max"), "quantile": ("q01", "q99", "min", "max")}
 
 
 def _known_numbers(statistics: Mapping[str, Any], name: str) -> Tensor:

@@ -379,9 +379,7 @@ class DensifyReward(OverSlices):
         discount: float = 1.0,
     ) -> None:
         super().__init__(
-            [under_next(reward_key)],
-            [under_next(reward_key if reward_key_out is None else reward_key_out)],
-            done_key,
+            [under_next(reward_key)], [under_next(reward_key if reward_key_out is None else reward_key_out)], done_key
         )
         del time_dim
         self.discount = discount

@@ -125,12 +125,7 @@ class SequenceTransform(RewardSums):
 
     @classmethod
     def dt_corl(
-        cls,
-        length: int = 20,
-        *,
-        mean: Tensor | float = 0.0,
-        std: Tensor | float = 1.0,
-        reward_scale: float = 0.001,
+        cls, length: int = 20, *, mean: Tensor | float = 0.0, std: Tensor | float = 1.0, reward_scale: float = 0.001
     ) -> Self:
         """Return the sequences of CORL's `SequenceDataset`: padding on the right with zeros, after normalization.
 

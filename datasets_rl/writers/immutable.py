@@ -43,6 +43,5 @@ class ImmutableDatasetWriter(Writer):
 
 def _read_only_error(verb: str, data: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"cannot {verb} {type(data).__name__}: a dataset is read-only",
-        hint="write to a separate ReplayBuffer",
+        f"cannot {verb} {type(data).__name__}: a dataset is read-only", hint="write to a separate ReplayBuffer"
     )

@@ -17,8 +17,7 @@ from . import setting_text
 def run(
     shell: Shell,
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PATH]", help="The settings file or its folder; by default the project's."),
+        Path | None, typer.Argument(metavar="[PATH]", help="The settings file or its folder; by default the project's.")
     ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the trust.")] = False,
 ) -> Result:

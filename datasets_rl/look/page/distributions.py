@@ -67,12 +67,7 @@ def histogram(samples: Sequence[NDArray[Any]]) -> dict[str, Any]:
             for values in finite
         ]
     document["series"] = [
-        {
-            "counts": count.tolist(),
-            "of": len(values),
-            "not_finite": len(values) - len(kept),
-            "mean": _mean(kept),
-        }
+        {"counts": count.tolist(), "of": len(values), "not_finite": len(values) - len(kept), "mean": _mean(kept)}
         for values, kept, count in zip(samples, finite, counts, strict=True)
     ]
     return document
