@@ -12,16 +12,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from typing_extensions import Self
 
 from datasets_rl.build.engines import Engine, TaskFunction
 from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import remove_partial
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import CountingReport, Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 

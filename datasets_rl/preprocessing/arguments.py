@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from datasets_rl.build.engines import Engine, TaskFunction, TaskResult
 from datasets_rl.build.engines.local import LocalEngine
@@ -21,9 +22,6 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.run import preprocess
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _START_METHODS = {None, "fork", "spawn", "forkserver"}
 

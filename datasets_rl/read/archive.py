@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
+
+from typing_extensions import Buffer
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz, xz, zips
 from datasets_rl.read.streams import AGAIN, InputStream, Readable, fill, unexpected_format
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 18

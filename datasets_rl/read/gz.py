@@ -9,7 +9,7 @@ import io
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
@@ -24,9 +24,7 @@ except ImportError:
     from gzip import GzipFile  # type: ignore[assignment]  # the same interface
 
     _ERRORS = (OSError, zlib.error)
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+from typing_extensions import Buffer, Self
 
 MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18

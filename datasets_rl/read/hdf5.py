@@ -27,18 +27,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, COMPRESSION_MAX, first_problems, unexpected_format
 from datasets_rl.read.threads import core_count
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _JOB_BYTES = 1 << 20  # with smaller jobs the threads wait for each other; with larger ones the last one works alone

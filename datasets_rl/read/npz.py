@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.streams import first_problems, join_names
 from datasets_rl.read.zips import ZipReader
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class NpzFile:

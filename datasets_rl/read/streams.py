@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
+
+from typing_extensions import Buffer
 
 from datasets_rl.errors import Argument, Remedy
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"

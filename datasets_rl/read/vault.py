@@ -13,17 +13,15 @@ import json
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datasets_rl.errors import ConversionError, MissingDependencyError
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.zips import ZipReader
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _METADATA = "metadata.json"
 _METADATA_MAX_BYTES = 1 << 20

@@ -20,13 +20,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+
+from typing_extensions import Buffer
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, InputStream, JoinedStream, Readable, StreamSpan
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 MAGIC = b"\xfd7zXZ\0"
 _END = b"YZ"

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+
+from typing_extensions import Buffer, Self
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import GzipReader
@@ -27,9 +29,6 @@ from datasets_rl.read.streams import (
     first_problems,
     unexpected_format,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
 
 MAGIC = b"PK\x03\x04"
 _EMPTY = b"PK\x05\x06"

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import Self
+
 from datasets_rl.errors import Remedy
 from datasets_rl.progress import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "useful_job_count"]
 

@@ -18,14 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from typing_extensions import Self
 
 from datasets_rl.build.engines import TaskFunction, TaskResult, WorkerDiedError
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.progress import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _PROGRAM = """
 from datasets_rl.build.engines.local import main

@@ -13,15 +13,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Self
 
 from datasets_rl.build.engines import TaskFunction, TaskResult, WorkerDiedError
 from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.progress import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _TASKS_PER_CORE = 2
 """Tasks for each core of the cluster, running or queued."""
