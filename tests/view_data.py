@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,13 @@ from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dat
 
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.read.video import index_video
 from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
 __all__ = [
+    "CAMERAS",
     "cameras_dataset",
     "drawing",
     "image_dataset",
@@ -25,6 +30,8 @@ __all__ = [
 ]
 
 SIDE = 24
+CAMERAS: Sequence[Form] = ("raw", "compressed", "encoded", *(["video"] if find_spec("av") else []))
+"""The form of each camera's images: all forms, without PyAV all but videos."""
 UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 
 
@@ -97,8 +104,8 @@ def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
 
 
 def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
-    """Write episodes of a robot with three cameras at 15 steps per second: as pixels, compressed, and encoded."""
-    keys = {form: ("observation", "images", form) for form in ("raw", "compressed", "encoded")}
+    """Write episodes of a robot at 15 steps per second, whose `CAMERAS` have the same images."""
+    keys = {form: ("observation", "images", form) for form in CAMERAS}
     of = [
         *(Column(key, UINT8, (SIDE, SIDE, 3), shared=True, form=form) for form, key in keys.items()),
         Column(("action",), FLOAT32, (2,)),
@@ -109,8 +116,10 @@ def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
     for episode, steps in enumerate(lengths):
         data, images = _base(episode, steps)
         frames.append(images)
-        encoded = EncodedImages([_png(image) for image in images])
-        states = {key: encoded if form == "encoded" else images for form, key in keys.items()}
+        states: dict = dict.fromkeys(keys.values(), images)
+        states[keys["encoded"]] = EncodedImages([_png(image) for image in images])
+        if "video" in keys:
+            states[keys["video"]] = _video_frames(folder / "upstream" / f"{episode}.mp4", images)
         made.append(Trajectory(steps=data, states=states))
     dictionary = ZstdDictionary.train(np.concatenate(frames), 1 << 14)
     specs = {
@@ -150,6 +159,21 @@ def robot_dataset(folder: Path, lengths=(6, 9), joints: object = JOINTS) -> Stor
         states = {("observation", "depth"): depth, ("observation", "joints"): state}
         made.append(Whole(Episode(steps=data, states=states)))
     return write_dataset(folder, made, of, id="toy/robot", metadata={"names": {"observation.joints": joints}})
+
+
+def _video_frames(path: Path, images: np.ndarray) -> VideoFrames:
+    """Write images, uint8 [F, rows, columns, 3], as the frames of a video without loss, and return its frames."""
+    import av
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264rgb", 15, options={"qp": "0", "g": "4", "threads": "1"})
+        stream.height, stream.width, stream.pix_fmt = *images.shape[1:3], "rgb24"
+        for image in images:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, "rgb24")))
+        out.mux(stream.encode(None))
+    video = index_video(path)
+    return VideoFrames((video,), np.zeros(len(images), np.int64), video.frames, images.shape[1:])
 
 
 def _png(image: np.ndarray) -> bytes:

@@ -209,9 +209,10 @@ def test_encoded_images_are_sent_unchanged_and_others_as_png(mixed, form, tmp_pa
 def test_every_camera_of_a_step_is_sent_whatever_the_form_of_its_images(tmp_path):
     panel = Panel(view_data.cameras_dataset(tmp_path / "a"))
 
-    assert len(panel.image_fields()) == 3
+    assert len(panel.image_fields()) == len(view_data.CAMERAS)
     for name in panel.image_fields():
-        assert (pixels(panel.frame(1, 9, name)) == view_data.drawing(1, 9)).all()
+        for episode, step in ((1, 9), (0, 2), (1, 0)):
+            assert (pixels(panel.frame(episode, step, name)) == view_data.drawing(episode, step)).all()
 
 
 @pytest.mark.parametrize(("fps", "shown"), [(15, 15), (None, None), ("fast", None), (-1, None), (10**9, None)])
