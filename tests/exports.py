@@ -15,7 +15,7 @@ from datasets_rl import downloading
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Form
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import dotted_name
@@ -91,7 +91,7 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
     ]
     episodes = [_robot(steps, seed, known=known or seed != 1, form=form) for seed, steps in enumerate((4, 3, 5))]
     specs = {"action": {"kind": "bounded", "dtype": "float32", "shape": [2], "low": -1.0, "high": [0.5, 1.0]}}
-    dictionaries = {camera: ZstdDictionary()}
+    dictionaries = {camera: FrameDictionary()}
     return write_dataset(folder, episodes, columns, dictionaries, specs=specs, license="MIT", metadata={"fps": 10})
 
 
@@ -144,4 +144,4 @@ def write_images(folder: Path, *, known: bool = True, form: Form = "raw") -> Sto
             )
         )
     specs = {"action": {"kind": "discrete", "dtype": "int64", "shape": [], "n": 4}}
-    return write_dataset(folder, episodes, columns, {("pixels",): ZstdDictionary()}, specs=specs)
+    return write_dataset(folder, episodes, columns, {("pixels",): FrameDictionary()}, specs=specs)

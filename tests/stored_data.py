@@ -16,7 +16,7 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.store import version_folder
 from datasets_rl.ted.episode import Episode
 
@@ -175,7 +175,7 @@ def write_dataset(
     folder: Path,
     trajectories: Sequence[Trajectory],
     of: Sequence[Column] | None = None,
-    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    dictionaries: Mapping[Key, FrameDictionary] | None = None,
     **manifest: Any,
 ) -> StoredDataset:
     """Write trajectories with `DatasetWriter` to `folder`, and return the opened dataset.
@@ -215,7 +215,7 @@ def store_dataset(
     folder: Path,
     trajectories: Sequence[Trajectory],
     of: Sequence[Column] | None = None,
-    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    dictionaries: Mapping[Key, FrameDictionary] | None = None,
     **manifest: Any,
 ) -> StoredDataset:
     """Store trajectories as the first version of the dataset in a folder, which commands can change; see `write_dataset`."""

@@ -14,8 +14,8 @@ from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dat
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.read.video import index_video
-from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
 __all__ = [
@@ -79,7 +79,7 @@ def image_dataset(folder: Path, lengths=(8, 20), side=64, form: Form = "raw") ->
         large = np.repeat(np.repeat(images, 3, axis=1), 3, axis=2)[:, :side, :side]
         made.append(Trajectory(steps=data, states={("observation",): large}))
     frames = np.concatenate([one.states["observation",] for one in made])
-    return write_dataset(folder, made, of, {("observation",): ZstdDictionary.train(frames, 1 << 14)}, id="toy/images")
+    return write_dataset(folder, made, of, {("observation",): FrameDictionary.train(frames, 1 << 14)}, id="toy/images")
 
 
 def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
@@ -121,7 +121,7 @@ def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
         if "video" in keys:
             states[keys["video"]] = _video_frames(folder / "upstream" / f"{episode}.mp4", images)
         made.append(Trajectory(steps=data, states=states))
-    dictionary = ZstdDictionary.train(np.concatenate(frames), 1 << 14)
+    dictionary = FrameDictionary.train(np.concatenate(frames), 1 << 14)
     specs = {
         ".".join(one.key): {"kind": "unbounded", "dtype": one.dtype.name, "shape": [*one.shape]}
         for one in (*of, Column(("next", "done"), np.dtype(bool), (1,)), Column(("episode",), np.dtype(np.int64), ()))

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from datasets_rl import disk
 from datasets_rl.errors import Argument, Call, ConversionError, Remedy
 from datasets_rl.format.schema import Column, Form, is_wide_pixels
+from datasets_rl.read.compressed_frames import TRAINING_FRAMES, FrameDictionary, compress
 from datasets_rl.read.images import decode
-from datasets_rl.read.zstd import TRAINING_FRAMES, ZstdDictionary, compress
 from datasets_rl.sources.selection import MIN_RATIO
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -51,7 +51,7 @@ class ImageForm:
     form: Form
     image_bytes: float = 0.0
     """Mean of the bytes of a compressed image in the sample; 0 if none was compressed."""
-    dictionary: ZstdDictionary = field(default_factory=ZstdDictionary)
+    dictionary: FrameDictionary = field(default_factory=FrameDictionary)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ImageForms:
         ]
 
     @property
-    def dictionaries(self) -> dict[Key, ZstdDictionary]:
+    def dictionaries(self) -> dict[Key, FrameDictionary]:
         """The dictionaries of the compressed fields."""
         return {key: chosen.dictionary for key, chosen in self.fields.items() if chosen.form == "compressed"}
 
@@ -99,7 +99,7 @@ class ImageForms:
         return cls(
             {
                 tuple(name.split(".")): ImageForm(
-                    entry["form"], entry["image_bytes"], ZstdDictionary(base64.b64decode(entry["dictionary"]))
+                    entry["form"], entry["image_bytes"], FrameDictionary(base64.b64decode(entry["dictionary"]))
                 )
                 for name, entry in document.items()
             }
@@ -232,17 +232,17 @@ def _sample(
     return {key: images[:rows] for key, images in found.items()}
 
 
-def _measure(images: NDArray[np.uint8]) -> tuple[ZstdDictionary, float, float]:
+def _measure(images: NDArray[np.uint8]) -> tuple[FrameDictionary, float, float]:
     """Compress a sample of images, [n, ...], of which a part was not used to train the dictionary.
 
     Returns:
         The dictionary, the mean of the bytes of a compressed image, and the bytes of the pixels per stored byte.
     """
     if not len(images):
-        return ZstdDictionary(), 0.0, 0.0
+        return FrameDictionary(), 0.0, 0.0
     split = math.ceil(len(images) * 4 / 5)
     every = math.ceil(max(split / TRAINING_FRAMES, images[:split].nbytes / _TRAINING_BYTES))
-    dictionary = ZstdDictionary.train(images[:split:every])
+    dictionary = FrameDictionary.train(images[:split:every])
     others = images[split:] if split < len(images) else images
     data, _ = compress(others, dictionary)
     image_bytes = len(data) / len(others)

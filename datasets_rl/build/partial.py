@@ -14,7 +14,7 @@ from uuid import uuid4
 from datasets_rl import disk
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 COMMIT_FILE = "commit.json"
@@ -54,7 +54,7 @@ def make_partial(
     columns: Sequence[Column],
     name: str,
     fill: Callable[[DatasetWriter], Mapping[str, Any]],
-    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    dictionaries: Mapping[Key, FrameDictionary] | None = None,
 ) -> dict[str, Any]:
     """Write a partial dataset by a function, unless it exists already.
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format.images import PixelsOnAccess, SeparateImageColumn
-from datasets_rl.read.zstd import ZstdDictionary, decompress
+from datasets_rl.read.compressed_frames import FrameDictionary, decompress
 from datasets_rl.ted.episode import StoredImages
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CompressedImageColumn(SeparateImageColumn):
         ends: NDArray[np.int64],
         shape: tuple[int, ...],
         path: Path,
-        dictionary: ZstdDictionary,
+        dictionary: FrameDictionary,
     ) -> None:
         super().__init__(data, ends, shape, path)
         self.dictionary = dictionary
@@ -66,7 +66,7 @@ class CompressedImages(StoredImages, PixelsOnAccess):
     """Byte after the last one of each image, [n]; an image without bytes is unknown."""
     numbers: NDArray[np.int64]
     """Row of each image, [n], for messages."""
-    dictionary: ZstdDictionary
+    dictionary: FrameDictionary
     """The dictionary that the images were compressed with."""
     shape_of_each: tuple[int, ...]
     path: Path
@@ -132,7 +132,7 @@ def _decompress(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
-    dictionary: ZstdDictionary,
+    dictionary: FrameDictionary,
     out: NDArray[np.uint8],
     positions: NDArray[np.int64] | None,
     numbers: NDArray[np.int64],

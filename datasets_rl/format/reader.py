@@ -25,8 +25,8 @@ from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.format.video_files import VIDEO_FOLDER, read_videos
 from datasets_rl.format.video_images import VideoColumn
 from datasets_rl.format.writer import EPISODES_FILE
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.read.video import PACKET, Video
-from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
@@ -64,7 +64,7 @@ class StoredDataset:
         self._images: dict[str, ImageColumn] = {}
         self._texts: dict[str, list[str]] = {}
         self._videos: dict[Key, list[Video]] = {}
-        self._dictionaries: dict[Key, ZstdDictionary] = {}
+        self._dictionaries: dict[Key, FrameDictionary] = {}
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
@@ -241,15 +241,22 @@ class StoredDataset:
         return self._videos[field.key]
 
     @property
-    def dictionaries(self) -> dict[Key, ZstdDictionary]:
+    def dictionaries(self) -> dict[Key, FrameDictionary]:
         """The dictionaries of all fields of compressed images."""
         return {field.key: self.dictionary(field) for field in self.schema if field.compressed}
 
-    def dictionary(self, field: Field) -> ZstdDictionary:
-        """Return the dictionary of a field of compressed images."""
+    def dictionary(self, field: Field) -> FrameDictionary:
+        """Return the dictionary of a field of compressed images.
+
+        Raises:
+            IntegrityError: If the file is not a dictionary.
+        """
         if field.key not in self._dictionaries:
             data = self.open_file(field.dictionary_file, Path.read_bytes)
-            self._dictionaries[field.key] = ZstdDictionary(data)
+            try:
+                self._dictionaries[field.key] = FrameDictionary(data)
+            except InvalidArgumentError as error:
+                raise IntegrityError(str(self.folder / field.dictionary_file), [str(error)]) from error
         return self._dictionaries[field.key]
 
     def texts(self, key: Key) -> list[str]:

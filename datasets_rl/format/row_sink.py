@@ -24,7 +24,7 @@ from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Field, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
-from datasets_rl.read.zstd import ZstdDictionary, compress, padded, reserved
+from datasets_rl.read.compressed_frames import FrameDictionary, compress, padded, reserved
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _COPY_BYTES = 256 << 10  # fits the cache of a core: copying a file in larger blocks takes nearly twice as long
@@ -69,7 +69,7 @@ class RowSink:
         name: str,
         steps: int | None,
         written: tuple[int, int, Mapping[str, int]] | None,
-        dictionaries: Mapping[Key, ZstdDictionary],
+        dictionaries: Mapping[Key, FrameDictionary],
     ) -> None:
         self._reserved: dict[str, tuple[int, int]] = {}
         """The last deferred row by file of compressed images, and its first byte."""
@@ -257,7 +257,7 @@ class RowSink:
 class _Batch:
     """Buffer for steps, the final states of the episodes that end among them, and the extents of the episodes."""
 
-    def __init__(self, schema: Schema, capacity: int, dictionaries: Mapping[Key, ZstdDictionary]) -> None:
+    def __init__(self, schema: Schema, capacity: int, dictionaries: Mapping[Key, FrameDictionary]) -> None:
         shared = [field for field in schema if field.shared]
         self.capacity = capacity
         self.rows = _RecordBuffer(schema.narrow, schema.wide, schema.record, capacity, dictionaries)
@@ -294,7 +294,7 @@ class _RecordBuffer:
         wide: Sequence[Field],
         record: np.dtype[np.void],
         capacity: int,
-        dictionaries: Mapping[Key, ZstdDictionary],
+        dictionaries: Mapping[Key, FrameDictionary],
     ) -> None:
         self._records = np.zeros(capacity, record)
         arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if field.form == "raw"}
@@ -335,7 +335,7 @@ class _CompressedBuffer:
     A deferred image gets bytes that any image of its size can replace.
     """
 
-    def __init__(self, field: Field, capacity: int, dictionary: ZstdDictionary) -> None:
+    def __init__(self, field: Field, capacity: int, dictionary: FrameDictionary) -> None:
         self._pixels = np.empty((capacity, *field.shape), np.uint8)  # the system gives memory only to written pages
         self._runs: list[tuple[int, CompressedImages]] = []
         self._dictionary = dictionary
@@ -359,7 +359,7 @@ class _CompressedBuffer:
 
     def replacement(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the bytes that replace those of a deferred image, given its pixels, [1, ...]."""
-        compressed, _ = compress(image, self._dictionary)
+        compressed, _ = compress(image, self._dictionary.without_patches)
         return padded(compressed, len(reserved(self._image_bytes)))
 
     def _joined(self, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

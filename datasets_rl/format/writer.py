@@ -23,8 +23,8 @@ from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.format.video_files import PacketShifts, VideoFiles
 from datasets_rl.format.video_images import UNKNOWN, VideoFrames
 from datasets_rl.progress import Report
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.read.images import read_header
-from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name, is_observation
@@ -87,7 +87,7 @@ class DatasetWriter:
         name: str,
         steps: int | None = None,
         commits: Sequence[Commit] = (),
-        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+        dictionaries: Mapping[Key, FrameDictionary] | None = None,
     ) -> None:
         self.schema = schema_of_columns(columns)
         if missing := [*missing_field_problems(self.schema)]:
@@ -388,8 +388,8 @@ class DatasetWriter:
 
 
 def _placed_dictionaries(
-    folder: Path, schema: Schema, given: Mapping[Key, ZstdDictionary]
-) -> dict[Key, ZstdDictionary]:
+    folder: Path, schema: Schema, given: Mapping[Key, FrameDictionary]
+) -> dict[Key, FrameDictionary]:
     """Return the dictionaries of compressed images; those that are given are written to the folder."""
     dictionaries = {}
     for field in schema:
@@ -397,7 +397,7 @@ def _placed_dictionaries(
             path = folder / field.dictionary_file
             if field.key in given:
                 disk.write_bytes(path, given[field.key].data)
-            dictionaries[field.key] = ZstdDictionary(path.read_bytes())
+            dictionaries[field.key] = FrameDictionary(path.read_bytes())
     return dictionaries
 
 

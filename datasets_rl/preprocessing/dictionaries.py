@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datasets_rl import disk
 from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.schema import Column
-from datasets_rl.read.zstd import TRAINING_FRAMES, ZstdDictionary, compress
+from datasets_rl.read.compressed_frames import TRAINING_FRAMES, FrameDictionary, compress
 from datasets_rl.ted.keys import NEXT, Key, dotted_name
 
 
@@ -24,7 +24,7 @@ from datasets_rl.ted.keys import NEXT, Key, dotted_name
 class ImageDictionary:
     """The dictionary of a field, and what its images then take."""
 
-    dictionary: ZstdDictionary
+    dictionary: FrameDictionary
     image_bytes: float
     """The mean size of an image in bytes."""
 
@@ -41,7 +41,7 @@ def common_dictionary(columns: Sequence[Any]) -> ImageDictionary | None:
 def train_dictionary(columns: Sequence[NDArray[np.uint8]]) -> ImageDictionary:
     """Return a dictionary that is trained on all images of columns, [n, ...] each."""
     frames = spread_images(np.concatenate(columns))
-    dictionary = ZstdDictionary.train(frames)
+    dictionary = FrameDictionary.train(frames)
     data, _ = compress(frames, dictionary)
     return ImageDictionary(dictionary, len(data) / max(len(frames), 1))
 
@@ -60,7 +60,7 @@ def store_dictionaries(folder: Path, dictionaries: Mapping[Key, ImageDictionary]
             disk.write_bytes(path, fitted.dictionary.data)
 
 
-def read_dictionaries(folder: Path, columns: Sequence[Column]) -> dict[Key, ZstdDictionary]:
+def read_dictionaries(folder: Path, columns: Sequence[Column]) -> dict[Key, FrameDictionary]:
     """Return the dictionaries of a build; values that are stored separately at t + 1 have the dictionary of those at t."""
     dictionaries = {}
     for column in columns:
@@ -68,5 +68,5 @@ def read_dictionaries(folder: Path, columns: Sequence[Column]) -> dict[Key, Zstd
             path = folder / dotted_name(column.key)
             if not path.exists() and column.key[0] == NEXT:
                 path = folder / dotted_name(column.key[1:])
-            dictionaries[column.key] = ZstdDictionary(path.read_bytes())
+            dictionaries[column.key] = FrameDictionary(path.read_bytes())
     return dictionaries

@@ -21,7 +21,7 @@ from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_same_fi
 from datasets_rl.preprocessing.partial import columns_of, decoded_keys, read_batches, seeded_random
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshared_keys
-from datasets_rl.read.zstd import TRAINING_FRAMES
+from datasets_rl.read.compressed_frames import TRAINING_FRAMES
 from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key

@@ -1,12 +1,17 @@
-"""Patches: frames as a typical frame of which a few words are others.
+"""Patches: frames as one of a few typical frames of which some words are others.
 
-    typical     | a | b | c | d | e | f |       words of 8 bytes
+    typical     | a | b | c | d | e | f |       words of 8 bytes, one row for each typical frame
     frame       | a | b | X | d | e | Y |
-    patch       | 0 | 2 code of X | 5 code of Y |       a byte; then a position and a code for each word, 16 bits each
+    patch       | 0 | 2 | gaps 2 3 | codes of X, Y |
 
-To make a patch takes a quarter of the time of zstd, which spends most of its time on beginning a frame. The first byte of
-a zstd frame is another one, so that both can be among the compressed frames of a memory. A word without a code follows
-its position and the code 0xffff.
+    byte                | which typical frame
+    uint16              | number of words, n
+    uint8 [n]           | how many words after the one before each is; for the first, after the first word of the frame
+    uint16 [n]          | code of each word; 0xffff for a word without one
+    uint64              | each word without a code
+
+All numbers are little-endian. To make a patch takes a quarter of the time of zstd, which spends most of its time on
+beginning a frame. The first byte of a zstd frame is 0x28, so that both can be among the compressed frames of a column.
 """
 
 from __future__ import annotations
@@ -18,63 +23,95 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_WORD: Final = 8
-_MAX_POSITIONS, _MAX_WORDS = 1 << 16, 1 << 12
-WORDS_BYTES: Final = _MAX_WORDS * _WORD
-"""Maximum bytes of the words with a code."""
-_MAX_PART: Final = 20
+WORD: Final = 8
+"""Bytes of a word."""
+MAX_WORDS: Final = 1 << 12
+"""Maximum number of words with a code."""
+TYPICAL_FRAMES: Final = 8
+"""Maximum number of typical frames that training makes."""
+MAX_TYPICAL: Final = 32
+"""Maximum number of typical frames: the first byte of a patch is less than that of a zstd frame."""
+_MAX_POSITIONS: Final = 1 << 16
+_MAX_PART: Final = 8
 """A patch has at most this part of the bytes of its frame: what would be larger is left to zstd."""
-_MEDIAN_FRAMES, _TRAINING_BYTES = 101, 8 << 20
+_MEDIAN_FRAMES, _ROUNDS, _TRAINING_BYTES = 101, 4, 8 << 20
+_FRAMES_PER_TYPICAL: Final = 16
+_PROBES: Final = 64
+"""Number of words by which the nearest typical frame is found."""
 
-
-def _no_words() -> NDArray[np.uint64]:
-    return np.empty(0, np.uint64)
+Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class FramePatches:
     """What patches of frames of one size need; without a typical frame, no frame becomes a patch."""
 
-    typical: NDArray[np.uint64] = field(default_factory=_no_words)
-    """The typical frame, [W]."""
-    words: NDArray[np.uint64] = field(default_factory=_no_words)
+    typical: Words = field(default_factory=lambda: np.empty((0, 0), np.uint64))
+    """The typical frames, [K, W]."""
+    words: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     """The word of each code, all different, [n]."""
 
     @classmethod
     def train(cls, frames: NDArray[np.uint8]) -> FramePatches:
         """Return what frames like these, [n, bytes], have in common.
 
-        The typical frame has the median of each byte, and the words with a code are those that are most often elsewhere.
+        A typical frame has the median of each byte of the frames that differ less from it than from the other typical
+        ones. The words with a code are those that are most often elsewhere.
         """
         count, size = frames.shape
-        if not count or size % _WORD or size // _WORD > _MAX_POSITIONS:
+        if not count or size % WORD or size // WORD > _MAX_POSITIONS:
             return cls()
-        chosen = frames[:: -(-count // _MEDIAN_FRAMES)]
-        typical = np.partition(chosen, len(chosen) // 2, axis=0)[len(chosen) // 2].view(np.uint64)
-        samples = np.ascontiguousarray(frames[:: -(-frames.nbytes // _TRAINING_BYTES)]).view(np.uint64)
-        words, counts = np.unique(samples[samples != typical], return_counts=True)
-        return cls(typical, words[np.argsort(-counts, kind="stable")[:_MAX_WORDS]])
+        samples = np.ascontiguousarray(frames[:: -(-frames.nbytes // _TRAINING_BYTES)])
+        words = samples.view(np.uint64)
+        typical = [_median(samples)]
+        distances = [_distances(words, typical[0])]
+        while (
+            len(typical) < min(TYPICAL_FRAMES, len(samples) // _FRAMES_PER_TYPICAL)
+            and (least := np.min(distances, axis=0)).any()
+        ):
+            typical.append(words[np.argmax(least)])
+            distances.append(_distances(words, typical[-1]))
+        for _ in range(_ROUNDS if len(typical) > 1 else 0):
+            nearest = np.argmin(distances, axis=0)
+            typical = [_median(samples[nearest == number]) for number in np.unique(nearest)]
+            distances = [_distances(words, frame) for frame in typical]
+        frames_of_all = np.stack(typical)
+        others = words != frames_of_all[np.argmin(distances, axis=0)]
+        found, counts = np.unique(words[others], return_counts=True)
+        return cls(frames_of_all, found[np.argsort(-counts, kind="stable")[:MAX_WORDS]])
 
     @property
     def max_bytes(self) -> int:
         """Maximum size of a patch."""
-        return self.typical.nbytes // _MAX_PART
+        return self.typical.shape[1] * WORD // _MAX_PART
+
+    @cached_property
+    def probes(self) -> NDArray[np.int64]:
+        """Positions of words that are not the same in all typical frames, [P], by which the nearest one is found."""
+        different = np.flatnonzero((self.typical != self.typical[:1]).any(axis=0))
+        return different[np.linspace(0, len(different) - 1, min(len(different), _PROBES)).astype(np.int64)]
+
+    @cached_property
+    def probed(self) -> Words:
+        """The words of the typical frames at the probes, [K, P]."""
+        return np.ascontiguousarray(self.typical[:, self.probes])
 
     @cached_property
     def table(self) -> NDArray[np.int32]:
         """Where the words are found, see `find_places`."""
-        from datasets_rl.read.zstd_loops import find_places  # deferred: it loads numba
+        from datasets_rl.read.frame_loops import find_places  # deferred: it loads numba
 
         table = np.full(1 << (2 * len(self.words)).bit_length(), -1, np.int32)
         find_places(self.words, table)
         return table
 
-    def to_bytes(self) -> bytes:
-        """Return the typical frame and the words."""
-        return self.typical.tobytes() + self.words.tobytes()
 
-    @classmethod
-    def from_bytes(cls, data: bytes, frame_bytes: int) -> FramePatches:
-        """Restore from the output of `to_bytes`, for frames of so many bytes."""
-        values = np.frombuffer(data, np.uint64)
-        return cls(values[: frame_bytes // _WORD], values[frame_bytes // _WORD :])
+def _median(frames: NDArray[np.uint8]) -> Words:
+    """Return the median of each byte, as words."""
+    chosen = frames[:: -(-len(frames) // _MEDIAN_FRAMES)]
+    return np.partition(chosen, len(chosen) // 2, axis=0)[len(chosen) // 2].view(np.uint64)
+
+
+def _distances(frames: Words, typical: Words) -> NDArray[np.int64]:
+    """Return in how many words frames, [n, W], differ from a typical one."""
+    return np.count_nonzero(frames != typical, axis=1)

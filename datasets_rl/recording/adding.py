@@ -28,7 +28,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema, stored_column
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.recording.recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
 from datasets_rl.store import DatasetPaths, Version, current_version, versions_of
 from datasets_rl.store.publish import SHORT_WAIT, building, canonical, locked, publish, remove_if_empty
@@ -305,14 +305,16 @@ def _write_rows(
         writer.discard()
 
 
-def _dictionaries(schema: Schema, folder: Path) -> dict[Key, ZstdDictionary]:
+def _dictionaries(schema: Schema, folder: Path) -> dict[Key, FrameDictionary]:
     """Return the dictionaries in the folder of a recording."""
     return {
-        field.key: ZstdDictionary((folder / field.dictionary_file).read_bytes()) for field in schema if field.compressed
+        field.key: FrameDictionary((folder / field.dictionary_file).read_bytes())
+        for field in schema
+        if field.compressed
     }
 
 
-def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries: Mapping[Key, ZstdDictionary]) -> None:
+def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries: Mapping[Key, FrameDictionary]) -> None:
     """Check that the images of a recording are compressed like those of the dataset, which another process created."""
     own = _dictionaries(schema, recording.folder)
     if other := [dotted_name(key) for key, dictionary in dictionaries.items() if own[key].data != dictionary.data]:

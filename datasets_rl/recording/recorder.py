@@ -16,7 +16,7 @@ from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, 
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, column_differences
 from datasets_rl.recording.recording import Recording
 from datasets_rl.settings import Settings
@@ -135,7 +135,7 @@ class Recorder:
         self,
         columns: Sequence[Column],
         recording_id: str = "",
-        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+        dictionaries: Mapping[Key, FrameDictionary] | None = None,
     ) -> Recording:
         """Return the recording to which the episodes of these columns are appended; the first call creates it.
 

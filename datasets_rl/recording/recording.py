@@ -38,7 +38,7 @@ from datasets_rl.format.npy import unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Column, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, DatasetWriter, schema_of_columns
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 from datasets_rl.ted.table import EPISODE_DTYPE
@@ -74,7 +74,7 @@ class Recording:
         columns: Sequence[Column],
         name: str,
         description: Mapping[str, Any],
-        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+        dictionaries: Mapping[Key, FrameDictionary] | None = None,
     ) -> None:
         self.folder = folder
         self.writer = DatasetWriter(folder, columns, name=name, dictionaries=dictionaries)

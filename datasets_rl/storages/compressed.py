@@ -138,7 +138,7 @@ class CompressedLeaves:
         for group in self._groups:
             for frames in saved:
                 if frames.frame_bytes == group.ring.frame_bytes and frames.dictionary and not group.ring.dictionary:
-                    group.ring.use_dictionary(frames.dictionary.to_bytes())
+                    group.ring.use_dictionary(frames.dictionary.data)
 
     @property
     def memories(self) -> list[NDArray[np.uint8]]:

@@ -30,7 +30,7 @@ from datasets_rl.format.image_cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 
 if TYPE_CHECKING:
-    from datasets_rl.storages.frame_dictionary import FrameDictionary
+    from datasets_rl.read.compressed_frames import FrameDictionary
 
 Frames = NDArray[np.uint8]
 """Frames, [n, bytes]."""
@@ -110,7 +110,7 @@ class FrameRing:
         reserve: Callable[[int], None],
         name: str = "the images",
     ) -> None:
-        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
+        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
 
         if not 0 < frame_bytes <= _LENGTH:
             raise InvalidArgumentError(
@@ -154,16 +154,16 @@ class FrameRing:
         """The dictionary; None before the first frames have been seen."""
         size = int(self._words[_DICTIONARY]) - 1
         if self._dictionary is None and size >= 0:
-            from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
+            from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
 
-            self._dictionary = FrameDictionary.from_bytes(self._dictionary_area[:size].tobytes(), self.frame_bytes)
+            self._dictionary = FrameDictionary(self._dictionary_area[:size].tobytes())
         return self._dictionary
 
     def train(self, frames: Frames) -> None:
         """Train the dictionary, once: all frames that are compressed later need it."""
-        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: as above
+        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: as above
 
-        self.use_dictionary(FrameDictionary.train(frames).to_bytes())
+        self.use_dictionary(FrameDictionary.train(frames).data)
 
     def use_dictionary(self, data: bytes) -> None:
         """Use a dictionary that exists, before the first frame is compressed."""
@@ -175,12 +175,13 @@ class FrameRing:
 
         Without a dictionary, they are stored as they are.
         """
+        from datasets_rl.read.compressed_frames import compress  # deferred: it imports zstandard
         from datasets_rl.storages.ring_loops import place_frames  # deferred: it loads numba
 
         if self.dictionary is None:
             compressed, ends = np.empty(0, np.uint8), np.arange(1, len(frames) + 1) * self.frame_bytes
         else:
-            compressed, ends = self.dictionary.compress(frames)
+            compressed, ends = compress(frames, self.dictionary)
         references = np.empty(len(frames), np.int64)
         memory = self._data, self._live, self._words[_HEAD : _END + 1]
         number = 0
@@ -271,7 +272,7 @@ def read_frames(
         ConversionError: If a frame is damaged.
     """
     from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
-    from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
+    from datasets_rl.read.compressed_frames import FrameDictionary, decompress  # deferred: it imports zstandard
 
     size = out.shape[1]
     firsts, origins = np.empty_like(references), np.empty_like(references)
@@ -284,7 +285,8 @@ def read_frames(
         out[places[plain]] = sliding_window_view(data, size)[starts[plain]]
         starts, lengths, places = starts[~plain], lengths[~plain], places[~plain]
     if len(places):
-        (dictionary or FrameDictionary()).decompress(data, starts, starts + lengths, out, places)
+        stops = starts + lengths
+        decompress(data, starts, stops, dictionary or FrameDictionary(), out, places, name="the compressed frames")
     if count < len(references):
         per_task = max(COPIED_BYTES // size, 1)
         run_on_all_cores(lambda first, last: copy_repeated(out, origins, first, last), len(references), per_task)
@@ -302,7 +304,7 @@ class SavedFrames:
     """
 
     def __init__(self, state: Any, frame_bytes: int) -> None:
-        from datasets_rl.storages.frame_dictionary import FrameDictionary  # deferred: it imports zstandard
+        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
 
         saved = state if isinstance(state, dict) else {}
         dictionary, pieces = saved.get("dictionary"), saved.get("pieces")
@@ -314,7 +316,7 @@ class SavedFrames:
         self._pieces = [piece.numpy() for piece in tensors[: len(saved["pieces"])]]
         self.dictionary = None
         if dictionary is not None:
-            self.dictionary = FrameDictionary.from_bytes(tensors[-1].numpy().tobytes(), frame_bytes)
+            self.dictionary = FrameDictionary(tensors[-1].numpy().tobytes())
         self.frame_bytes = frame_bytes
         self._starts = np.cumsum([0, *map(len, self._pieces)])
 

@@ -19,7 +19,7 @@ from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.transforms import CatFrames
 
@@ -67,7 +67,7 @@ def folders(frames, size, session_path):
             ("next", "truncated"): np.zeros_like(last),
         }
         episodes.append(Trajectory(columns, {PIXELS: states}))
-    dictionaries = {PIXELS: ZstdDictionary.train(frames[::10])}
+    dictionaries = {PIXELS: FrameDictionary.train(frames[::10])}
     episodes *= size(full=10, small=1)
     raw = write_dataset(session_path / "raw", episodes, SCHEMA)
     compressed = [replace(SCHEMA[0], form="compressed"), *SCHEMA[1:]]

@@ -13,7 +13,7 @@ from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.errors import NotEnoughMemoryError
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.schema import Column
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.samplers import SliceSampler
 from datasets_rl.storages import DatasetStorage, device
 from datasets_rl.storages.device import DeviceStorage
@@ -61,7 +61,7 @@ def stored(tmp_path_factory):
     for form in ("raw", *FORMS):
         episodes = [episode(number, *one, form) for number, one in enumerate(EPISODES)]
         schema = [replace(RAW[0], form=form), *RAW[1:]]
-        dictionaries = {PIXELS: ZstdDictionary()} if form == "compressed" else None
+        dictionaries = {PIXELS: FrameDictionary()} if form == "compressed" else None
         datasets[form] = write_dataset(tmp_path_factory.mktemp(form), episodes, schema, dictionaries)
     return datasets
 

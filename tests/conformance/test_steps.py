@@ -27,7 +27,7 @@ from datasets_rl.preprocessing.functions import concatenate_batches
 from datasets_rl.preprocessing.naming import describe_steps, make_step
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshare
-from datasets_rl.read.zstd import ZstdDictionary, compress
+from datasets_rl.read.compressed_frames import FrameDictionary, compress
 from datasets_rl.ted.episode import StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
@@ -189,7 +189,7 @@ def as_png(block):
 
 def as_zstd(block):
     """Return the same episodes with their images compressed."""
-    dictionary = ZstdDictionary()
+    dictionary = FrameDictionary()
 
     def images(values):
         data, ends = compress(values, dictionary)

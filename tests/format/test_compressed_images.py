@@ -17,7 +17,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.storages import DatasetStorage, dataset
 from datasets_rl.ted.episode import DeferredStates, Episode
 
@@ -64,7 +64,7 @@ def episodes():
 @pytest.fixture(scope="module")
 def dictionaries(episodes):
     frames = {FRAME: episodes[0].states[FRAME], CAMERA: episodes[0].steps[CAMERA]}
-    return {key: ZstdDictionary.train(values, 1 << 15) for key, values in frames.items()}
+    return {key: FrameDictionary.train(values, 1 << 15) for key, values in frames.items()}
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +82,41 @@ def test_the_files_are_small_and_listed_with_the_dictionary(stored, raw):
     pixels = {entry.path: entry.bytes for entry in raw.manifest.files}
 
     assert sizes["frame.npy"] < pixels["frame.npy"] / 15
-    assert sizes["frame.dictionary"] == 1 << 15
+    assert 1 << 15 < sizes["frame.dictionary"] <= FrameDictionary.max_bytes(84 * 84)
     assert {"frame.ends.npy", "final.frame.npy", "final.frame.ends.npy", "camera.dictionary"} <= sizes.keys()
     assert StoredDataset(stored.folder).manifest.schema == stored.schema
     assert check_files(stored.folder, Report()) == []
 
 
-def test_ten_lines_read_an_image_with_no_other_package_than_zstandard(stored, raw):
-    data = np.load(stored.folder / "frame.npy", mmap_mode="r")
-    ends = np.load(stored.folder / "frame.ends.npy", mmap_mode="r")
-    dictionary = zstandard.ZstdCompressionDict((stored.folder / "frame.dictionary").read_bytes())
-    reader = zstandard.ZstdDecompressor(dict_data=dictionary)
-    row = 321
-    image = np.frombuffer(reader.decompress(data[ends[row - 1] : ends[row]].tobytes()), np.uint8).reshape(84, 84)
+@pytest.fixture
+def mixed(tmp_path):
+    """Compressed frames, of which some differ from the others in most of their pixels; and the raw ones."""
+    states = np.concatenate([images((84, 84), 200, 0), ~images((84, 84), 201, 0)])
+    states[::7] = np.random.default_rng(1).integers(0, 2, (58, 84, 84), np.uint8)
+    steps = episode(0, 400, known=True).steps
+    trajectory = Trajectory(steps, {FRAME: states})
+    dictionary = {key: FrameDictionary.train(values) for key, values in ((FRAME, states), (CAMERA, steps[CAMERA]))}
+    return write_dataset(tmp_path, [trajectory], COMPRESSED, dictionary), states
 
-    assert np.array_equal(image, raw.column(FRAME)[row])
+
+def format_lines():
+    """Return the program in FORMAT.md that reads a compressed image."""
+    text = Path(compressed_images.__file__).with_name("FORMAT.md").read_text("utf-8")
+    section = text[text.index("**Compressed images.**") :]
+    return section[section.index("```python") + 9 :].partition("```")[0]
+
+
+def test_the_program_of_the_format_reads_any_image_with_no_other_package_than_zstandard(mixed, monkeypatch):
+    stored, states = mixed
+    monkeypatch.chdir(stored.folder)
+    program = {}
+    exec(format_lines().replace("observation.", "frame."), program)
+    first_bytes = {int(program["data"][start]) for start in [0, *program["ends"][:-1].tolist()]}
+
+    assert 0x28 in first_bytes
+    assert len(first_bytes) > 2
+    for row in range(400):
+        assert np.array_equal(program["image"](row), states[row])
 
 
 def test_every_column_equals_that_of_raw_pixels(stored, raw):
@@ -198,11 +218,11 @@ def test_a_deferred_frame_takes_its_place_whatever_its_size(episodes, dictionari
 
     ends = np.load(tmp_path / "frame.ends.npy")
     data = np.load(tmp_path / "frame.npy")
-    reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionaries[FRAME].data))
-    got = [
-        np.frombuffer(reader.decompress(data[ends[row - 1] : ends[row]].tobytes()), np.uint8) for row in range(400, 460)
-    ]
-    assert np.array_equal(np.reshape(got, (60, 84, 84)), frames)
+    reader = zstandard.ZstdDecompressor(
+        dict_data=zstandard.ZstdCompressionDict(dictionaries[FRAME].without_patches.data[24:])
+    )
+    patched = np.frombuffer(reader.decompress(data[ends[399] : ends[400]].tobytes()), np.uint8)  # it has no patch
+    assert np.array_equal(patched.reshape(84, 84), frames[0])
     assert summary.steps == 460
     column = CompressedImageColumn(data, ends, (84, 84), tmp_path / "frame.npy", dictionaries[FRAME])
     assert np.array_equal(column[400:460], frames)
@@ -224,7 +244,7 @@ def test_damaged_images_are_named_with_their_rows(episodes, dictionaries, tmp_pa
     data = np.load(tmp_path / "frame.npy")
     data[ends[11]] ^= 255
     np.save(tmp_path / "frame.npy", data)
-    with pytest.raises(IntegrityError, match="frame 12 is damaged: it is not zstd data of 7,056 bytes"):
+    with pytest.raises(IntegrityError, match="frame 12 is damaged: it is not 7,056 bytes that were compressed"):
         DatasetStorage(StoredDataset(stored.folder)).get(torch.arange(20))
 
 
@@ -233,6 +253,14 @@ def test_a_dictionary_of_another_size_or_none_is_refused_when_the_dataset_is_ope
     (tmp_path / "frame.dictionary").unlink()
     with pytest.raises(IntegrityError, match=r"frame\.dictionary is missing"):
         StoredDataset(stored.folder)
+
+
+def test_a_file_that_is_no_dictionary_is_named(episodes, dictionaries, tmp_path):
+    stored = write_dataset(tmp_path, episodes[1:3], COMPRESSED, dictionaries)
+    content = (tmp_path / "frame.dictionary").read_bytes()
+    (tmp_path / "frame.dictionary").write_bytes(b"\xff" * 8 + content[8:])
+    with pytest.raises(IntegrityError, match=r"frame\.dictionary: the dictionary of compressed frames has .* expected"):
+        StoredDataset(stored.folder).column(FRAME)
 
 
 def test_only_bytes_can_be_compressed():

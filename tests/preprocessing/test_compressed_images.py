@@ -23,7 +23,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, make, preprocess, preview
 from datasets_rl.progress import Report
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.episode import EncodedImages
 
 PIXELS = ("pixels",)
@@ -65,7 +65,7 @@ def trajectories(seed=0):
 
 
 def dictionary(seed=0):
-    return ZstdDictionary.train(np.concatenate([one.states[PIXELS] for one in trajectories(seed)]), 1 << 14)
+    return FrameDictionary.train(np.concatenate([one.states[PIXELS] for one in trajectories(seed)]), 1 << 14)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_an_interrupted_build_continues_with_its_dictionary(home, tmp_path, monk
     recipe = Recipe.inline(["resize:48"])
     whole = StoredDataset(preprocess(home / "compressed", recipe, out=tmp_path / "a" / "small", jobs=1, num_parts=4))
     calls = []
-    train = ZstdDictionary.train
+    train = FrameDictionary.train
 
     write = make.write_episodes
 
@@ -176,7 +176,7 @@ def test_an_interrupted_build_continues_with_its_dictionary(home, tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         preprocess(home / "compressed", recipe, out=tmp_path / "b" / "small", jobs=1, num_parts=4)
     # Another dictionary would be trained now, but the build has one.
-    monkeypatch.setattr(ZstdDictionary, "train", lambda images: train(images[:20]))
+    monkeypatch.setattr(FrameDictionary, "train", lambda images: train(images[:20]))
     result = strict(preprocess(home / "compressed", recipe, out=tmp_path / "b" / "small", jobs=1, num_parts=4))
 
     assert len(calls) == 4  # of 3 tasks, the last one twice

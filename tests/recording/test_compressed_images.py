@@ -13,7 +13,7 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format import compressed_images
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.recording.recorder import Recorder
 
 PIXELS = ("pixels",)
@@ -58,8 +58,8 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     given = [trajectory(30, 1), trajectory(20, 2)]
     store_dataset(tmp_path / "raw", given, RAW)
-    store_dataset(tmp_path / "compressed", given, COMPRESSED, {PIXELS: ZstdDictionary.train(frames(500, 1), 1 << 14)})
-    store_dataset(tmp_path / "other", given, COMPRESSED, {PIXELS: ZstdDictionary.train(frames(500, 2), 1 << 14)})
+    store_dataset(tmp_path / "compressed", given, COMPRESSED, {PIXELS: FrameDictionary.train(frames(500, 1), 1 << 14)})
+    store_dataset(tmp_path / "other", given, COMPRESSED, {PIXELS: FrameDictionary.train(frames(500, 2), 1 << 14)})
     return tmp_path
 
 

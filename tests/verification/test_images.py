@@ -9,7 +9,7 @@ from datasets_rl import verify
 from datasets_rl.format.digests import DIGESTS_FILE, digest_of_ranges, range_digests
 from datasets_rl.format.schema import Column
 from datasets_rl.progress import Report
-from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.read.compressed_frames import FrameDictionary
 
 CAMERA = ("camera",)
 STEPS = 40
@@ -26,7 +26,7 @@ def test_damaged_images_are_counted_and_listed_with_all_other_problems(tmp_path)
     }
     fields = [Column(CAMERA, np.dtype(np.uint8), (64, 64), form="compressed")]
     fields += [column for column in columns() if column.key != ("observation",)]
-    stored = write_dataset(tmp_path, [Trajectory(steps, {})], fields, {CAMERA: ZstdDictionary()})
+    stored = write_dataset(tmp_path, [Trajectory(steps, {})], fields, {CAMERA: FrameDictionary()})
     ends, data = np.load(tmp_path / "camera.ends.npy"), np.load(tmp_path / "camera.npy")
     data[ends[[11, 30]]] ^= 255
     np.save(tmp_path / "camera.npy", data)
@@ -43,7 +43,7 @@ def test_damaged_images_are_counted_and_listed_with_all_other_problems(tmp_path)
     }
     replace(stored.manifest, files=tuple(files), statistics=statistics).write(tmp_path)
 
-    problem = "is damaged: it is not zstd data of 4,096 bytes that this dictionary decompresses"
+    problem = "is damaged: it is not 4,096 bytes that were compressed with this dictionary"
     problems = verify(tmp_path, deep=True).problems
     assert f"camera.npy has 2 damaged images: frame 12 {problem}; frame 31 {problem}" in problems
     assert any("statistics" in other and "next.reward" in other for other in problems)

@@ -1,4 +1,4 @@
-"""Frames compressed by zstd: every one comes back bit for bit, and no damaged one gets through."""
+"""Compressed frames: every one comes back bit for bit, and no damaged one gets through."""
 
 import multiprocessing
 import pickle
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.zstd import ZstdDictionary, compress, decompress, padded, reserved
+from datasets_rl.read.compressed_frames import FrameDictionary, compress, decompress, padded, reserved
 
 
 def game(count, side=84):
@@ -38,7 +38,7 @@ def restored(data, ends, dictionary, shape):
     trained=st.booleans(),
 )
 def test_frames_come_back_bit_for_bit_whatever_they_are(frames, trained):
-    dictionary = ZstdDictionary.train(game(100)) if trained else ZstdDictionary()
+    dictionary = FrameDictionary.train(game(100)) if trained else FrameDictionary()
     data, ends = compress(frames, dictionary)
 
     assert (restored(data, ends, dictionary, frames.shape) == frames).all()
@@ -46,7 +46,7 @@ def test_frames_come_back_bit_for_bit_whatever_they_are(frames, trained):
 
 def test_frames_of_a_game_take_a_thirtieth_and_many_are_compressed_in_several_threads():
     frames = game(3_000)
-    dictionary = ZstdDictionary.train(frames[:1_000])
+    dictionary = FrameDictionary.train(frames[:1_000])
     data, ends = compress(frames, dictionary)
 
     assert len(data) < frames.nbytes / 30
@@ -54,19 +54,19 @@ def test_frames_of_a_game_take_a_thirtieth_and_many_are_compressed_in_several_th
     assert (restored(data, ends, dictionary, frames.shape) == frames).all()
 
 
-def test_any_zstd_program_reads_a_frame_with_the_dictionary():
+def test_any_zstd_program_reads_a_zstd_frame_with_the_dictionary():
     frames = game(200)
-    dictionary = ZstdDictionary.train(frames)
+    dictionary = FrameDictionary.train(frames).without_patches
     data, ends = compress(frames, dictionary)
 
-    reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary.data))
+    reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary.data[24:]))
     for frame, (start, stop) in zip(frames, pairwise([0, *ends.tolist()]), strict=True):
         assert reader.decompress(data[start:stop].tobytes()) == frame.tobytes()
 
 
 def test_frames_go_to_their_positions_and_those_without_bytes_are_zeros():
     frames = game(20)
-    dictionary = ZstdDictionary.train(frames)
+    dictionary = FrameDictionary.train(frames)
     data, ends = compress(frames, dictionary)
     starts = np.concatenate([[0], ends[:-1]])
     rows = np.array([3, 11, 3, 0])
@@ -82,27 +82,29 @@ def test_frames_go_to_their_positions_and_those_without_bytes_are_zeros():
 
 @pytest.mark.parametrize("claim", [84 * 84 - 1, 84 * 84 + 1, 1 << 32])
 def test_a_frame_that_claims_another_size_is_refused_and_writes_nowhere_else(claim):
-    dictionary = ZstdDictionary.train(game(20))
+    dictionary = FrameDictionary.train(game(20))
     bomb = np.frombuffer(zstandard.compress(bytes(min(claim, 1 << 24))), np.uint8)
     if claim > 1 << 24:  # a header of 8 bytes for the size, and a block that repeats one byte
         header = bytes.fromhex("28b52ffde0") + claim.to_bytes(8, "little")
         bomb = np.frombuffer(header + (((1 << 17) << 3) | 3).to_bytes(3, "little") + b"x", np.uint8)
     out = np.full((3, 84, 84), 7, np.uint8)
-    with pytest.raises(ConversionError, match="frame 40 is damaged: it is not zstd data of 7,056 bytes"):
+    with pytest.raises(
+        ConversionError, match="frame 40 is damaged: it is not 7,056 bytes that were compressed with this dictionary"
+    ):
         decompress(bomb, np.array([0]), np.array([len(bomb)]), dictionary, out, np.array([1]), numbers=np.array([40]))
     assert (out[[0, 2]] == 7).all()
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 3), (0, 1 << 40), (1 << 40, (1 << 40) + 1)])
 def test_bytes_outside_the_data_are_refused(start, stop):
-    data, _ = compress(game(1), ZstdDictionary())
+    data, _ = compress(game(1), FrameDictionary())
     with pytest.raises(ConversionError, match="frame 0 is damaged"):
-        decompress(data, np.array([start]), np.array([stop]), ZstdDictionary(), np.empty((1, 84, 84), np.uint8))
+        decompress(data, np.array([start]), np.array([stop]), FrameDictionary(), np.empty((1, 84, 84), np.uint8))
 
 
 def test_every_flipped_byte_gives_an_error_or_another_frame_but_never_a_crash():
     frames = game(50)
-    dictionary = ZstdDictionary.train(frames)
+    dictionary = FrameDictionary.train(frames).without_patches
     data, ends = compress(frames[:1], dictionary)
     refused = 0
     for at in range(len(data)):
@@ -117,7 +119,7 @@ def test_every_flipped_byte_gives_an_error_or_another_frame_but_never_a_crash():
 
 def test_all_damaged_frames_are_named_at_once():
     frames = game(30)
-    dictionary = ZstdDictionary.train(frames)
+    dictionary = FrameDictionary.train(frames)
     data, ends = compress(frames, dictionary)
     damaged = data.copy()
     damaged[ends[[3, 8]]] ^= 255  # the first byte of frames 4 and 9
@@ -128,7 +130,7 @@ def test_all_damaged_frames_are_named_at_once():
 def test_a_dictionary_of_frames_that_have_nothing_in_common_or_are_few_is_empty_or_harmless():
     noise = np.random.default_rng(1).integers(0, 256, (50, 24, 24), np.uint8)
     for frames in (noise, noise[:3], np.zeros((50, 2), np.uint8), noise[:0], np.zeros((100, 64, 64), np.uint8)):
-        dictionary = ZstdDictionary.train(frames)
+        dictionary = FrameDictionary.train(frames)
         data, ends = compress(frames, dictionary)
         assert (restored(data, ends, dictionary, frames.shape) == frames).all()
 
@@ -138,15 +140,15 @@ def test_a_reserved_place_is_no_frame_until_one_is_put_there():
     place = reserved(frames[0].size)
     ends = np.array([len(place)])
     with pytest.raises(ConversionError, match="frame 0 is damaged"):
-        restored(place, ends, ZstdDictionary(), frames.shape)
+        restored(place, ends, FrameDictionary(), frames.shape)
     for content in (frames, np.zeros_like(frames)):
-        data, _ = compress(content, ZstdDictionary())
-        assert (restored(padded(data, len(place)), ends, ZstdDictionary(), frames.shape) == content).all()
+        data, _ = compress(content, FrameDictionary())
+        assert (restored(padded(data, len(place)), ends, FrameDictionary(), frames.shape) == content).all()
 
 
 def test_a_dictionary_is_pickled_and_works_in_a_forked_process():
     frames = game(40)
-    dictionary = pickle.loads(pickle.dumps(ZstdDictionary.train(frames)))
+    dictionary = pickle.loads(pickle.dumps(FrameDictionary.train(frames)))
     data, ends = compress(frames, dictionary)  # the contexts exist before the fork
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert (pool.apply(restored, (data, ends, dictionary, frames.shape)) == frames).all()

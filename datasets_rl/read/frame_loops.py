@@ -19,6 +19,8 @@ _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _FRAMES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 _WORDS = numba.types.Array(numba.uint64, 1, "C", readonly=True)
 _CODES = numba.types.Array(numba.int32, 1, "C", readonly=True)
+_TYPICAL = numba.types.Array(numba.uint64, 2, "C", readonly=True)
+_PLACES = numba.int32[::1]
 
 
 @intrinsic
@@ -66,14 +68,10 @@ _load_ahead: Any = _prefetch
 
 _AHEAD, _AHEAD_BYTES, _LINE = 4, 1024, 64
 """Number of frames ahead of which the first bytes are loaded: random frames take a seventh less time."""
-_PATCH, _CODE_BYTES, _WORD_BYTES, _NO_CODE = 0, 4, 8, 0xFFFF
-"""First byte of a patch, bytes of a position and a code, and of a word; and the code before a word without one."""
-
-
-@compile_for(numba.int64(numba.uint64, numba.int64))
-def _place_of(word: Any, size: int) -> Any:
-    """Return the place of a word in a table of `size` places, a power of 2."""
-    return numba.int64((word * numba.uint64(0x9E3779B97F4A7C15)) >> numba.uint64(40)) & (size - 1)
+_FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
+"""The place of a word in a table are the bits of its product with the factor from this one on."""
+_ZSTD, _HEADER, _NO_CODE = 0x28, 3, 0xFFFF
+"""First byte of a zstd frame, bytes of a patch before the gaps, and the code of a word without one."""
 
 
 @compile_for(numba.void(_WORDS, numba.int32[::1]))
@@ -84,70 +82,139 @@ def find_places(words: Any, table: Any) -> None:
         words: The word of each code, all different, uint64 [n].
         table: Output: the code at each place, int32 [2^k], more than n; -1 for none, which all are before.
     """
+    mask = numba.uint64(table.size - 1)
     for code in range(words.size):
-        place = _place_of(words[code], table.size)
+        place = words[code] * _FACTOR >> _SHIFT & mask
         while table[place] >= 0:
-            place = (place + 1) & (table.size - 1)
+            place = (place + numba.uint64(1)) & mask
         table[place] = code
 
 
-@compile_for(numba.int64(_WORDS, _WORDS, _WORDS, _CODES, numba.uint8[::1], *(numba.int64,) * 2))
-def _make_patch(frame: Any, typical: Any, words: Any, table: Any, out: Any, start: int, max_bytes: int) -> int:
+@compile_for(numba.int64(_WORDS, _TYPICAL, _NUMBERS, _TYPICAL))
+def _find_nearest(frame: Any, typical: Any, probes: Any, probed: Any) -> int:
+    """Return the number of the typical frame that differs in the fewest of the probed words."""
+    nearest, least = 0, probes.size + 1
+    words = np.empty(probes.size, np.uint64)
+    for number in range(probes.size):
+        words[number] = frame[probes[number]]
+    for number in range(typical.shape[0]):
+        row, different = probed[number], 0
+        for place in range(words.size):
+            different += row[place] != words[place]
+        if different < least:
+            nearest, least = number, different
+    return nearest
+
+
+@compile_for(numba.int64(_WORDS, _WORDS, _PLACES))
+def _find_words(frame: Any, base: Any, positions: Any) -> int:
+    """Find the words, [n], of a patch: those that differ, and some between them, so that a gap fits in a byte.
+
+    Args:
+        frame: The frame, uint64 [W].
+        base: The typical frame, uint64 [W].
+        positions: Output, int32 [W].
+    """
+    count = before = 0
+    for position in range(frame.size):
+        if frame[position] != base[position]:
+            while position - before > 0xFF:
+                before += 0xFF
+                positions[count] = before
+                count += 1
+            positions[count] = before = position
+            count += 1
+    return count
+
+
+@compile_for(
+    numba.int64(_WORDS, _TYPICAL, _NUMBERS, _TYPICAL, _WORDS, _CODES, numba.uint8[::1], *(numba.int64,) * 2, _PLACES)
+)
+def _make_patch(
+    frame: Any,
+    typical: Any,
+    probes: Any,
+    probed: Any,
+    words: Any,
+    table: Any,
+    out: Any,
+    start: int,
+    max_bytes: int,
+    positions: Any,
+) -> int:
     """Write the patch of a frame from `start` on; return its bytes, or 0 if they are more than `max_bytes`.
 
     Args:
         frame: The frame, uint64 [W].
-        typical: The typical frame, uint64 [W].
+        typical: The typical frames, uint64 [K, W].
+        probes: See `FramePatches.probes`, [P].
+        probed: See `FramePatches.probed`, uint64 [K, P].
         words: The word of each code, uint64 [n].
         table: See `find_places`.
         out: Output, uint8 [B].
         start: First byte of the patch in `out`.
         max_bytes: Maximum size of the patch.
+        positions: Memory for the positions of words, int32 [W].
     """
-    end, last = start + 1, start + max_bytes - _CODE_BYTES - _WORD_BYTES
-    out[start] = _PATCH
-    for position in range(frame.size):
-        word = frame[position]
-        if word == typical[position]:
-            continue
-        if end > last:
-            return 0
-        place = _place_of(word, table.size)
-        while table[place] >= 0 and words[table[place]] != word:
-            place = (place + 1) & (table.size - 1)
-        code = table[place] if table[place] >= 0 else _NO_CODE
-        out[end], out[end + 1] = position & 0xFF, position >> 8
-        out[end + 2], out[end + 3] = code & 0xFF, code >> 8
-        end += _CODE_BYTES
-        if code == _NO_CODE:
-            for byte in range(_WORD_BYTES):
+    number = _find_nearest(frame, typical, probes, probed)
+    count = _find_words(frame, typical[number], positions)
+    gaps, codes, end = start + _HEADER, start + _HEADER + count, start + _HEADER + 3 * count
+    last = start + max_bytes - 8
+    if end > last:
+        return 0
+    out[start], out[start + 1], out[start + 2] = number, count & 0xFF, count >> 8
+    mask = numba.uint64(table.size - 1)
+    before = 0
+    for at in range(count):
+        word = frame[positions[at]]
+        place = word * _FACTOR >> _SHIFT & mask
+        code = table[place]
+        while code >= 0 and words[code] != word:
+            place = (place + numba.uint64(1)) & mask
+            code = table[place]
+        if code < 0:
+            if end > last:
+                return 0
+            code = _NO_CODE
+            for byte in range(8):
                 out[end + byte] = (word >> numba.uint64(8 * byte)) & numba.uint64(0xFF)
-            end += _WORD_BYTES
+            end += 8
+        out[gaps + at] = positions[at] - before
+        out[codes + 2 * at], out[codes + 2 * at + 1] = code & 0xFF, code >> 8
+        before = positions[at]
     return end - start
 
 
-@compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _WORDS, _WORDS, numba.uint64[::1]))
+@compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _TYPICAL, _WORDS, numba.uint64[::1]))
 def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> bool:
     """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged."""
+    if stop - start < _HEADER or data[start] >= typical.shape[0]:
+        return False
+    count = data[start + 1] | data[start + 2] << 8
+    gaps = start + _HEADER
+    codes, end = gaps + count, gaps + 3 * count
+    if end > stop:
+        return False
+    base = typical[data[start]]
     for position in range(out.size):
-        out[position] = typical[position]
-    at = start + 1
-    while at + _CODE_BYTES <= stop:
-        position, code = data[at] | data[at + 1] << 8, data[at + 2] | data[at + 3] << 8
-        at += _CODE_BYTES
+        out[position] = base[position]
+    position = 0
+    for number in range(count):
+        position += data[gaps + number]
         if position >= out.size:
             return False
+        code = data[codes + 2 * number] | data[codes + 2 * number + 1] << 8
         if code < words.size:
             out[position] = words[code]
-        elif code == _NO_CODE and at + _WORD_BYTES <= stop:
+        elif code == _NO_CODE and end + 8 <= stop:
             word = numba.uint64(0)
-            for byte in range(_WORD_BYTES):
-                word |= numba.uint64(data[at + byte]) << numba.uint64(8 * byte)
+            for byte in range(8):
+                word |= numba.uint64(data[end + byte]) << numba.uint64(8 * byte)
             out[position] = word
-            at += _WORD_BYTES
+            end += 8
         else:
             return False
-    return at == stop
+    return end == stop
 
 
 @compile_for(
@@ -159,7 +226,7 @@ def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out
         numba.uint8[:, ::1],
         _NUMBERS,
         numba.boolean[::1],
-        _WORDS,
+        _TYPICAL,
         _WORDS,
         *(numba.int64,) * 2,
     )
@@ -191,7 +258,7 @@ def decompress_frames(
         out: Output, uint8 [N, bytes].
         positions: Position of each frame in `out`, [n].
         damaged: Output, bool [n]: whether the bytes are outside `data`, are not zstd, or give another number of bytes.
-        typical: The typical frame of patches, uint64 [W]; nothing, if no frame is a patch.
+        typical: The typical frames of patches, uint64 [K, W]; none, if no frame is a patch.
         words: The word of each code of patches, uint64 [n].
         first: Number of the first frame.
         last: Number after the one of the last frame.
@@ -208,7 +275,7 @@ def decompress_frames(
             out[position] = 0
             continue
         if 0 <= start < stop <= data.size:
-            if data[start] == _PATCH and typical.size:
+            if data[start] != _ZSTD:
                 if _apply_patch(data, start, stop, typical, words, out[position].view(np.uint64)):
                     continue
                 damaged[number] = True
@@ -224,7 +291,16 @@ def decompress_frames(
 
 @compile_for(
     numba.int64(
-        *(numba.int64,) * 2, _FRAMES, numba.uint8[::1], numba.int64[::1], *(_WORDS,) * 2, _CODES, *(numba.int64,) * 3
+        *(numba.int64,) * 2,
+        _FRAMES,
+        numba.uint8[::1],
+        numba.int64[::1],
+        _TYPICAL,
+        _NUMBERS,
+        _TYPICAL,
+        _WORDS,
+        _CODES,
+        *(numba.int64,) * 3,
     )
 )
 def compress_frames(
@@ -234,6 +310,8 @@ def compress_frames(
     out: Any,
     ends: Any,
     typical: Any,
+    probes: Any,
+    probed: Any,
     words: Any,
     table: Any,
     max_patch: int,
@@ -248,7 +326,9 @@ def compress_frames(
         frames: Frames, uint8 [n, bytes].
         out: Output, uint8 [B], large enough for frames that do not become smaller.
         ends: Output, int64 [n]: byte after the last one of each frame in `out`.
-        typical: The typical frame of patches, uint64 [W]; nothing, for no patches.
+        typical: The typical frames of patches, uint64 [K, W]; none, for no patches.
+        probes: See `FramePatches.probes`.
+        probed: See `FramePatches.probed`.
         words: The word of each code of patches, uint64 [n].
         table: See `find_places`.
         max_patch: Maximum size of a patch; what would be larger is compressed by zstd.
@@ -257,9 +337,11 @@ def compress_frames(
     """
     size = frames.shape[1]
     end = 0
+    positions = np.empty(typical.shape[1], np.int32)
     for number in range(first, last):
         if typical.size:
-            patch = _make_patch(frames[number].view(np.uint64), typical, words, table, out, end, max_patch)
+            frame = frames[number].view(np.uint64)
+            patch = _make_patch(frame, typical, probes, probed, words, table, out, end, max_patch, positions)
             if patch:
                 end += patch
                 ends[number] = end

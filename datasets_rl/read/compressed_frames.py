@@ -1,10 +1,10 @@
-"""Compressed frames: each is a separate zstd frame, with a dictionary of what the frames of a column have in common.
+"""Compressed frames: each is a patch or a zstd frame, with a dictionary of what the frames of a column have in common.
 
     frames    | frame 0       | frame 1       | frame 2       |     uint8 [n, bytes]
-    data      | zstd 0 | zstd 1  | zstd 2 |                         uint8 [B], some 30 times fewer
-    ends               ^ ends[0] ^ ends[1] ^ ends[2]                int64 [n]
+    data      | patch 0 | zstd 1  | patch 2 |                       uint8 [B], some 30 times fewer
+    ends                ^ ends[0] ^ ends[1] ^ ends[2]               int64 [n]
 
-Any frame is read alone, in about one microsecond more than a copy takes.
+Any frame is read alone: a patch as fast as a copy, and a zstd frame in about one microsecond more.
 """
 
 from __future__ import annotations
@@ -23,72 +23,101 @@ import zstandard
 from numpy.typing import NDArray
 from zstandard._cffi import ffi, lib  # type: ignore[import-not-found]  # compiled, without types
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.read.patches import FramePatches
+from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.read.patches import MAX_TYPICAL, MAX_WORDS, TYPICAL_FRAMES, WORD, FramePatches
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.threads import run_on_all_cores
 
-DICTIONARY_BYTES: Final = 256 << 10
-"""Maximum size of a dictionary. Of the frames of ten Atari games, 64 KB leave 1/28 of the bytes, and 256 KB 1/31."""
+ZSTD_BYTES: Final = 256 << 10
+"""Maximum size of the dictionary of zstd. Of the frames of ten Atari games, 64 KB leave 1/28 of the bytes, and 256 KB 1/31."""
 TRAINING_FRAMES: Final = 1000
 """Number of frames that a dictionary is trained on; more of them take time and save nothing."""
 _TRAINING_BYTES = 64 << 20
 _MIN_TRAINING_FRAMES = 8
 _LEVEL = 3  # level 5 saves a twentieth of the bytes, in three times the time
 _SKIPPABLE, _SKIPPABLE_MAGIC = struct.Struct("<II"), 0x184D2A50  # then as many bytes: zstd's format, "skippable frames"
-_NO_PATCHES: Final = FramePatches()
+_HEADER: Final = struct.Struct("<3q")  # the bytes of a dictionary begin with K, W and n of its patches
+_MIN_ZSTD_BYTES, _SAMPLE_BYTES_PER_BYTE = 4096, 16
 _TASK_BYTES = 1 << 19  # frames per task of a thread: some 100 microseconds; half of it takes a fifth longer
 
 
 Item = TypeVar("Item")
 
 
-class ZstdDictionary:
+class FrameDictionary:
     """What the frames of a column have in common: each frame is stored as what differs from it.
 
+        K | W | n       int64, number of typical frames, of words in each, and of words with a code
+        typical frames  uint64 [K, W]
+        words           uint64 [n]
+        zstd            the dictionary of zstd, to the end
+
     Args:
-        data: The bytes of the dictionary; none, for frames that have nothing in common.
+        data: The bytes of the dictionary; by default that of frames that have nothing in common.
+
+    Raises:
+        InvalidArgumentError: If the bytes are not those of a dictionary.
     """
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = bytes(_HEADER.size)) -> None:
+        counts = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (-1, 0, 0)
+        frames, positions, words = counts
+        stop = _HEADER.size + WORD * (frames * positions + words)
+        if not (0 <= frames <= MAX_TYPICAL and positions >= 0 and 0 <= words <= MAX_WORDS and stop <= len(data)):
+            raise InvalidArgumentError(
+                f"the dictionary of compressed frames has {len(data):,} bytes that begin with the numbers {counts}; "
+                f"expected up to {MAX_TYPICAL} typical frames, their words, and up to {MAX_WORDS:,} words with a code"
+            )
+        values = np.frombuffer(data, np.uint64, (stop - _HEADER.size) // WORD, _HEADER.size)
+        typical = values[: frames * positions].reshape(frames, positions)
         self.data = data
+        self.patches, self._zstd = FramePatches(typical, values[frames * positions :]), data[stop:]
         self._for_compression: dict[int, Any] = {}
 
     @classmethod
-    def train(cls, frames: NDArray[np.uint8], max_bytes: int = DICTIONARY_BYTES) -> ZstdDictionary:
-        """Return a dictionary for frames like these; without bytes if they have nothing in common.
+    def train(cls, frames: NDArray[np.uint8], max_bytes: int = ZSTD_BYTES) -> FrameDictionary:
+        """Return a dictionary for frames like these.
 
         Args:
             frames: Frames, [n, ...]: some `TRAINING_FRAMES`, spread over what will be compressed.
-            max_bytes: Maximum size of the dictionary.
+            max_bytes: Maximum size of the part of zstd.
         """
         flat = _flat(frames)
         if len(flat) < _MIN_TRAINING_FRAMES:
             return cls()
-        flat = flat[:: math.ceil(flat.nbytes / _TRAINING_BYTES)]
-        # Of segments as large as a frame, because the same part of two frames is in the same place of them.
-        segment = max(min(flat.shape[1], max_bytes // 8), 16)
-        samples = [frame.tobytes() for frame in flat]
-        try:
-            trained = zstandard.train_dictionary(max_bytes, samples, k=segment, d=8, level=_LEVEL)
-        except zstandard.ZstdError:  # the frames are too small, or all of them are equal
-            return cls()
-        return cls(trained.as_bytes())
+        flat = np.ascontiguousarray(flat[:: math.ceil(flat.nbytes / _TRAINING_BYTES)])
+        patches, zstd = FramePatches.train(flat), _train_zstd(flat, max_bytes)
+        header = _HEADER.pack(*patches.typical.shape, len(patches.words))
+        return cls(header + patches.typical.tobytes() + patches.words.tobytes() + zstd)
+
+    @staticmethod
+    def max_bytes(frame_bytes: int) -> int:
+        """Return the maximum size of a dictionary that is trained on frames of so many bytes."""
+        return _HEADER.size + TYPICAL_FRAMES * frame_bytes + MAX_WORDS * WORD + ZSTD_BYTES
+
+    def patches_of(self, frame_bytes: int) -> FramePatches:
+        """Return what patches of frames of so many bytes need; nothing, for frames of another size than the typical ones."""
+        return self.patches if self.patches.typical.shape[1] * WORD == frame_bytes else FramePatches()
+
+    @cached_property
+    def without_patches(self) -> FrameDictionary:
+        """The same dictionary for zstd alone: frames that it compresses are read with either."""
+        return FrameDictionary(bytes(_HEADER.size) + self._zstd)
 
     @cached_property
     def for_decompression(self) -> Any:
         """The C object of the dictionary that `decompress` takes."""
-        made = lib.ZSTD_createDDict(ffi.from_buffer(self.data), len(self.data)) if self.data else ffi.NULL
+        made = lib.ZSTD_createDDict(ffi.from_buffer(self._zstd), len(self._zstd)) if self._zstd else ffi.NULL
         return ffi.gc(made, lib.ZSTD_freeDDict)
 
     def for_compression(self, frame_bytes: int) -> Any:
         """Return the C object of the dictionary that `compress` takes for frames of this size."""
         if (prepared := self._for_compression.get(frame_bytes)) is not None:
             return prepared
-        parameters = lib.ZSTD_getCParams(_LEVEL, frame_bytes, len(self.data))
+        parameters = lib.ZSTD_getCParams(_LEVEL, frame_bytes, len(self._zstd))
         made = lib.ZSTD_createCDict_advanced(
-            ffi.from_buffer(self.data),
-            len(self.data),
+            ffi.from_buffer(self._zstd),
+            len(self._zstd),
             lib.ZSTD_dlm_byCopy,
             lib.ZSTD_dct_auto,
             parameters,
@@ -98,24 +127,35 @@ class ZstdDictionary:
         return prepared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ZstdDictionary, (self.data,)
+        return FrameDictionary, (self.data,)
 
 
-def compress(
-    frames: NDArray[np.uint8], dictionary: ZstdDictionary, patches: FramePatches | None = None
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _train_zstd(frames: NDArray[np.uint8], max_bytes: int) -> bytes:
+    """Return a dictionary of zstd for frames like these, [n, bytes]; no bytes if they have nothing in common."""
+    if (size := min(max_bytes, frames.nbytes // _SAMPLE_BYTES_PER_BYTE)) < _MIN_ZSTD_BYTES:
+        return b""
+    # Of segments as large as a frame, because the same part of two frames is in the same place of them.
+    segment = max(min(frames.shape[1], size // 8), 16)
+    try:
+        return zstandard.train_dictionary(
+            size, [frame.tobytes() for frame in frames], k=segment, d=8, level=_LEVEL
+        ).as_bytes()
+    except zstandard.ZstdError:  # the frames are too small, or all of them are equal
+        return b""
+
+
+def compress(frames: NDArray[np.uint8], dictionary: FrameDictionary) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Compress frames, each alone, on all cores.
 
     Args:
         frames: Frames of one shape, [n, ...].
         dictionary: The dictionary that they will be decompressed with.
-        patches: What makes patches, for frames that differ little from a typical one; by default none.
 
     Returns:
         data: The compressed frames one after the other, [B].
         ends: Byte after the last one of each frame in `data`, [n].
     """
-    from datasets_rl.read.zstd_loops import compress_frames
+    from datasets_rl.read.frame_loops import compress_frames
 
     flat = _flat(frames)
     count, size = flat.shape
@@ -123,7 +163,7 @@ def compress(
     ends = np.empty(count, np.int64)
     pieces: dict[int, NDArray[np.uint8]] = {}
     prepared = dictionary.for_compression(size)
-    patching = patches or _NO_PATCHES
+    patches = dictionary.patches_of(size)
 
     def compress_range(first: int, last: int) -> None:
         with _borrow(_compressors, _Compressor) as compressor:
@@ -134,10 +174,12 @@ def compress(
                 flat,
                 out,
                 ends,
-                patching.typical,
-                patching.words,
-                patching.table,
-                patching.max_bytes,
+                patches.typical,
+                patches.probes,
+                patches.probed,
+                patches.words,
+                patches.table,
+                patches.max_bytes,
                 first,
                 last,
             )
@@ -160,10 +202,9 @@ def decompress(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
-    dictionary: ZstdDictionary,
+    dictionary: FrameDictionary,
     out: NDArray[np.uint8],
     positions: NDArray[np.int64] | None = None,
-    patches: FramePatches | None = None,
     *,
     name: str = "frames",
     numbers: NDArray[np.int64] | None = None,
@@ -179,7 +220,6 @@ def decompress(
         dictionary: The dictionary that they were compressed with.
         out: Output, [N, ...], contiguous.
         positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
-        patches: What made the patches among the frames; by default there are no patches.
         name: Name of the frames in errors.
         numbers: Number of each frame in errors, [n]; by default 0 to n - 1.
 
@@ -187,13 +227,13 @@ def decompress(
         ConversionError: If the bytes of a frame are damaged or outside `data`, or the frame has another size; the error
             names the number of each.
     """
-    from datasets_rl.read.zstd_loops import decompress_frames
+    from datasets_rl.read.frame_loops import decompress_frames
 
     flat = out.reshape(len(out), -1) if len(out) else np.empty((0, 0), np.uint8)
     places = np.arange(len(starts)) if positions is None else positions
     damaged = np.zeros(len(starts), np.bool_)
     prepared = dictionary.for_decompression
-    patching = patches or _NO_PATCHES
+    patches = dictionary.patches_of(flat.shape[1])
 
     def decompress_range(first: int, last: int) -> None:
         with _borrow(_decompressors, _decompression_context) as context:
@@ -207,8 +247,8 @@ def decompress(
                 flat,
                 places,
                 damaged,
-                patching.typical,
-                patching.words,
+                patches.typical,
+                patches.words,
                 first,
                 last,
             )
@@ -217,19 +257,19 @@ def decompress(
     if damaged.any():
         wrong = np.flatnonzero(damaged)
         shown = wrong if numbers is None else numbers[wrong]
-        problem = f"is damaged: it is not zstd data of {flat.shape[1]:,} bytes that this dictionary decompresses"
+        problem = f"is damaged: it is not {flat.shape[1]:,} bytes that were compressed with this dictionary"
         raise ConversionError(
             name, first_problems([f"frame {number:,} {problem}" for number in shown], "frames"), hint=AGAIN
         )
 
 
 def reserved(frame_bytes: int) -> NDArray[np.uint8]:
-    """Return bytes that any compressed frame of this size can replace, see `padded`; they are not a frame."""
+    """Return bytes that any zstd frame of this size can replace, see `padded`; they are not a frame."""
     return padded(np.empty(0, np.uint8), lib.ZSTD_compressBound(frame_bytes) + _SKIPPABLE.size)
 
 
 def padded(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Return a compressed frame, [B], with bytes after it that zstd skips, [size]."""
+    """Return a zstd frame, [B], with bytes after it that zstd skips, [size]."""
     content = size - len(frame) - _SKIPPABLE.size
     header = np.frombuffer(_SKIPPABLE.pack(_SKIPPABLE_MAGIC, content), np.uint8)
     return np.concatenate([frame, header, np.zeros(content, np.uint8)])
