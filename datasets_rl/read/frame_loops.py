@@ -186,7 +186,7 @@ def _make_patch(
 
 
 @compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _TYPICAL, _WORDS, numba.uint64[::1]))
-def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> bool:
+def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> Any:
     """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged."""
     if stop - start < _HEADER or data[start] >= typical.shape[0]:
         return False

@@ -83,7 +83,7 @@ class FramePatches:
     @property
     def max_bytes(self) -> int:
         """Maximum size of a patch."""
-        return self.typical.shape[1] * WORD // _MAX_PART
+        return int(self.typical.shape[1]) * WORD // _MAX_PART
 
     @cached_property
     def probes(self) -> NDArray[np.int64]:
@@ -109,9 +109,11 @@ class FramePatches:
 def _median(frames: NDArray[np.uint8]) -> Words:
     """Return the median of each byte, as words."""
     chosen = frames[:: -(-len(frames) // _MEDIAN_FRAMES)]
-    return np.partition(chosen, len(chosen) // 2, axis=0)[len(chosen) // 2].view(np.uint64)
+    median: Words = np.partition(chosen, len(chosen) // 2, axis=0)[len(chosen) // 2].view(np.uint64)
+    return median
 
 
 def _distances(frames: Words, typical: Words) -> NDArray[np.int64]:
     """Return in how many words frames, [n, W], differ from a typical one."""
-    return np.count_nonzero(frames != typical, axis=1)
+    distances: NDArray[np.int64] = np.count_nonzero(frames != typical, axis=1)
+    return distances
