@@ -128,7 +128,7 @@ class TestInspect:
 
         document = rlds("describe", folder, "-e", 0, "--json").json
 
-        assert [row["t"] for row in document["rows"]] == [*range(5)][:length] + [*range(max(5, length - 5), length)]
+        assert [row["t"] for row in document["rows"]] == [*range(min(5, length)), *range(max(5, length - 5), length)]
         assert document["final"]["observation"] == episode.states["observation",][-1].tolist()
 
     def test_json_has_all_numbers(self, rlds, stored):
