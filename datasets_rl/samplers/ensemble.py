@@ -27,7 +27,8 @@ DEFAULT_INFO: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1
 class SamplerEnsemble(Sampler):
     """Draw buffers at random, then the same number of steps from each of them with its own sampler.
 
-    A batch of B steps consists of n parts of B / n steps; one buffer may be drawn for several parts.
+    A batch of B steps consists of n parts of B / n steps; one buffer may be drawn for several parts. An empty buffer is
+    drawn once it has steps.
 
     Args:
         samplers: The samplers of the buffers, in buffer order; at least one.
@@ -134,7 +135,7 @@ class SamplerEnsemble(Sampler):
             are made unique over all buffers.
 
         Raises:
-            InvalidArgumentError: If n does not divide the batch size, or a drawn buffer has no steps to sample.
+            InvalidArgumentError: If n does not divide the batch size, no buffer has steps, or a drawn one has none to sample.
         """
         storages = self._members(storage)
         count = self.num_buffer_sampled
@@ -142,7 +143,7 @@ class SamplerEnsemble(Sampler):
             raise InvalidArgumentError(
                 f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}"
             )
-        numbers = self._draw(count)
+        numbers = self._draw(count, [len(member) > 0 for member in storages])
         self.ran_out = False
         parts = [
             self._sample_part(self.samplers[number], storages[number], batch_size // count)
@@ -156,9 +157,16 @@ class SamplerEnsemble(Sampler):
         merged = merge_info(infos, [batch_size // count] * count, torch.stack)
         return TensorDict(index, [count]), {**merged, "buffer_ids": numbers}
 
-    def _draw(self, count: int) -> Tensor:
+    def _draw(self, count: int, filled: Sequence[bool]) -> Tensor:
         if self.sample_from_all:
             return torch.arange(count)
+        if not all(filled):
+            p = torch.tensor(filled, dtype=torch.float64)
+            if self._p is not None:
+                p *= self._p
+            if not p.sum():
+                raise InvalidArgumentError("every buffer that may be drawn is empty", hint="extend a buffer first")
+            return torch.multinomial(p, count, replacement=True, generator=self._generator)
         if self._p is None:
             return torch.randint(len(self.samplers), (count,), generator=self._generator)
         return torch.multinomial(self._p, count, replacement=True, generator=self._generator)

@@ -251,3 +251,21 @@ def test_every_sampler_is_given_its_storage_and_may_refuse(storages):
 
     with pytest.raises(InvalidArgumentError, match="3 samplers for 2 storages"):
         three().attach(storages[:2])
+
+
+@pytest.mark.parametrize(("p", "drawn"), [(None, {0, 2}), ([1, 5, 0], {0}), ([3, 9, 1], {0, 2})])
+def test_an_empty_buffer_is_drawn_once_it_has_steps(p, drawn):
+    late = LazyTensorStorage(5)
+    storages, sampler = StorageEnsemble(filled(3), late, filled(7)), three(p=p, num_buffer_sampled=1000)
+    numbers = set(sampler.sample(storages, 1000)[0]["buffer_ids"].tolist())
+    late.set(range(5), torch.arange(5))
+
+    assert numbers == drawn
+    assert set(sampler.sample(storages, 1000)[0]["buffer_ids"].tolist()) == drawn | {1}
+
+
+def test_without_a_step_in_any_buffer_that_may_be_drawn_there_is_no_batch():
+    storages = StorageEnsemble(filled(3), LazyTensorStorage(5), LazyTensorStorage(5))
+
+    with pytest.raises(InvalidArgumentError, match="every buffer that may be drawn is empty"):
+        three(p=[0, 1, 1]).sample(storages, 3)
