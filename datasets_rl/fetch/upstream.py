@@ -92,6 +92,24 @@ class Upstream:
             return folder
         return self._with_mirrors(_folder_from_json(answers[query]))
 
+    def neighbor(self, folder: Folder, own: str, path: str, urls: Sequence[str] = ()) -> Folder:
+        """List all files below another folder of the upstream, first at the address beside a folder that was listed.
+
+        Args:
+            folder: The listed folder.
+            own: Its path in the upstream's layout.
+            path: The path of the other folder.
+            urls: Further addresses of the other folder.
+
+        Raises:
+            FetchError: As `folder` does; of a folder of the user, only the one beside it is asked.
+        """
+        base = folder.address.removesuffix(f"/{own}")
+        beside = [] if base == folder.address else [f"{base}/{path}"]
+        if self._local is not None:
+            return self._list_folder(path, beside)
+        return self.folder(path, [*beside, *urls])
+
     def answered_folder(self, path: str) -> Folder | None:
         """Return the stored list of the files below a folder, whichever address answered; None if it is not stored."""
         for query, answer in self._stored_answers().items():
@@ -169,7 +187,7 @@ class Upstream:
         if self._local is not None or all(scheme_of(url).IN_PLACE for url in asset.urls):
             with self._fetch(asset).path.open("rb") as stream:
                 return inspect(stream)
-        query = json.dumps(["inspected", asset.path, *asset.urls])
+        query = json.dumps(["inspected", inspect.__qualname__, asset.path, *asset.urls])
         answers = self._stored_answers()
         if query not in answers:
             answers = {**answers, query: self._inspect_remote(asset, inspect)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from datasets_rl.errors import ConversionError, IntegrityError
 
@@ -63,17 +63,22 @@ class AddressFiles:
         """
         from datasets_rl.read.outline import outline
 
-        if path not in self._outlines:
+        return self.inspected(path, outline)
+
+    def inspected(self, path: str, inspect: Callable[[BinaryIO], dict[str, Any]]) -> Mapping[str, Any]:
+        """Return what a function reads from a file, a JSON object; empty if it cannot read the file."""
+        key = (path, inspect.__qualname__)
+        if key not in self._inspected:
             try:
-                self._outlines[path] = self.upstream.inspected(self._assets[path], outline)
+                self._inspected[key] = self.upstream.inspected(self._assets[path], inspect)
             except ConversionError:
-                self._outlines[path] = {}
-        return self._outlines[path]
+                self._inspected[key] = {}
+        return self._inspected[key]
 
     @cached_property
     def _assets(self) -> dict[str, Asset]:
         return {asset.path.removeprefix(f"{self.name}/"): asset for asset in self.folder.assets}
 
     @cached_property
-    def _outlines(self) -> dict[str, Mapping[str, Any]]:
+    def _inspected(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         return {}

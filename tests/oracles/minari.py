@@ -41,23 +41,30 @@ class _RawColumn(NamedTuple):
     row_bytes: int = 8
 
 
-def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+def compare(dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every converted value with the raw files: numbers, pixels and strings."""
     differences = Differences(partial(_converted_rows, column))
-    main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
+    name = dataset_id.partition("/")[2]
+    main = next((path for path in files if path.endswith(".hdf5") and name in path), None)
+    main = main or next((path for path in files if path.endswith(".hdf5")), None)
     compared: dict[int, int] = {}
     with ExitStack() as stack:
-        file = stack.enter_context(h5py.File(main, "r", locking=False)) if main is not None else None
+        opened = {
+            path: stack.enter_context(h5py.File(place, "r", locking=False))
+            for path, place in files.items()
+            if path.endswith(".hdf5")
+        }
         for row, number in enumerate(episodes["source"].tolist()):
             # An episode with flags inside was converted to several trajectories.
             skip = compared.get(number, 0)
             length, start = int(episodes.lengths[row]), int(episodes.starts[row])
-            raw = dict(_columns_of_hdf5(file, number)) if file is not None else dict(_columns_of_table(files, number))
+            group = _episode_group(opened, main, number) if main is not None else None
+            raw = dict(_columns_of_table(files, number) if main is None else _columns_of_hdf5(group))
             if not raw:
                 text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
                 differences.add("source", text, length)
                 continue
-            if wrong := _seed_difference(episodes, row, _raw_seed(file, files, number)):
+            if wrong := _seed_difference(episodes, row, _raw_seed(group, files, number)):
                 differences.add("seed", wrong, length)
             steps = raw[NEXT_REWARD].length
             raw[NEXT_TRUNCATED] = _truncations(raw)
@@ -71,10 +78,21 @@ def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episode
     return differences.texts()
 
 
-def _raw_seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
+def _episode_group(opened: Mapping[str, h5py.File], path: str, number: int) -> h5py.Group | None:
+    """Return the group of an episode, which can be a link to another file of the dataset, or of one of its parts."""
+    link = opened[path].get(f"episode_{number}", getlink=True)
+    if not isinstance(link, h5py.ExternalLink):
+        return opened[path].get(f"episode_{number}")
+    folder = path.rpartition("/")[0]
+    target = link.filename if "/" in link.filename else f"/{folder}/{link.filename}"
+    found = next(other for other in opened if target.endswith(f"/{other}"))
+    return _episode_group(opened, found, int(link.path.rpartition("_")[2]))
+
+
+def _raw_seed(group: h5py.Group | None, files: Mapping[str, Path], number: int) -> int | None:
     """Return the seed of a raw episode; None if it has no integer seed."""
-    if file is not None:
-        seed = file[f"episode_{number}"].attrs.get("seed")
+    if group is not None:
+        seed = group.attrs.get("seed")
     else:
         metadata = [file for path, file in files.items() if path.endswith(f"/{number}/metadata.json")]
         seed = json.loads(metadata[0].read_text("utf-8")).get("seed") if metadata else None
@@ -128,15 +146,15 @@ def _converted_rows(column: Column, key: Key, start: int, stop: int) -> NDArray[
         return np.asarray(column(tuple(f"_index_{name}" if name.isdecimal() else name for name in key), start, stop))
 
 
-def _columns_of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _RawColumn]]:
+def _columns_of_hdf5(group: h5py.Group | None) -> Iterator[tuple[Key, _RawColumn]]:
     datasets: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             datasets.append((name, item))
 
-    if f"episode_{number}" in file:
-        file[f"episode_{number}"].visititems(visit)
+    if group is not None:
+        group.visititems(visit)
     for name, dataset in datasets:
         yield _key_of_names(name.split("/")), _column_of_dataset(dataset)
 

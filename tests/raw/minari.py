@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tarfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from upstreams import hub
 
 from datasets_rl.ted.episode import Episode, TextStates
 
-__all__ = ["CASES", "SPACES", "Given", "episodes", "flat", "write"]
+__all__ = ["CASES", "SPACES", "Given", "episodes", "extract_linked", "flat", "write"]
 
 spaces = gymnasium.spaces
 ACTION = spaces.Box(-1, 1, (3,), np.float32)
@@ -205,6 +206,7 @@ def write(
 
 
 ID = "test/things/drawn-v3"
+LINKED = "drawn-nested-v0"
 _AUTHOR, _REST = ID.split("/", 1)
 
 
@@ -345,8 +347,42 @@ def _many(folder: Path, size: int) -> None:
                 group.create_dataset(name, data=data, chunks=True, maxshape=(None, *data.shape[1:]))
 
 
+def extract_linked(folder: Path) -> None:
+    """Extract the datasets that Minari 0.3.1 combined by links; see `raw.make_minari`."""
+    with tarfile.open(Path(__file__).with_name("minari-0.3.1.tar.gz")) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _linked_parts(folder: Path) -> list[Episode]:
+    """Write the dataset whose parts are a dataset of links and another one; Minari itself read the episodes."""
+    extract_linked(folder)
+    read = json.loads((folder / "read.json").read_text())[LINKED]
+    (folder / "read.json").unlink()
+    given = [
+        Given(
+            list(np.asarray(one["observations"], np.float32)),
+            list(np.asarray(one["actions"], np.float32)),
+            one["rewards"],
+            one["terminations"],
+            one["truncations"],
+            None,
+            number % 2,
+        )
+        for number, one in enumerate(read)
+    ]
+    return _golden(given)
+
+
+@contextmanager
+def _served_apart(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve each dataset from a repository of the Hub."""
+    with hub({f"farama-minari/{path.name}": path for path in folder.iterdir()}) as server:
+        yield {"HF_ENDPOINT": server.url, "MINARI_REMOTE": "hf://farama-minari"}
+
+
 _SMALL = {"datasets_rl.sources.minari._SHARD_BYTES": 10_000}
 CASES = [
     Case(f"minari/{ID}", _written("dict", "hdf5"), _served, faults=_HDF5, many=_many, small=_SMALL),
     Case(f"minari/{ID}", _written("text", "parquet"), _served, faults=_TABLE, small=_SMALL),
+    Case(f"minari/{LINKED}", _linked_parts, _served_apart),
 ]

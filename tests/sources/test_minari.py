@@ -461,22 +461,6 @@ def test_links_are_not_followed(put, convert, link, place, tmp_path):
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
 
-def test_links_of_a_combined_dataset_are_an_error_with_the_datasets_to_download(put, convert):
-    """The first versions of Minari combined datasets by links."""
-    folder = put(episodes(SPACES["box"]), combined_datasets=["aa/b-v0", "aa/c-v1"])
-
-    def change(file):
-        del file["episode_0"]
-        file["episode_0"] = h5py.ExternalLink(
-            "/home/somebody/.minari/datasets/aa/b-v0/data/main_data.hdf5", "/episode_0"
-        )
-
-    broken(folder, change)
-    with pytest.raises(ConversionError, match="episode 0: episode_0 is a link; expected the data itself") as caught:
-        convert()
-    assert "datasets_rl.download('minari/aa/b-v0'); datasets_rl.download('minari/aa/c-v1')" in caught.value.hint
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_datasets_that_minari_combined_are_read(tmp_path, convert, monkeypatch, data_format):
     """Minari copies the episodes, renumbers them, and loses their seeds."""

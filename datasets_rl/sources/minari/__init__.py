@@ -14,7 +14,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,9 @@ class Minari(Source):
                 return (
                     f"{path} has total_episodes and total_steps of minari {stated.get('minari_version', 'before 0.5')}"
                 )
+        for path in (f"data/{_MAIN}", _MAIN):
+            if path in files.paths and {"total_episodes", "total_steps"} <= _attributes(files, path).keys():
+                return f"{path} has the attributes total_episodes and total_steps of minari before 0.5"
         return ""
 
     @override
@@ -146,6 +150,13 @@ class Minari(Source):
         from datasets_rl.sources.minari.reader import MinariReader
 
         return MinariReader(f"{self.name}/{name}", files, params or {})
+
+
+def _attributes(files: AddressFiles, path: str) -> Mapping[str, Any]:
+    from datasets_rl.sources.minari.links import inspect_file
+
+    attributes: Mapping[str, Any] = files.inspected(path, inspect_file).get("attributes", {})
+    return attributes
 
 
 def minari_cache_folder() -> Path:
@@ -220,8 +231,13 @@ def _listing(
     """Return the listing of the files in a folder; with an id, they must not state another one."""
     inside = _data_files(folder, entry.name)
     if "metadata.json" not in inside:
-        return _single_file_listing(entry, folder, inside, selection)
+        linked = _linked_listing(entry, folder, inside, selection, upstream)
+        return linked or _single_file_listing(entry, folder, inside, selection)
     metadata = _parse_metadata(upstream.text(inside["metadata.json"]), entry, dataset_id)
+    if metadata["data_format"] == "hdf5" and metadata.get("combined_datasets"):
+        linked = _linked_listing(entry, folder, inside, selection, upstream, metadata)
+        if linked is not None:
+            return linked
     total = metadata["total_episodes"]
     numbers = read_numbers(selection.episodes, total)
     params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
@@ -257,6 +273,52 @@ def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asse
     main = _hdf5_asset(entry, inside)
     params = {"episodes": selection.episodes, "keys": list(selection.keys)}
     return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
+
+
+def _linked_listing(
+    entry: Entry,
+    folder: Folder,
+    inside: Mapping[str, Asset],
+    selection: Selection,
+    upstream: Upstream,
+    metadata: dict[str, Any] | None = None,
+) -> Listing | None:
+    """Return the listing of a dataset with episodes that are links to other files; None if no episode is a link."""
+    from datasets_rl.sources.minari.links import Links
+
+    def files_of(part: str) -> Mapping[str, Asset]:
+        own = (metadata or links.attributes).get("dataset_id", entry.name)
+        urls = _dataset_urls(part) if entry.source == Minari.name else []
+        return _data_files(upstream.neighbor(folder, str(own), part, urls), part)
+
+    main = _hdf5_asset(entry, inside)
+    links = Links(entry.id, upstream, files_of)
+    runs = links.resolve({**inside, _MAIN: main}, selection.episodes)
+    if not runs:
+        return None
+    stated = {"total_episodes": links.total, **links.attributes, **(metadata or {})}
+    if stated["total_episodes"] != links.total:
+        problem = f"it has {links.total:,} episodes; its metadata states {stated['total_episodes']}"
+        raise ConversionError(entry.id, [problem])
+    shards = []
+    for path, group in groupby(runs, key=attrgetter("file")):
+        numbers = [number for run in group for number in range(run.start, run.stop)]
+        count = min(max(1, (links.assets[path].size or 0) // _SHARD_BYTES), len(numbers))
+        cuts = [len(numbers) * cut // count for cut in range(count + 1)]
+        shards += [Shard((path,), numbers[start:stop]) for start, stop in pairwise(cuts)]
+    metadata_file = [inside["metadata.json"]] if metadata is not None else []
+    common = {asset.path: asset for asset in (*metadata_file, main, *links.parts.values())}
+    whole = sum(run.stop - run.start for run in runs) == links.total
+    steps = stated.get("total_steps")
+    return Listing(
+        tuple({**common, **links.assets}.values()),
+        tuple(shards),
+        common=tuple(common),
+        params={"metadata": stated, "runs": [list(run) for run in runs], "keys": list(selection.keys)},
+        entry=_entry_from_metadata(entry, stated),
+        revision=folder.revision,
+        steps=steps if whole and isinstance(steps, int) else None,
+    )
 
 
 def _hdf5_asset(entry: Entry, inside: Mapping[str, Asset]) -> Asset:

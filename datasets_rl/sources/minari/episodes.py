@@ -27,6 +27,7 @@ from typing_extensions import override
 from datasets_rl.errors import MissingDependencyError
 from datasets_rl.read import images
 from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_problems, library_errors
+from datasets_rl.sources.minari.links import Run, plain_value
 from datasets_rl.sources.minari.spaces import Leaf
 from datasets_rl.ted.episode import TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -46,10 +47,6 @@ _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 class EpisodeError(Exception):
     """Problems of an episode; the arguments are one sentence for each."""
-
-
-class LinkError(EpisodeError):
-    """The data are links, which may lead to unrelated files on this machine."""
 
 
 class StoredColumn(ABC):
@@ -123,12 +120,7 @@ class Hdf5Episodes:
     def attributes(self) -> Mapping[str, Any]:
         """Metadata, which versions before 0.5 store in this file."""
         with library_errors(self._name):
-            raw = dict(self._file.attrs)
-        attributes = {}
-        for name, value in raw.items():
-            plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-            attributes[name] = plain.item() if isinstance(plain, np.generic) else plain
-        return attributes
+            return {name: plain_value(value) for name, value in self._file.attrs.items()}
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -141,11 +133,10 @@ class Hdf5Episodes:
         """Open an episode.
 
         Raises:
-            Faults: If the episode is missing, or its columns differ from the first episode's; `LinkError` if it is a link.
+            EpisodeError: If the episode is missing, or its columns differ from the first episode's; it must not be a link.
         """
-        name = f"episode_{number}".encode()
         try:
-            group = h5g.open(_check_not_linked(self._file.id, name), name)
+            group = self._open_group(number)
             if not self._columns:
                 self._add_columns(group, b"", ())
             for path, count in self._groups.items():
@@ -160,6 +151,9 @@ class Hdf5Episodes:
             )
         except LIBRARY_ERRORS as error:
             raise EpisodeError(f"HDF5 reports: {error}") from error
+
+    def _open_group(self, number: int) -> Any:
+        return _open_episode(self._file, number)
 
     def _add_columns(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
         """Record the path of every column below a group, and the number of members of each group."""
@@ -183,6 +177,44 @@ class Hdf5Episodes:
         return _Hdf5Column(path.decode(), h5d.open(_check_not_linked(group, path), path), self.leaves.get(key))
 
 
+class LinkedEpisodes(Hdf5Episodes):
+    """Reader of the raw episodes of a dataset that has some of them in other files; see `datasets_rl.sources.minari.links`.
+
+    Args:
+        files: The local files of a shard, by path.
+        runs: The runs of the dataset, each in one of its files; those in other files than the given ones are not read.
+    """
+
+    def __init__(self, files: Mapping[str, Path], runs: Sequence[Run]) -> None:
+        self._runs = [run for run in runs if run.file in files]
+        self._paths = {run.file: files[run.file] for run in self._runs}
+        self._opened: dict[str, h5py.File] = {}
+        super().__init__(files[self._runs[0].file], {})
+
+    @override
+    def close(self) -> None:
+        super().close()
+        for file in self._opened.values():
+            file.close()
+
+    @cached_property
+    @override
+    def numbers(self) -> list[int]:
+        return [number for run in self._runs for number in range(run.start, run.stop)]
+
+    @override
+    def _open_group(self, number: int) -> Any:
+        run = next(run for run in self._runs if run.start <= number < run.stop)
+        if run.file not in self._opened:
+            self._opened[run.file] = h5py.File(self._paths[run.file], "r", locking=False)
+        return _open_episode(self._opened[run.file], run.first + number - run.start)
+
+
+def _open_episode(file: h5py.File, number: int) -> Any:
+    name = f"episode_{number}".encode()
+    return h5g.open(_check_not_linked(file.id, name), name)
+
+
 def _check_not_linked(group: Any, path: bytes) -> Any:
     """Return the group, after checking that its member is not a link.
 
@@ -190,7 +222,7 @@ def _check_not_linked(group: Any, path: bytes) -> Any:
     this file, and all files of Minari have the same name.
     """
     if group.links.get_info(path).type != h5l.TYPE_HARD:
-        raise LinkError(f"{path.decode()} is a link; expected the data itself")
+        raise EpisodeError(f"{path.decode()} is a link; expected the data itself")
     return group
 
 
@@ -337,7 +369,7 @@ class TableEpisodes:
         """Read an episode.
 
         Raises:
-            Faults: If the episode is missing, or its table cannot be read.
+            EpisodeError: If the episode is missing, or its table cannot be read.
         """
         if number not in self._tables:
             raise EpisodeError("it has no table")

@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import Call, ConversionError, Remedy
+from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
     Hdf5Episodes,
-    LinkError,
+    LinkedEpisodes,
     RawEpisode,
     StoredColumn,
     TableEpisodes,
     key_of_names,
 )
+from datasets_rl.sources.minari.links import Run
 from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.sources.values import WIDENED, count_not_finite
@@ -94,6 +95,7 @@ class MinariReader(EpisodeReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
+        self._given = metadata
         self._metadata = dict(metadata.get("metadata", {}))
         self._episodes = self._open(files)
         try:
@@ -120,7 +122,8 @@ class MinariReader(EpisodeReader):
         main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
         if main is None:
             return TableEpisodes(files, self._leaves_of(self._metadata), self._dataset_id)
-        episodes = Hdf5Episodes(main, {})
+        runs = [Run(*run) for run in self._given.get("runs", ())]
+        episodes = LinkedEpisodes(files, runs) if runs else Hdf5Episodes(main, {})
         if not self._metadata:
             self._metadata = dict(episodes.attributes)
         try:
@@ -201,15 +204,7 @@ class MinariReader(EpisodeReader):
         try:
             return self._episodes.read(number)
         except EpisodeError as error:
-            failed = self._error(number, error.args)
-            parts = self._metadata.get("combined_datasets", ())
-            if isinstance(error, LinkError) and len(parts):
-                # Minari copies episodes when it combines datasets; its first versions created links.
-                calls = [Call("download", f"minari/{name}") for name in parts]
-                failed.hint = Remedy(
-                    f"download the combined datasets instead: {'; '.join(['{}'] * len(calls))}", *calls
-                )
-            raise failed from None
+            raise self._error(number, error.args) from None
 
     def _error(self, number: int, problems: Any) -> ConversionError:
         start = f"episode {number}: "
