@@ -170,7 +170,9 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     from datasets_rl.fetch.schemes.file import path_of_url
 
     raw = target.paths.raw
-    request = DownloadRequest(target, Selection(), raw, raw / "upstream.json")
+    # Some choices decide what the files are, such as their layout, or the vault of a zip file.
+    chosen = Selection(options=Selection.from_json(manifest.selection).options)
+    request = DownloadRequest(target, chosen, raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from datasets_rl.errors import ConversionError
 
-ENDINGS = (".hdf5", ".h5", ".npz")
-"""Ends of the names of files that have an outline."""
+ENDINGS = (".hdf5", ".h5", ".npz", ".zip")
+"""Ends of the names of files that are datasets alone; those of zip files have no outline."""
 _NAMES_MAX = 64
 _CHILDREN_MAX = 8
 

@@ -48,16 +48,23 @@ def read_record_file(path: Path, *, max_bytes: int = _RECORD_MAX_BYTES) -> Itera
         ConversionError: If the file is neither a TFRecord nor a gzip file, or for the reasons of `read_records`.
     """
     with path.open("rb") as file:
-        head = file.read(_HEAD.size)
-        file.seek(0)
-        # The length of a record may begin like a gzip file, but not with a matching CRC.
-        plain = len(head) < _HEAD.size or masked_crc(head[:8]) == _HEAD.unpack(head)[1]
-        stream: BinaryIO = file
-        if not plain and head.startswith(gz.MAGIC):
-            stream = cast("BinaryIO", gz.GzipReader(file, path.name))
-        elif not plain:
-            raise ConversionError(path.name, [unexpected_format(head, "a TFRecord or gzip file")], hint=AGAIN)
-        yield from read_records(stream, path.name, max_bytes=max_bytes)
+        yield from read_records(decompressed(file, path.name), path.name, max_bytes=max_bytes)
+
+
+def decompressed(file: BinaryIO, name: str) -> BinaryIO:
+    """Return the stream of the records of a file at its start, which may be compressed by gzip.
+
+    Raises:
+        ConversionError: If the file is neither a TFRecord nor a gzip file.
+    """
+    head = file.read(_HEAD.size)
+    file.seek(0)
+    # The length of a record may begin like a gzip file, but not with a matching CRC.
+    if len(head) < _HEAD.size or masked_crc(head[:8]) == _HEAD.unpack(head)[1]:
+        return file
+    if not head.startswith(gz.MAGIC):
+        raise ConversionError(name, [unexpected_format(head, "a TFRecord or gzip file")], hint=AGAIN)
+    return cast("BinaryIO", gz.GzipReader(file, name))
 
 
 def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BYTES) -> Iterator[memoryview]:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.zips import ZipReader
 
 _METADATA = "metadata.json"
+_STORE = "manifest.ocdbt"
 _METADATA_MAX_BYTES = 1 << 20
 _CACHE_BYTES = 256 << 20
 """Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than those of wide ones."""
@@ -49,6 +50,17 @@ def vault_names(archive: ZipReader) -> dict[str, str]:
     """Return the folder of each vault in an archive, by its name, the last one of the folder."""
     folders = [name.removesuffix(_METADATA) for name in archive.members if name.endswith(f"/{_METADATA}")]
     return {folder.rstrip("/").rpartition("/")[2]: folder for folder in sorted(folders)}
+
+
+def find_vaults(stream: BinaryIO) -> dict[str, str]:
+    """Return the folder of each vault in a zip file, by its name; a vault has a store beside its description.
+
+    Raises:
+        ConversionError: If it is not a zip file, or its directory is damaged.
+    """
+    with ZipReader(stream) as archive:
+        vaults = vault_names(archive).items()
+        return {name: folder for name, folder in vaults if f"{folder}{_STORE}" in archive.members}
 
 
 class Vault:

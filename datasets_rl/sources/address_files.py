@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -64,6 +64,12 @@ class AddressFiles:
         from datasets_rl.read.outline import outline
 
         return self.inspected(path, outline)
+
+    def rows_of(self, path: str, names: Sequence[str]) -> int | None:
+        """Return the number of rows of some arrays in a file; None if one is missing, or they differ in it."""
+        arrays = self.arrays(path)
+        rows = {tuple(arrays.get(name) or ())[:1] for name in names}
+        return next(iter(rows))[0] if len(rows) == 1 and () not in rows else None
 
     def inspected(self, path: str, inspect: Callable[[BinaryIO], dict[str, Any]]) -> Mapping[str, Any]:
         """Return what a function reads from a file, a JSON object; empty if it cannot read the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,26 @@ from datasets_rl import Selection, downloading, load, sources, store, verify
 from datasets_rl.cli.app import main
 from datasets_rl.downloading.planning import plan
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
 from datasets_rl.sources.address import address_of_name, hub_address, id_of_address
+from datasets_rl.sources.address_files import AddressFiles
 from datasets_rl.sources.recognition import recognizing_sources
 
 PLACES = {
     "d4rl": "",
     "dsrl": "",
+    "exorl": "walker/rnd.zip",
+    "katakomba": "",
     "lerobot": "me/arm_old",
     "local": "lab/gripper",
     "minari": "test/things/drawn-v3",
+    "neorl": "v2/HalfCheetah-v3",
+    "og_marl": "core/smac_v1/3m.zip",
     "ogbench": "scene-play-v0.npz",
     "openx": "cmu_stretch",
+    "rl_unplugged": "dm_control_suite_episodes/finger_turn_hard",
     "robomimic": "",
     "roboset": "FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4",
     "vd4rl": "vd4rl/main/walker_walk/random/64px",
@@ -38,15 +47,23 @@ PLACES = {
 EVIDENCE = {
     "d4rl": "has observations, actions, rewards and terminals, of 20 rows each",
     "dsrl": "has observations, actions, rewards, terminals and costs, of 20 rows each",
+    "exorl": "an episode in rnd.zip has observation, action, reward and discount, and its name has its number and its steps",
+    "katakomba": "has tty_chars, tty_colors, tty_cursor, actions, rewards and dones",
     "lerobot": "meta/info.json has features, and codebase_version v2.1",
     "local": "it has dataset.toml",
     "minari": "data/metadata.json has total_episodes and total_steps of minari 0.5.4",
+    "neorl": "train-noise.npz has obs, next_obs, action, reward, done of 36 rows each",
+    "og_marl": "3m.zip has the vaults Good, Poor",
     "ogbench": "scene-play-v0.npz has observations, actions, terminals of 28 rows each, and no rewards",
     "openx": "0.1.0/features.json has steps, and 0.1.0/dataset_info.json is beside it",
+    "rl_unplugged": "the first record of train-00000-of-00004 has observation/..., action, reward and discount",
     "robomimic": "lift/ph/low_dim_v15.hdf5 has the group data/demo_0",
     "roboset": "seed0_trace.h5 has the group Trial0",
     "vd4rl": "has image, action, reward, is_first and is_last, of which image has images",
 }
+
+OPTIONS = {"og_marl": {"vault": "Good"}}
+"""What the address of the first case of a source does not say."""
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +125,7 @@ def test_a_path_is_read_as_by_the_source_whose_layout_it_has(written, source, tm
     path = written(source)
     case = importlib.import_module(f"raw.{source}").CASES[0]
 
-    folder = downloading.download(str(path))
+    folder = downloading.download(str(path), selection=Selection(options=OPTIONS.get(source, {})))
 
     manifest = load(str(path)).manifest
     assert manifest.metadata["layout"] == source
@@ -120,6 +137,80 @@ def test_a_path_is_read_as_by_the_source_whose_layout_it_has(written, source, tm
         own = downloading.download(case.id, from_local=tmp_path / "of the id", root=tmp_path / "root")
         assert digests(folder) == digests(own)
     assert not verify(folder, deep=True).problems
+
+
+@pytest.mark.parametrize("source", sorted({*PLACES}))
+def test_exactly_one_layout_fits_the_files_of_every_case(source, tmp_path):
+    """Of every file or folder that a case writes, by itself, no second source says that it knows the layout."""
+    seen: set[str] = set()
+    for number, case in enumerate(importlib.import_module(f"raw.{source}").CASES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        case.write(folder)
+        places = [folder, *(place for place in folder.rglob("*"))]
+        found = [layouts_of(place) for place in places]
+
+        assert all(len(names) <= 1 for names in found), list(zip(places, found, strict=True))
+        seen = seen.union(*found)
+    assert source in seen
+
+
+def layouts_of(place: Path) -> set[str]:
+    """Return the sources that recognize a file or a folder of this machine."""
+    name = id_of_address(place)[0].partition("/")[2]
+    settings = Settings(home=place.parent, offline=True, progress=False)
+    upstream = Upstream(place.parent / "aside", place.parent / "aside" / "none.json", settings=settings, local=place)
+    try:
+        files = AddressFiles(sources.get_source("url").files_at(name, Selection(), upstream), name, upstream)
+    except (FetchError, InvalidArgumentError):
+        return set()
+    return {source.name for source in recognizing_sources() if source.recognize(files)}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_part_of_rl_unplugged_is_recognized_with_its_alignment(number, tmp_path):
+    case = importlib.import_module("raw.rl_unplugged").CASES[number]
+    case.write(tmp_path)
+    (path,) = {file.parent for file in tmp_path.rglob("*") if file.is_file()}
+
+    folder = downloading.download(str(path))
+
+    assert digests(folder) == digests(downloading.download(case.id, from_local=tmp_path, root=path.parent / "root"))
+    assert not verify(folder, deep=True).problems
+
+
+def test_a_folder_of_episodes_of_exorl_is_recognized(written, tmp_path):
+    with zipfile.ZipFile(written("exorl")) as archive:
+        archive.extractall(tmp_path / "episodes")
+
+    folder = downloading.download(str(tmp_path / "episodes"))
+
+    manifest = stored(folder).manifest
+    assert manifest.metadata["layout"] == "exorl"
+    assert manifest.metadata["layout_evidence"].startswith("buffer/episode_0_40.npz has observation")
+    assert digests(folder) == digests(downloading.download(str(written("exorl"))))
+
+
+def test_a_file_of_several_vaults_needs_one_to_be_chosen(written):
+    with pytest.raises(ConversionError, match="it has several vaults; expected one of Good, Poor") as caught:
+        downloading.download(str(written("og_marl")))
+    assert "choose one with" in str(caught.value.hint)
+    with pytest.raises(ConversionError, match="vault is 'Best'; expected one of Good, Poor"):
+        downloading.download(str(written("og_marl")), selection=Selection(options={"vault": "Best"}))
+    with pytest.raises(InvalidArgumentError, match="names its vault"):
+        downloading.download("og_marl/core/smac_v1/3m/Good", selection=Selection(options={"vault": "Poor"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.zip", b"PK\x03\x04 or not"), ("train-00000-of-00001", b"no record"), ("x_0_3.npz", b"PK\x03\x04")],
+)
+def test_a_name_alone_is_no_evidence(tmp_path, name, content):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / name).write_bytes(content)
+
+    with pytest.raises(ConversionError, match="no source knows the layout of its 1 file"):
+        downloading.download(str(tmp_path / "files"))
 
 
 def test_a_repository_of_the_hub_is_recognized_before_its_data_is_fetched(written):
@@ -194,6 +285,7 @@ def test_files_with_two_layouts_are_refused_until_one_is_chosen(written, tmp_pat
     assert "choose one with" in str(caught.value.hint)
     folder = downloading.download(str(both), selection=Selection(options={"layout": "lerobot"}))
     assert stored(folder).manifest.metadata["layout"] == "lerobot"
+    assert load(str(both)).manifest.id == stored(folder).manifest.id
 
 
 @pytest.mark.parametrize(

@@ -124,12 +124,11 @@ def flat_file_evidence(files: AddressFiles, *, costs: bool) -> str:
     found = files.ending(".hdf5", ".h5")
     if len(found) != 1:
         return ""
-    arrays = files.arrays(found[0])
     needed = ["observations", "actions", "rewards", "terminals", *["costs"] * costs]
-    rows = {tuple(arrays[name] or ())[:1] for name in needed if name in arrays}
-    if not {*needed} <= arrays.keys() or len(rows) != 1 or (not costs and "costs" in arrays):
+    rows = files.rows_of(found[0], needed)
+    if rows is None or (not costs and "costs" in files.arrays(found[0])):
         return ""
-    return f"{found[0]} has {', '.join(needed[:-1])} and {needed[-1]}, of {next(iter(rows))[0]:,} rows each"
+    return f"{found[0]} has {', '.join(needed[:-1])} and {needed[-1]}, of {rows:,} rows each"
 
 
 def flat_file_listing(entry: Entry, folder: Folder) -> Listing:

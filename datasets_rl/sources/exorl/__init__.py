@@ -26,12 +26,13 @@ from datasets_rl.sources.base import (
     SpaceSummary,
     group_by_size,
 )
-from datasets_rl.sources.exorl.names import episode_order
+from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "ExORL"]
 
@@ -96,32 +97,36 @@ class ExORL(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Split the zip file, or a folder of its files, into shards; see `Source.resolve`."""
         entry = self.entry(name)
-        params = {"keys": list(selection.keys)}
-        numbers = Numbers.read(selection.episodes)
-        if unpacked := _unpacked_episodes(name, upstream):
-            # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
-            unpacked = [asset for asset in unpacked if selection.keeps_file(asset.path)] or unpacked
-            return Listing(
-                tuple(unpacked),
-                tuple(
-                    Shard(tuple(asset.path for asset in group))
-                    for group in group_by_size(unpacked, (asset.size or 0 for asset in unpacked), _SHARD_BYTES)
-                ),
-                params=params,
-                entry=entry,
-                growth=_GROWTH,
-                numbers=numbers,
-            )
-        (asset,) = self.assets(name)
-        asset = upstream.with_size(asset)
-        count = _UNSIZED_SHARDS if asset.size is None else max(1, -(-asset.size // _SHARD_BYTES))
-        return Listing(
-            (asset,),
-            tuple(Shard((asset.path,), [number, count]) for number in range(count)),
-            params=params,
-            entry=entry,
-            growth=_GROWTH,
-            numbers=numbers,
+        try:
+            listed = upstream.folder(name, ()).assets
+        except FetchError:
+            listed = ()  # neither a folder of the user nor a mirror that lists files
+        found = {asset.path.removeprefix(f"{name}/"): asset for asset in listed}
+        unpacked = [] if f"{name}.zip" in found else _episodes(found)
+        return _listing(entry, unpacked or [upstream.with_size(asset) for asset in self.assets(name)], selection)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        from datasets_rl.sources.exorl.reader import inspect_zip
+
+        zips = files.ending(".zip")
+        found = [path for path in files.ending(".npz") if _is_episode(path)]
+        if len(zips) == 1:
+            place, arrays = f"an episode in {zips[0]}", files.inspected(zips[0], inspect_zip)
+        elif found:
+            place, arrays = found[0], files.arrays(found[0])
+        else:
+            return ""
+        if not {*ARRAYS} <= arrays.keys() or "image" in arrays:
+            return ""
+        return f"{place} has {', '.join(ARRAYS[:-1])} and {ARRAYS[-1]}, and its name has its number and its steps"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        zips = [asset for asset in folder.assets if asset.path.lower().endswith(".zip")]
+        found = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
+        return _listing(
+            entry, [replace(asset, magic=_ZIP, kind="zip") for asset in zips] or _episodes(found), selection
         )
 
     @override
@@ -131,21 +136,35 @@ class ExORL(Source):
         return ExORLReader(f"{self.name}/{name}", files, (params or {}).get("keys", ()))
 
 
-def _unpacked_episodes(name: str, upstream: Upstream) -> list[Asset]:
-    """Return the files of episodes in a folder of the user, or of a mirror that lists folders; none if it has the zip file."""
-    try:
-        listed = upstream.folder(name, ()).assets
-    except FetchError:
-        return []  # neither a folder nor a mirror that lists files
-    found = {asset.path.removeprefix(f"{name}/"): asset for asset in listed}
-    if f"{name}.zip" in found:
-        return []
-    ordered = sorted(
-        (order, asset)
-        for path, asset in found.items()
-        if path.rpartition("/")[0] in _FOLDERS and (order := episode_order(path)) is not None
+def _is_episode(path: str) -> bool:
+    return path.rpartition("/")[0] in _FOLDERS and episode_order(path) is not None
+
+
+def _episodes(files: Mapping[str, Asset]) -> list[Asset]:
+    """Return the files of episodes in order, from those of a folder by their path in it."""
+    paths = sorted(filter(_is_episode, files), key=lambda path: episode_order(path) or ())
+    return [replace(files[path], magic=_ZIP, kind="npz") for path in paths]
+
+
+def _listing(entry: Entry, assets: Sequence[Asset], selection: Selection) -> Listing:
+    """Split a zip file, or the files of episodes, into shards."""
+    first = assets[0]
+    if first.kind == "zip":
+        count = _UNSIZED_SHARDS if first.size is None else max(1, -(-first.size // _SHARD_BYTES))
+        shards = [Shard((first.path,), [number, count]) for number in range(count)]
+    else:
+        # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
+        assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
+        groups = group_by_size(assets, (asset.size or 0 for asset in assets), _SHARD_BYTES)
+        shards = [Shard(tuple(asset.path for asset in group)) for group in groups]
+    return Listing(
+        tuple(assets),
+        tuple(shards),
+        params={"keys": list(selection.keys)},
+        entry=entry,
+        growth=_GROWTH,
+        numbers=Numbers.read(selection.episodes),
     )
-    return [replace(asset, magic=_ZIP, kind="npz") for _, asset in ordered]
 
 
 SOURCE = ExORL()

@@ -1,10 +1,13 @@
-"""Names of the files of episodes: ``episode_000000_1000.npz``, or ``<time>_0_1000.npz`` of DrQ-v2."""
+"""Names in the files, and those of the files of episodes: ``episode_000000_1000.npz``, or ``<time>_0_1000.npz`` of DrQ-v2."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["episode_order"]
+__all__ = ["ARRAYS", "episode_order"]
+
+ARRAYS = ("observation", "action", "reward", "discount")
+"""Names of the arrays that every file has."""
 
 _EPISODE = re.compile(r"(?!\.)[^/]*_(?P<number>\d+)_(?P<steps>\d+)\.npz", re.ASCII)
 

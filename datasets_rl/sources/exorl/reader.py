@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
-from datasets_rl.sources.exorl.names import episode_order
+from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -44,11 +44,10 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["ExORLReader"]
+__all__ = ["ExORLReader", "inspect_zip"]
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
 _CHUNK_BYTES = 8 << 20
-_NEEDED = ("observation", "action", "reward", "discount")
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
 _TASK_REWARD: Key = (NEXT, "task_reward")
 _DISCOUNT: Key = (NEXT, "discount")
@@ -72,6 +71,19 @@ class _Field:
     column: Column
     first_only: bool = False
     """Whether only the first element of each row is converted."""
+
+
+def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
+    """Return the shapes of the arrays in the first episode of a zip file; none if it has no episode.
+
+    Raises:
+        ConversionError: If it is not a zip file, or it or the episode is damaged.
+    """
+    with ZipReader(stream) as archive:
+        orders = sorted(filter(None, map(episode_order, archive.members)))
+        return {
+            name: list(array.shape) for _, path, _ in orders[:1] for name, array in _open(archive, path).arrays.items()
+        }
 
 
 class ExORLReader(EpisodeReader):
@@ -123,12 +135,7 @@ class ExORLReader(EpisodeReader):
     def _open(self, name: str) -> NpzFile:
         if self._zip is None:
             return NpzFile(self._paths[name])
-        member = self._zip.members[name]
-        if member.size > _FILE_MAX_BYTES:
-            problem = f"{name} has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
-            raise ConversionError(self._zip.name, [problem])
-        with self._zip.open(name) as stream:
-            return NpzFile(io.BytesIO(stream.readall() or b""), f"{self._zip.name}: {name}")
+        return _open(self._zip, name)
 
     def _fields_of_first(self) -> list[_Field]:
         """Return the fields of the first episode with a step; if there is none, of the first one."""
@@ -197,10 +204,19 @@ class ExORLReader(EpisodeReader):
         return ConversionError(self._dataset_id, first_problems([f"{file}: {problem}" for problem in problems]))
 
 
+def _open(archive: ZipReader, name: str) -> NpzFile:
+    member = archive.members[name]
+    if member.size > _FILE_MAX_BYTES:
+        problem = f"{name} has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
+        raise ConversionError(archive.name, [problem])
+    with archive.open(name) as stream:
+        return NpzFile(io.BytesIO(stream.readall() or b""), f"{archive.name}: {name}")
+
+
 def _array_problems(file: NpzFile) -> Iterator[str]:
     """Yield why the arrays of a file cannot be columns."""
     arrays = file.arrays
-    yield from (f"it has no array {name}" for name in _NEEDED if name not in arrays)
+    yield from (f"it has no array {name}" for name in ARRAYS if name not in arrays)
     for name, array in arrays.items():
         shape = f"{name} is {array.dtype} {list(array.shape)}"
         if array.pickled or array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.dtype == np.uint64:

@@ -6,6 +6,7 @@ mon-hum-neu    data/data-mon-hum-neu-any.hdf5
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,15 @@ from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
-__all__ = ["SCREEN", "SOURCE", "Katakomba"]
+__all__ = ["ARRAYS", "SCREEN", "SOURCE", "Katakomba"]
 
 SCREEN = ("tty_chars", "tty_colors", "tty_cursor")
+ARRAYS = (*SCREEN, "actions", "rewards", "dones")
+"""Names of the arrays of a game."""
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHARD_BYTES = 64 << 20
 _SCREEN_BYTES = {"compressed": 350.0, "raw": 2.0 * 24 * 80}
@@ -77,19 +81,26 @@ class Katakomba(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Split the file into shards of its games; see `Source.resolve`."""
         (asset,) = self.assets(name)
-        asset = upstream.with_size(asset)
-        pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
         facts = self.listed_facts(name)
         fetched = facts["bytes"][0] / facts["steps"][0]
         growth = {form: (_ROW_BYTES + size) / fetched for form, size in _SCREEN_BYTES.items()}
-        return Listing(
-            (asset,),
-            tuple(Shard((asset.path,), [piece, pieces]) for piece in range(pieces)),
-            params={"keys": list(selection.keys)},
-            keys=(*(("observation", part) for part in SCREEN), *PLAIN[1:]),
-            growth={} if selection.keys else by_images(growth, selection),
-            numbers=Numbers.read(selection.episodes),
-        )
+        listing = _listing(upstream.with_size(asset), selection)
+        return replace(listing, growth={} if selection.keys else by_images(growth, selection))
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        found = files.ending(".hdf5", ".h5")
+        if len(found) != 1:
+            return ""
+        game = next((name for name, shape in files.arrays(found[0]).items() if shape is None), "")
+        if not game or files.rows_of(found[0], [f"{game}{name}" for name in ARRAYS]) is None:
+            return ""
+        return f"the group {game.rstrip('/')} of {found[0]} has {', '.join(ARRAYS[:-1])} and {ARRAYS[-1]}"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith((".hdf5", ".h5"))]
+        return _listing(replace(asset, magic=_MAGIC, kind="HDF5"), selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -97,6 +108,18 @@ class Katakomba(Source):
 
         (path,) = files.values()
         return KatakombaReader(f"{self.name}/{name}", Path(path), params or {})
+
+
+def _listing(asset: Asset, selection: Selection) -> Listing:
+    """Split a file into shards of its games."""
+    pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
+    return Listing(
+        (asset,),
+        tuple(Shard((asset.path,), [piece, pieces]) for piece in range(pieces)),
+        params={"keys": list(selection.keys)},
+        keys=(*(("observation", part) for part in SCREEN), *PLAIN[1:]),
+        numbers=Numbers.read(selection.episodes),
+    )
 
 
 SOURCE = Katakomba()

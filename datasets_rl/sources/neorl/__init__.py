@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,14 @@ from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
-__all__ = ["SOURCE", "NeoRL"]
+__all__ = ["ARRAYS", "SOURCE", "NeoRL"]
+
+ARRAYS = ("obs", "next_obs", "action", "reward", "done")
+"""Names of the arrays that every file has."""
 
 _MAGIC = b"PK\x03\x04"
 _REST = re.compile(
@@ -97,12 +102,18 @@ class NeoRL(Source):
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         (asset,) = self.assets(name)
-        return Listing(
-            (upstream.with_size(asset),),
-            (Shard((asset.path,)),),
-            keys=PLAIN,
-            numbers=Numbers.read(selection.episodes),
-        )
+        return _listing(upstream.with_size(asset), selection)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        found = files.ending(".npz")
+        rows = files.rows_of(found[0], ARRAYS) if len(found) == 1 else None
+        return "" if rows is None else f"{found[0]} has {', '.join(ARRAYS)} of {rows:,} rows each"
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith(".npz")]
+        return _listing(replace(asset, magic=_MAGIC, kind="npz"), selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -123,6 +134,10 @@ class NeoRL(Source):
             if rest is not None:
                 return task, rest.groupdict()
         raise self.unknown(name)
+
+
+def _listing(asset: Asset, selection: Selection) -> Listing:
+    return Listing((asset,), (Shard((asset.path,)),), keys=PLAIN, numbers=Numbers.read(selection.episodes))
 
 
 def _shape(facts: Mapping[str, Any], name: str) -> tuple[int, ...] | None:

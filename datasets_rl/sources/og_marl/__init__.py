@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
 from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
+    Option,
     Selection,
     Shard,
     Source,
@@ -26,8 +29,9 @@ from datasets_rl.sources.base import (
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["OGMARL", "SOURCE"]
 
@@ -41,6 +45,7 @@ class OGMARL(Source):
     name = "og_marl"
     image_forms = ()
     selects = frozenset({"episodes"})
+    options = (Option("vault", "Vault of a zip file at an address, by its quality, such as Good."),)
 
     @override
     def ids(self) -> Sequence[str]:
@@ -85,21 +90,43 @@ class OGMARL(Source):
         """
         from datasets_rl.read.vault import require_tensorstore
 
+        if "vault" in selection.options:
+            raise InvalidArgumentError(
+                f"{self.name}/{name} names its vault; only a file at an address has an option for it"
+            )
         require_tensorstore()
         (asset,) = self.assets(name)
-        return Listing(
-            (upstream.with_size(asset),),
-            (Shard((asset.path,)),),
-            params={"keys": list(selection.keys)},
-            numbers=Numbers.read(selection.episodes),
-        )
+        return _listing(upstream.with_size(asset), self._scenario(name)[1], selection)
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        found = files.ending(".zip")
+        vaults = _vaults(files, found[0]) if len(found) == 1 else []
+        return f"{found[0]} has the vaults {', '.join(vaults)}" if vaults else ""
+
+    @override
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        from datasets_rl.read.vault import require_tensorstore
+        from datasets_rl.sources.address_files import AddressFiles
+
+        require_tensorstore()
+        (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith(".zip")]
+        vaults = _vaults(AddressFiles(folder, entry.name, upstream), asset.path.removeprefix(f"{entry.name}/"))
+        chosen = selection.options.get("vault", vaults[0] if len(vaults) == 1 else "")
+        if chosen not in vaults:
+            problem = f"vault is {chosen!r}" if chosen else "it has several vaults"
+            choose = Argument("selection", Call("Selection", options={"vault": vaults[0]}))
+            raise ConversionError(
+                entry.id, [f"{problem}; expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
+            )
+        return _listing(replace(asset, magic=_MAGIC, kind="zip"), chosen, selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.og_marl.reader import VaultReader
 
         (path,) = files.values()
-        return VaultReader(f"{self.name}/{name}", Path(path), self._scenario(name)[1], params or {})
+        return VaultReader(f"{self.name}/{name}", Path(path), params or {"vault": self._scenario(name)[1]})
 
     def _scenario(self, name: str) -> tuple[dict[str, Any], str]:
         """Return what the catalog states about the scenario of an id, and the name of its vault.
@@ -112,6 +139,22 @@ class OGMARL(Source):
         if facts is None or not _UID.fullmatch(uid):
             raise self.unknown(name)
         return facts, uid
+
+
+def _listing(asset: Asset, vault: str, selection: Selection) -> Listing:
+    return Listing(
+        (asset,),
+        (Shard((asset.path,)),),
+        params={"vault": vault, "keys": list(selection.keys)},
+        numbers=Numbers.read(selection.episodes),
+    )
+
+
+def _vaults(files: AddressFiles, path: str) -> list[str]:
+    """Return the names of the vaults in a zip file, sorted."""
+    from datasets_rl.read.vault import find_vaults
+
+    return sorted(files.inspected(path, find_vaults))
 
 
 SOURCE = OGMARL()

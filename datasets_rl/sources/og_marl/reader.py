@@ -59,8 +59,7 @@ class VaultReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         path: The zip file.
-        name: Name of the vault, ``Good``.
-        params: `Listing.params`: the selected keys.
+        params: `Listing.params`: the name of the vault, ``Good``, and the selected keys.
 
     Raises:
         MissingDependencyError: If tensorstore is not installed.
@@ -83,9 +82,9 @@ class VaultReader(EpisodeReader):
         **NO_TRANSITION,
     }
 
-    def __init__(self, dataset_id: str, path: Path, name: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, path: Path, params: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
-        self._vault = Vault(path, name)
+        self._vault = Vault(path, params["vault"])
         if problems := [*self._problems()]:
             raise ConversionError(dataset_id, first_problems([f"{self._vault.name}: {one}" for one in problems]))
         self._agents = self._vault.shapes["observations"][0]

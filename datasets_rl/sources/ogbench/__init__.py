@@ -183,11 +183,10 @@ class OGBench(Source):
         # The files of one dataset have the same name, up to a number.
         if len({_NUMBER.sub("", path) for path in found}) != 1:
             return ""
-        arrays = files.arrays(found[0])
-        rows = {tuple(arrays[name] or ())[:1] for name in _NEEDED if name in arrays}
-        if not {*_NEEDED} <= arrays.keys() or len(rows) != 1 or {"rewards", "image"} & arrays.keys():
+        rows = files.rows_of(found[0], _NEEDED)
+        if rows is None or {"rewards", "image"} & files.arrays(found[0]).keys():
             return ""
-        return f"{found[0]} has {', '.join(_NEEDED)} of {next(iter(rows))[0]:,} rows each, and no rewards"
+        return f"{found[0]} has {', '.join(_NEEDED)} of {rows:,} rows each, and no rewards"
 
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:

@@ -33,8 +33,9 @@ from datasets_rl.sources.base import (
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "RLUnplugged"]
 
@@ -99,32 +100,36 @@ class RLUnplugged(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the folder into shards; see `Source.resolve`."""
         entry, path = self.entry(name), self._path(name)
-        folder = upstream.folder(path, self.addresses(name))
-        assets = _complete_files(entry, path, folder.assets)
-        # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
-        assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
-        shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
-        shards = (
-            Shard(tuple(asset.path for asset in group))
-            for group in group_by_size(assets, (asset.size or 0 for asset in assets), shard_bytes)
-        )
+        listing = _listing(entry, path, upstream.folder(path, self.addresses(name)), selection)
         images = name.startswith(f"{_LOCOMOTION}/")
-        return Listing(
-            tuple(assets),
-            tuple(shards),
-            params={"keys": list(selection.keys)},
-            entry=entry,
-            revision=folder.revision,
-            growth=by_images(_GROWTH, selection) if images and not selection.keys else {},
-            numbers=Numbers.read(selection.episodes),
+        return replace(listing, growth=by_images(_GROWTH, selection) if images and not selection.keys else {})
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        first = next(filter(_FILE.fullmatch, files.paths), None)
+        separator = "" if first is None else _separator(files, first)
+        return (
+            f"the first record of {first} has observation{separator}..., action, reward and discount"
+            if separator
+            else ""
         )
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.rl_unplugged.reader import ARRIVAL_ACTIONS, TAKEN_ACTIONS, RLUnpluggedReader
+    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
+        from datasets_rl.sources.address_files import AddressFiles
 
-        layout = ARRIVAL_ACTIONS if name.startswith(f"{_RWRL}/") else TAKEN_ACTIONS
-        return RLUnpluggedReader(f"{self.name}/{name}", files, layout, (params or {}).get("keys", ()))
+        files = AddressFiles(folder, entry.name, upstream)
+        separator = _separator(files, next(filter(_FILE.fullmatch, files.paths)))
+        listing = _listing(entry, entry.name, folder, selection)
+        return replace(listing, params={**listing.params, "separator": separator})
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.rl_unplugged.reader import LAYOUTS, RLUnpluggedReader
+
+        params = params or {}
+        separator = params.get("separator", ":" if name.startswith(f"{_RWRL}/") else "/")
+        return RLUnpluggedReader(f"{self.name}/{name}", files, LAYOUTS[separator], params.get("keys", ()))
 
     def _facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about a dataset."""
@@ -153,6 +158,30 @@ class RLUnplugged(Source):
         match = _RWRL_NAME.fullmatch(task)
         fields = match.groupdict() if group == _RWRL and match is not None else {"task": task}
         return str(self.catalog["sets"][group]["path"].format(**fields))
+
+
+def _separator(files: AddressFiles, path: str) -> str:
+    """Return the separator of the names of observations in the first record of a file; empty if it has another layout."""
+    from datasets_rl.sources.rl_unplugged.reader import inspect_file
+
+    return str(files.inspected(path, inspect_file).get("separator", ""))
+
+
+def _listing(entry: Entry, path: str, folder: Folder, selection: Selection) -> Listing:
+    """Group the files of a folder into shards."""
+    assets = _complete_files(entry, path, folder.assets)
+    # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
+    assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
+    shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
+    groups = group_by_size(assets, (asset.size or 0 for asset in assets), shard_bytes)
+    return Listing(
+        tuple(assets),
+        tuple(Shard(tuple(asset.path for asset in group)) for group in groups),
+        params={"keys": list(selection.keys)},
+        entry=entry,
+        revision=folder.revision,
+        numbers=Numbers.read(selection.episodes),
+    )
 
 
 def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[Asset]:

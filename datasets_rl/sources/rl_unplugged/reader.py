@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
-from datasets_rl.read.tfrecord import Feature, parse_example, read_record_file
+from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -44,7 +44,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["ARRIVAL_ACTIONS", "TAKEN_ACTIONS", "Layout", "RLUnpluggedReader"]
+__all__ = ["LAYOUTS", "Layout", "RLUnpluggedReader", "inspect_file"]
 
 _CHUNK_BYTES = 8 << 20
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
@@ -74,6 +74,8 @@ TAKEN_ACTIONS = Layout("/", 0, "reward-before-observation")
 ARRIVAL_ACTIONS = Layout(":", 1, "action-before-observation")
 """Layout of the real-world RL suite."""
 
+LAYOUTS: Mapping[str, Layout] = {layout.separator: layout for layout in (TAKEN_ACTIONS, ARRIVAL_ACTIONS)}
+
 _TEXTS = {
     "reward-before-observation": "rewards and discounts are stored with the observation that they led to: they were moved "
     "to the row of the previous observation, where their action is",
@@ -99,6 +101,20 @@ class _Field:
     def image(self) -> bool:
         """Whether it is a camera."""
         return self.column.dtype == np.uint8
+
+
+def inspect_file(stream: BinaryIO) -> dict[str, str]:
+    """Return the separator of the names of observations in the first record that has steps; nothing in another layout.
+
+    Raises:
+        ConversionError: If the file is damaged or has other records.
+    """
+    for payload in read_records(decompressed(stream, "the file"), "the file", max_bytes=_RECORD_MAX_BYTES):
+        names = parse_example(payload, "a record").keys()
+        found = [one for one in LAYOUTS if any(name.startswith(f"{OBSERVATION[0]}{one}") for name in names)]
+        if {_ACTION, _REWARD, _DISCOUNT} <= names:
+            return {"separator": found[0]} if len(found) == 1 else {}
+    return {}
 
 
 class RLUnpluggedReader(EpisodeReader):
