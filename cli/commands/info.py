@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from datasets_rl.errors import ManifestError, NotADatasetError, UnknownIdError
+import typer
+
+from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from ..info_page import catalog_blocks, catalog_json, description_facts, figure_text, mixture_result
 from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder, name_of
-from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
+from ..output import Block, Facts, Lines, Result, Table, count_text, number_text, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.catalog.listing import DatasetInfo
+    from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
@@ -34,14 +37,22 @@ _STORED = (
 GROUP = "Choose"
 
 
-def run(shell: Shell, dataset: KnownOrMixture) -> Result:
+def run(
+    shell: Shell,
+    dataset: KnownOrMixture,
+    layout: Annotated[
+        str, typer.Option(metavar="SOURCE", help="Source whose layout the files at an address have, if several fit.")
+    ] = "",
+) -> Result:
     """Show the environment, spaces, sizes, license and scores of a dataset and, if it is stored, its contents.
+
+    Of an address, its layout is shown, with the evidence; only lists and parts of files are fetched.
 
     \b
     Examples:
       rlds info d4rl/hopper-medium-v2
       rlds info demo/pendulum --json
-      rlds info mix.toml
+      rlds info hf://datasets/USER/NAME
     """
     if dataset.endswith(".toml"):
         from datasets_rl.catalog import listing
@@ -58,7 +69,9 @@ def run(shell: Shell, dataset: KnownOrMixture) -> Result:
     except NotADatasetError as error:
         if entry is None:
             raise
-        return _not_stored_result(shell, entry, str(wanted), store.find_paths(**where), error)
+        return _not_stored_result(
+            shell, entry, str(wanted), store.find_paths(**where), error, _found(shell, dataset, layout)
+        )
     manifest = Manifest.read(folder)
     name = name_of(shell, folder, manifest)
     entry = entry or _find_entry(name) or _find_entry(manifest.id)
@@ -68,11 +81,38 @@ def run(shell: Shell, dataset: KnownOrMixture) -> Result:
         "catalog": None if entry is None else _catalog_json(entry),
         "stored": _stored_json(manifest, folder),
         "versions": versions,
+        "found": None,
     }
     return Result(data, [*_stored_blocks(name, entry, manifest, folder), *_version_blocks(versions)], quiet=[name])
 
 
-def _not_stored_result(shell: Shell, entry: Entry, asked: str, paths: DatasetPaths, error: NotADatasetError) -> Result:
+def _found(shell: Shell, dataset: str, layout: str) -> Plan | None:
+    """Return the plan of a download from an address, which has the layout of its files; None for an id of a catalog.
+
+    Raises:
+        InvalidArgumentError: If a layout is given for an id, which has that of its source.
+        FetchError, ConversionError: If nothing answers at the address, or its files have no layout or several ones.
+    """
+    from datasets_rl import sources
+    from datasets_rl.downloading import DownloadOptions
+    from datasets_rl.downloading.planning import plan_download
+    from datasets_rl.sources.addressed import Addressed
+    from datasets_rl.store.find import raw_files_id
+
+    head, name = sources.split_id(sources.split_address(raw_files_id(dataset), sources.Selection())[0])
+    if not isinstance(sources.get_source(head), Addressed):
+        if layout:
+            raise InvalidArgumentError(f"{dataset} is an id, whose source is {head}; a layout is that of an address")
+        return None
+    if split_derived(name)[1]:
+        return None
+    selection = sources.Selection(options={"layout": layout} if layout else {})
+    return plan_download(dataset, DownloadOptions(selection=selection, settings=shell.settings))
+
+
+def _not_stored_result(
+    shell: Shell, entry: Entry, asked: str, paths: DatasetPaths, error: NotADatasetError, found: Plan | None
+) -> Result:
     """Return what the catalog states, and why the dataset cannot be read: it is not there, or no version is current."""
     name = asked if split_derived(asked)[1] else entry.id
     versions = _version_chain(paths)
@@ -80,9 +120,29 @@ def _not_stored_result(shell: Shell, entry: Entry, asked: str, paths: DatasetPat
     if versions:
         told = shell.explained(error)
         state = f"{paths.folder}; {told.why}; {told.hint}"
-    data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions}
+    data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions, "found": None}
     blocks = [*catalog_blocks(shell, _info_of(entry), name, state), *_version_blocks(versions)]
+    if found is not None:
+        source, _, evidence = found.layout.partition(": ")
+        first = found.assets[0].path.removeprefix(f"{entry.name}/")
+        sizes = [asset.size for asset in found.assets]
+        size = None if None in sizes else sum(filter(None, sizes))
+        data["found"] = {
+            "layout": source,
+            "evidence": evidence,
+            "files": len(sizes),
+            "first": first,
+            "bytes": size,
+        }
+        files = f"{count_text(len(sizes), 'file')}, {size_text(size)}; the first is {first}"
+        blocks.insert(0, Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"))
     return Result(data, blocks, quiet=[name])
+
+
+def _address_of(entry: Entry) -> str:
+    from datasets_rl import sources
+
+    return sources.get_source(entry.source).addresses(entry.name)[0]
 
 
 def _find_entry(dataset_id: str) -> Entry | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 
+import h5py
 import numpy as np
 import pytest
+from servers import serve
 from stored_data import trajectory, write_dataset
+from upstreams import hub
 
 from datasets_rl.store import version_folder
 
@@ -26,6 +29,50 @@ def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
         "not downloaded",
     ):
         assert text in ran.out
+
+
+def flat_file(path):
+    path.parent.mkdir(parents=True)
+    with h5py.File(path, "w") as file:
+        file["observations"], file["actions"] = np.zeros((9, 3), "f4"), np.zeros((9, 2), "f4")
+        file["rewards"], file["terminals"], file["timeouts"] = np.zeros(9), np.zeros(9, bool), np.arange(9) % 3 == 2
+        file["infos/noise"] = np.random.default_rng(0).random((100_000, 10))
+    return path
+
+
+@pytest.mark.parametrize("place", ["web", "hub", "path"])
+def test_an_address_is_described_by_its_layout_before_its_data_is_fetched(rlds, tmp_path, monkeypatch, home, place):
+    path = flat_file(tmp_path / "data" / "flat.hdf5")
+    data = path.read_bytes()
+    with serve({"/flat.hdf5": data}) as web, hub({"me/hopper": path.parent}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        address = {"web": f"{web.url}/flat.hdf5", "hub": "hf://datasets/me/hopper", "path": str(path)}[place]
+        ran = rlds("info", address)
+        found = rlds("info", address, "--json", "--layout", "d4rl").json["found"]
+
+    evidence = "flat.hdf5 has observations, actions, rewards and terminals, of 9 rows each"
+    assert f"d4rl: {evidence}" in ran.out
+    assert found == {"layout": "d4rl", "evidence": evidence, "files": 1, "first": "flat.hdf5", "bytes": len(data)}
+    ranges = [
+        request.headers.get("range") for request in (*web.requests, *server.requests) if "range" in request.headers
+    ]
+    spans = [[int(end) for end in text.removeprefix("bytes=").split("-")] for text in ranges]
+    assert sum(stop - start + 1 for start, stop in spans) < len(data) / 2
+    assert not home.exists()
+
+
+def test_an_address_with_another_layout_or_none_is_an_error(rlds, tmp_path, monkeypatch):
+    path = flat_file(tmp_path / "data" / "flat.hdf5")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.npz").write_bytes(b"text")
+
+    assert "they have that of d4rl" in rlds("info", path, "--layout", "dsrl").err
+    assert "no source knows the layout" in rlds("info", tmp_path / "other").err
+    assert "a layout is that of an address" in rlds("info", "d4rl/hopper-medium-v2", "--layout", "d4rl").err
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    offline = rlds("info", "https://host.example/flat.hdf5")
+    assert offline.code != 0
+    assert "offline: network requests are switched off" in offline.err
 
 
 def test_a_limit_of_one_step_is_in_the_singular(rlds):

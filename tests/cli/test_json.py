@@ -9,7 +9,7 @@ from datasets_rl.cli.output import SCHEMA_VERSION
 ERROR = {"kind", "what", "why", "hint", "code"}
 CASES = {
     "list": (["list", "demo/pendulum"], {"datasets", "total"}),
-    "info": (["info", "demo/pendulum"], {"id", "catalog", "stored", "versions"}),
+    "info": (["info", "demo/pendulum"], {"id", "catalog", "stored", "versions", "found"}),
     "download": (["download", "demo/pendulum"], {"datasets", "dry_run"}),
     "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),
     "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "final_unknown", "keys", "timing"}),
