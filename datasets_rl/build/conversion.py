@@ -42,6 +42,7 @@ from datasets_rl.format.schema import NAME_BYTES, Column, Schema
 from datasets_rl.format.space_summary import SpaceSummary
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
+from datasets_rl.read.streams import first_problems
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO
@@ -192,11 +193,15 @@ def _convert(
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
         )
-        written = writer.finish()
+        decisions = [AppliedDecision(**decision) for entry in entries for decision in entry["decisions"]]
+        try:
+            written = writer.finish()
+        except ConversionError as error:
+            reasons = first_problems([decision.text for decision in merge_decisions(decisions).values()], "decisions")
+            raise ConversionError(error.name, [*error.problems, *reasons], hint=error.hint) from error
     if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
         raise ConversionError(job.entry.id, [problem])
-    decisions = [AppliedDecision(**decision) for entry in entries for decision in entry["decisions"]]
     commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
     if count := _badly_compressed_shards(choice.forms, written, commits):
         decisions.append(AppliedDecision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))

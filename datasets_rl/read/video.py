@@ -154,13 +154,19 @@ def index_video(path: Path) -> Video:
     except (av.FFmpegError, ValueError) as error:
         with path.open("rb") as stream:
             head = stream.read(64)
-        problem = f"{unexpected_format(head, 'a video')}; FFmpeg reports: {error}"
-        raise ConversionError(path.name, [problem], hint=AGAIN) from error
+        is_mp4 = head[4:8] == b"ftyp"
+        text = "it is damaged or truncated" if is_mp4 else unexpected_format(head, "a video")
+        raise ConversionError(path.name, [f"{text}; FFmpeg reports: {_reason(error)}"], hint=AGAIN) from error
     table = np.array(packets, PACKET)
     table["back"] = _packets_back(table["pts"], np.asarray(keys, np.bool_))
     visible = np.flatnonzero(np.asarray(shown, np.bool_))
     _, firsts = np.unique(table["pts"][visible], return_index=True)
     return Video(path, codec, base, table, visible[firsts])
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of FFmpeg, without the path of the file."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _codec_of(context: Any) -> Codec:
@@ -216,16 +222,23 @@ def decode(videos: Sequence[Video], numbers: NDArray[np.integer[Any]], packets: 
     # A frame that is shown before the last key frame begins earlier than that key frame does.
     packet_count = int((stops[ends - 1] - np.minimum.reduceat(starts, firsts) + 1).sum())
 
+    errors: dict[int, ConversionError] = {}
+
     def decode_passes(first: int, last: int) -> None:
         low, high = int(firsts[first]), int(ends[last - 1])
         # Passes that follow each other are one run of packets.
         edges = [low, *(at for at in firsts[first + 1 : last].tolist() if not follows[at]), high]
-        for start, stop in pairwise(edges):
-            run = slice(start, stop)
-            _decode_run(videos[video[start]], int(starts[run].min()), stops[run], order[run], keep)
+        try:
+            for start, stop in pairwise(edges):
+                run = slice(start, stop)
+                _decode_run(videos[video[start]], int(starts[run].min()), stops[run], order[run], keep)
+        except ConversionError as error:
+            errors[low] = error
 
     per_task = min(_TASK_PACKETS * len(firsts) // packet_count, len(firsts) // (4 * core_count()))
     run_on_all_cores(decode_passes, len(firsts), max(per_task, 1))
+    if errors:  # of the first frame, whichever thread was the fastest
+        raise errors[min(errors)]
 
 
 def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: NDArray[np.int64], keep: Keep) -> None:
@@ -234,23 +247,27 @@ def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: 
 
     times = video.packets["pts"]
     missing = dict(zip(times[wanted].tolist(), positions.tolist(), strict=True))
+    run = slice(start, int(wanted[-1]) + 1)
+    keys = {*times[run][video.packets["back"][run] == 0].tolist()}
     decoder = _take_decoder(video.codec)
 
     def keep_wanted(frames: Iterable[Any]) -> None:
         for frame in frames:
+            if frame.pts in keys and not frame.key_frame:
+                raise ValueError("the file lists it as a key frame, which it is not")
             if (position := missing.pop(frame.pts, None)) is not None:
                 keep(position, frame, decoder.reformatter)
 
     time = int(times[start])
     try:
-        for packet in _read_packets(video, start, int(wanted[-1]) + 1):
+        for packet in _read_packets(video, run):
             time = packet.pts
             keep_wanted(decoder.context.decode(packet))
         if missing:  # the decoder returns some frames only after further ones
             keep_wanted(decoder.context.decode(None))
         decoder.context.flush_buffers()
     except (FFmpegError, ValueError) as error:
-        problem = f"{_frame_text(video, time)} cannot be decoded: {error}"
+        problem = f"{_frame_text(video, time)} cannot be decoded: {_reason(error)}"
         raise ConversionError(video.path.name, [problem], hint=AGAIN) from error
     if missing:
         problem = f"{_frame_text(video, min(missing))} is missing between those that can be decoded"
@@ -262,12 +279,11 @@ def _frame_text(video: Video, time: int) -> str:
     return f"the frame at {time * video.base.numerator / video.base.denominator:.4f} s"
 
 
-def _read_packets(video: Video, start: int, stop: int) -> Iterator[Any]:
+def _read_packets(video: Video, run: slice) -> Iterator[Any]:
     from av import Packet
 
-    records = video.packets[start:stop]
     with video.path.open("rb", buffering=0) as stream:
-        for offset, time, size, back in records.tolist():
+        for offset, time, size, back in video.packets[run].tolist():
             stream.seek(offset)
             data = stream.read(size)
             if len(data) < size:
@@ -293,6 +309,7 @@ class _Decoder:
         self.context: Any = av.CodecContext.create(name, "r")
         self.context.extradata = codec.extradata or None
         self.context.thread_count = 1
+        self.context.options = {"err_detect": "explode"}  # by default damaged parts are replaced by those around them
         for attribute in Codec.__slots__[2:]:
             if value := getattr(codec, attribute):
                 setattr(self.context, attribute, value)

@@ -139,7 +139,7 @@ class LeRobot(Source):
             check_installed(f"decoding the videos of {', '.join(cameras)}, unless only other keys are selected,")
         tables = _tables(info, inside, entry)
         if info.many:
-            episodes = [*_episodes_by_table(tables["episodes"], upstream, info, cameras, entry)]
+            episodes = _episodes_by_table(tables["episodes"], upstream, info, cameras, entry)
         else:
             episodes = [*_episodes_by_lines(upstream.text(tables["episodes"][0]), info, cameras, entry)]
         chosen = [episodes[number] for number in read_numbers(selection.episodes, len(episodes))]
@@ -153,7 +153,7 @@ class LeRobot(Source):
         paths = dict.fromkeys(path for shard in shards for path in shard.paths)
         by_path = {asset.path: asset for asset in inside.values()}
         rows = sum(episode["rows"] for episode in chosen)
-        videos = {path for episode in chosen for path, *_ in episode["videos"].values()}
+        videos = {video["path"] for episode in chosen for video in episode["videos"].values()}
         video_bytes = sum(inside[path].size or 0 for path in videos)
         size = selection.options.get("image-size", "")
         return Listing(
@@ -162,7 +162,6 @@ class LeRobot(Source):
             common=tuple(asset.path for asset in common),
             params={
                 "keys": list(selection.keys),
-                "episodes": len(chosen),
                 "info": inside[_INFO].path,
                 "tasks": [asset.path for asset in tables["tasks"]],
                 "stats": [asset.path for asset in tables["stats"]],
@@ -236,14 +235,14 @@ def _episodes_by_lines(text: str, info: Info, cameras: Sequence[str], entry: Ent
             "number": number,
             "rows": rows,
             "data": info.path("data_path", **fields),
-            "videos": {camera: [info.path("video_path", video_key=camera, **fields), 0.0, None] for camera in cameras},
+            "videos": {camera: {"path": info.path("video_path", video_key=camera, **fields)} for camera in cameras},
         }
 
 
 def _episodes_by_table(
     tables: Sequence[Asset], upstream: Upstream, info: Info, cameras: Sequence[str], entry: Entry
-) -> Iterator[dict[str, Any]]:
-    """Yield the same for meta/episodes, with the times at which an episode begins and ends in its videos."""
+) -> list[dict[str, Any]]:
+    """Return the same for meta/episodes, with the times at which an episode begins and ends in its videos."""
     import numpy as np
 
     from datasets_rl.read.parquet import TableFile
@@ -262,11 +261,14 @@ def _episodes_by_table(
                 found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     _check_numbers([row["episode_index"] for row in found], len(found), entry)
     try:
-        for row in sorted(found, key=lambda row: int(row["episode_index"])):
-            yield _described_episode(row, info, cameras)
+        episodes = [
+            _described_episode(row, info, cameras) for row in sorted(found, key=lambda row: int(row["episode_index"]))
+        ]
     except (ValueError, OverflowError) as error:
         problem = f"meta/episodes has an episode without its files: {error}"
         raise ConversionError(entry.id, [problem]) from error
+    _compare_spans(episodes, info.fps)
+    return episodes
 
 
 def _described_episode(row: Mapping[str, Any], info: Info, cameras: Sequence[str]) -> dict[str, Any]:
@@ -286,9 +288,32 @@ def _described_episode(row: Mapping[str, Any], info: Info, cameras: Sequence[str
         times = [float(row[f"{columns}/{place}"]) for place in ("from_timestamp", "to_timestamp")]
         if not all(map(math.isfinite, times)):
             raise ValueError(f"the times of episode {row['episode_index']} in {camera} are {times}")
-        videos[camera] = [path_of("video_path", columns, video_key=camera), *times]
+        videos[camera] = {"path": path_of("video_path", columns, video_key=camera), "start": times[0], "stop": times[1]}
     data = path_of("data_path", "data")
     return {"number": int(row["episode_index"]), "rows": int(row["length"]), "data": data, "videos": videos}
+
+
+def _compare_spans(episodes: Sequence[Mapping[str, Any]], fps: float) -> None:
+    """Add to each video of an episode the other episode that has its frames, too, and whether it is the last of its file.
+
+    Times are computed from frames, and differ from them by rounding: half a frame is no overlap. Spans that are not those
+    of the rows are wrong by themselves.
+    """
+    spans: dict[tuple[str, str], list[tuple[dict[str, Any], int, bool]]] = {}
+    for episode in episodes:
+        for camera, video in episode["videos"].items():
+            fits = round((video["stop"] - video["start"]) * fps) == episode["rows"]
+            spans.setdefault((camera, video["path"]), []).append((video, episode["number"], fits))
+    for placed in spans.values():
+        max(placed, key=lambda span: span[0]["stop"])[0]["is_last"] = True
+        fitting = sorted((span for span in placed if span[2]), key=lambda span: span[0]["start"])
+        latest = fitting[:1]  # the one that ends the latest
+        for span in fitting[1:]:
+            (earlier, earlier_number, _), (later, number, _) = *latest, span
+            if later["start"] < earlier["stop"] - 0.5 / fps:
+                earlier.setdefault("overlaps", number)
+                later["overlaps"] = earlier_number
+            latest = [span] if later["stop"] > earlier["stop"] else latest
 
 
 def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
@@ -307,7 +332,7 @@ def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Ass
 
 
 def _paths(episode: Mapping[str, Any]) -> list[str]:
-    return [episode["data"], *(video[0] for video in episode["videos"].values())]
+    return [episode["data"], *(video["path"] for video in episode["videos"].values())]
 
 
 def _shards(
@@ -327,7 +352,9 @@ def _shards(
             {
                 **episode,
                 "data": inside[episode["data"]].path,
-                "videos": {camera: [inside[path].path, *times] for camera, (path, *times) in episode["videos"].items()},
+                "videos": {
+                    camera: {**video, "path": inside[video["path"]].path} for camera, video in episode["videos"].items()
+                },
             }
             for episode in group
         ]

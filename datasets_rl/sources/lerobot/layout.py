@@ -116,6 +116,8 @@ class Feature:
     """Shape of a row; of images, rows, columns and channels."""
     depth: Depth | None = None
     """Of images, what their values mean if they are depths."""
+    codec: str = ""
+    """Of videos, the codec that is stated; empty if none is."""
 
     @property
     def pixels(self) -> int:
@@ -244,8 +246,10 @@ def _feature_of(name: str, described: Any) -> Feature | str:
     dtype, shape = described.get("dtype"), described.get("shape", [1])
     if dtype in {"image", "video"}:
         key, shape = _key_of(name, is_image=True), _image_shape(described)
-        depth = _depth_of(described, str(dtype)) if shape[2] == 1 else None
-        return Feature(name, key, str(dtype), "uint8" if depth is None else depth.dtype, shape, depth)
+        about = _image_info(described)
+        depth = _depth_of(about, str(dtype)) if shape[2] == 1 else None
+        codec = about.get("video.codec") if dtype == "video" else None
+        return Feature(name, key, str(dtype), "uint8" if depth is None else depth.dtype, shape, depth, str(codec or ""))
     if dtype in {"string", "language"}:
         return Feature(name, _key_of(name), "text", "int32", ())
     if dtype not in _DTYPES:
@@ -255,13 +259,23 @@ def _feature_of(name: str, described: Any) -> Feature | str:
     return Feature(name, _key_of(name), "numbers", dtype, () if name in _SCALARS else tuple(shape))
 
 
-def _depth_of(described: Mapping[str, Any], kind: str) -> Depth | None:
+def _image_info(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stated about images, under one of two names."""
+    about: dict[str, Any] = {}
+    for name in ("video_info", "info"):
+        stated = described.get(name) or {}
+        if not isinstance(stated, dict):
+            raise ValueError(f"its {name} is {stated!r:.40}; expected an object")  # noqa: TRY004 -- a value of a file
+        about |= stated
+    return about
+
+
+def _depth_of(about: Mapping[str, Any], kind: str) -> Depth | None:
     """Return what the values of images mean; None if they are not depths, or depths that became pixels of 8 bits.
 
     Raises:
         ValueError: If the description of the values is not valid.
     """
-    about = {**(described.get("video_info") or {}), **(described.get("info") or {})}
     pixels = str(about.get("video.pix_fmt") or "")
     if not (about.get("is_depth_map") or about.get("video.is_depth_map")) or _EIGHT_BITS.match(pixels):
         return None

@@ -12,12 +12,12 @@ Nothing in the files states which action the reward of a row is for, see `_TEXTS
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
-
-if TYPE_CHECKING:
-    pass
 
 _CHUNK_BYTES = 16 << 20
 _EPISODE_BYTES = 256 << 20
@@ -107,12 +104,12 @@ class LeRobotReader(EpisodeReader):
         self._dataset_id = dataset_id
         self._files = files
         self._info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
-        self._episode_count: int = metadata["episodes"]  # of all shards
         self._quality: int = metadata["quality"]
         self._images: str = metadata["images"]
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
         self._size = metadata["size"]
         self._mismatches: dict[str, str] = {}
+        self._video_notes: dict[str, str] = {}
         self._stats = [files[path] for path in metadata["stats"]]
         features = self._info.features.values()
         columns = [self._column_of(feature) for feature in features]
@@ -143,7 +140,7 @@ class LeRobotReader(EpisodeReader):
             *super().decisions,
             *(Decision(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
             *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
-            *(Decision(rule, text) for rule, text in self._mismatches.items()),
+            *(Decision(rule, text) for rule, text in (self._video_notes | self._mismatches).items()),
         ]
 
     @override
@@ -157,6 +154,7 @@ class LeRobotReader(EpisodeReader):
         """Yield the episodes of a shard, in the order of their rows."""
         self.counts.clear()
         self._mismatches.clear()
+        self._video_notes.clear()
         described: Sequence[Mapping[str, Any]] = part
         tables: dict[str, _Table] = {}
         full = [one for one in described if one["rows"]]
@@ -165,14 +163,12 @@ class LeRobotReader(EpisodeReader):
         by_path: dict[str, list[Mapping[str, Any]]] = {}
         for one in full:
             by_path.setdefault(rows[one["number"]].path, []).append(one)
-        videos = _Videos(self._files, self._error)
+        videos = _Videos(self._files)
         for path, episodes in by_path.items():
             ordered = sorted(episodes, key=lambda one: rows[one["number"]].start)
             with TableFile(self._files[path]) as file:
                 for group in _consecutive(ordered, rows):
                     yield from self._read_group(file, group, rows, tables[path].seconds, videos)
-        if len(self._mismatches) == self._episode_count:
-            raise ConversionError(self._dataset_id, first_problems([*self._mismatches.values()], "episodes"))
 
     @cached_property
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]  # read by the first shard alone
@@ -326,24 +322,15 @@ class LeRobotReader(EpisodeReader):
         frames: dict[str, _Frames] = {}
         budget = _EPISODE_BYTES // max(len(self._cameras), 1)
         for camera in self._cameras:
-            path, start, stop = episode["videos"][camera.name]
-            video = videos.open(camera.name, path)
-            first, problem = _first_frame(
-                video, seconds + start, None if stop is None else stop - start, self._info.fps
-            )
-            if not problem and video.shape != camera.shape[:2]:
-                problem = f"its frames are {list(video.shape)}; meta/info.json states {list(camera.shape[:2])}"
-            if not problem:
-                packets = video.frames[first : first + len(seconds)]
-                try:
-                    column = self._by_key[camera.key]
-                    frames[camera.name] = _Frames(video, packets, column, camera.depth, self._quality, budget)
-                except ConversionError as error:
-                    problem = error.problems[0]
-            if problem:
-                text = (
-                    f"episode {episode['number']} was left out: {path.rpartition('/')[2]} of {camera.name}: {problem}"
-                )
+            described = episode["videos"][camera.name]
+            try:
+                video = videos.open(camera.name, described["path"])
+                packets = self._packets_of(video, camera, described, seconds)
+                column = self._by_key[camera.key]
+                frames[camera.name] = _Frames(video, packets, column, camera.depth, self._quality, budget)
+            except ConversionError as error:
+                where = f"{described['path'].rpartition('/')[2]} of {camera.name}"
+                text = f"episode {episode['number']} was left out: {where}: {error.problems[0]}"
                 self._mismatches[f"video-of-episode-{episode['number']}"] = text
                 return None
         for camera in self._cameras:
@@ -351,6 +338,44 @@ class LeRobotReader(EpisodeReader):
             self.counts["video-to-jpeg"] += len(seconds) * column.encoded
             self.counts["video-resized"] += len(seconds) * (self._size is not None and not column.encoded)
         return frames
+
+    def _packets_of(
+        self, video: Video, camera: Feature, described: Mapping[str, Any], seconds: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Return the packet of the frame of each row of an episode, [T].
+
+        Args:
+            video: The video.
+            camera: The feature of its frames.
+            described: The place of the episode in the video.
+            seconds: Time of each row since the beginning of the episode, [T].
+
+        Raises:
+            ConversionError: If the video does not have exactly these frames.
+        """
+        start, stop = described.get("start", 0.0), described.get("stop")
+        if "overlaps" in described:
+            raise ConversionError(
+                "", [f"meta/episodes states that episode {described['overlaps']} has its frames, too"]
+            )
+        if video.shape != camera.shape[:2]:
+            problem = f"its frames are {list(video.shape)}; meta/info.json states {list(camera.shape[:2])}"
+            raise ConversionError("", [problem])
+        length = None if stop is None else round((stop - start) * self._info.fps)
+        first = _first_frame(video, seconds + start, length)
+        name = camera.name
+        if camera.codec not in {"", video.codec.name}:
+            text = f"frames of {name} are {video.codec.name}, and meta/info.json states {camera.codec}: they were read as they are"
+            self._video_notes[f"codec of {name}"] = text
+        unused = len(video.frames) - first - len(seconds)
+        if described.get("is_last") and unused:
+            file = described["path"].rpartition("/")[2]
+            text = (
+                f"{file} of {name} ends with {unused:,} frames that no episode has: if they are of an earlier one, the frames "
+                "of those after it are shifted"
+            )
+            self._video_notes[f"unused-frames {name} {file}"] = text
+        return video.frames[first : first + len(seconds)]
 
     def _piece(
         self,
@@ -453,20 +478,25 @@ class LeRobotReader(EpisodeReader):
 class _Videos:
     """The index of the video of each camera that is read, one at a time."""
 
-    def __init__(self, files: Mapping[str, Path], error: Callable[[str, Sequence[str]], ConversionError]) -> None:
+    def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
-        self._error = error
-        self._by_camera: dict[str, tuple[str, Video]] = {}
+        self._by_camera: dict[str, tuple[str, Video | ConversionError]] = {}
 
     def open(self, camera: str, path: str) -> Video:
-        """Return the video of a camera."""
+        """Return the video of a camera.
+
+        Raises:
+            ConversionError: If the file is not a video.
+        """
         current, video = self._by_camera.get(camera, ("", None))
         if video is None or current != path:
             try:
                 video = index_video(self._files[path])
             except ConversionError as error:
-                raise self._error(path, error.problems) from None
+                video = error  # of all episodes in the file
             self._by_camera[camera] = path, video
+        if isinstance(video, ConversionError):
+            raise video
         return video
 
 
@@ -523,32 +553,31 @@ class _Frames:
         return pixels
 
 
-def _first_frame(video: Video, seconds: NDArray[np.float64], stated: float | None, fps: float) -> tuple[int, str]:
-    """Find the frames of an episode, which must follow each other.
+def _first_frame(video: Video, seconds: NDArray[np.float64], length: int | None) -> int:
+    """Return the number of the first frame of an episode, whose frames must follow each other.
 
     Args:
         video: The video.
         seconds: Time of each row in the video, [T].
-        stated: Seconds that the episode takes according to meta/episodes; None if the video has no other episode.
-        fps: Frames per second.
+        length: Number of frames that the episode has according to meta/episodes; None if the video has no other one.
 
-    Returns:
-        The number of the first frame, and what is wrong with the video, an empty text if it fits.
+    Raises:
+        ConversionError: If the video has other frames.
     """
-    rows, there = len(seconds), len(video.seconds)
-    length = there if stated is None else round(stated * fps)
+    rows, frame_count = len(seconds), len(video.frames)
     first = int(np.searchsorted(video.seconds, seconds[0] - _SECONDS))
-    kind = "shorter" if length < rows else "longer"
+    length = frame_count if length is None else min(length, frame_count - first) if length == rows else length
     if length != rows:
-        return first, f"it is {kind} than the table: {length:,} frames for {rows:,} rows"
-    if there < first + rows:
-        return first, f"it is shorter than the table: {there - first:,} frames for {rows:,} rows"
-    late = np.abs(video.seconds[first : first + rows] - seconds)
-    if (wrong := np.flatnonzero(late > _SECONDS)).size:
+        kind = "shorter" if length < rows else "longer"
+        raise ConversionError("", [f"it is {kind} than the table: {length:,} frames for {rows:,} rows"])
+    found = video.seconds[first : first + rows]
+    # The times of rows are rounded to single precision.
+    wrong = np.flatnonzero(np.abs(found - seconds) > _SECONDS + np.spacing(seconds.astype(np.float32)))
+    if wrong.size:
         row = int(wrong[0])
-        times = f"{video.seconds[first + row]:.4f} s; the table has {seconds[row]:.4f} s"
-        return first, f"the frame of row {row:,} is at {times}"
-    return first, ""
+        times = f"{found[row]:.4f} s; the table has {seconds[row]:.4f} s"
+        raise ConversionError("", [f"the frame of row {row:,} is at {times}"])
+    return first
 
 
 def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
