@@ -25,15 +25,14 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
-from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import first_problems
-from datasets_rl.read.video import Video, decode, decode_codes, decode_pixels, decode_to_jpeg, index_video
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
 from datasets_rl.sources.lerobot.depth_images import read_depths
-from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Depth, Feature, keys_of, read_info
+from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, keys_of, read_info
+from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -42,10 +41,8 @@ from datasets_rl.ted.rewards import reward_dtype
 _CHUNK_BYTES = 16 << 20
 _EPISODE_BYTES = 256 << 20
 """Frames of an episode, as they are stored, that are decoded before its first row is read; longer ones are decoded twice."""
-_JPEG = 0.15  # bytes per byte of pixels
 _ROWS_MAX = 1 << 16
 _ROWS_MIN = 16
-_SECONDS = 1e-4  # tolerance of the time of a frame, that of LeRobot
 _INDICES = ("episode_index", "frame_index", "timestamp")
 _STATISTICS = frozenset({"max", "mean", "min", "std"})
 _TEXTS = {
@@ -70,12 +67,17 @@ _WIDER = {**WIDENED, np.dtype(np.uint64): np.dtype(np.int64)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of an episode in a file."""
+class _EpisodeRows:
+    """The rows of an episode in a data file."""
 
+    number: int
     path: str
     start: int
     stop: int
+    seconds: NDArray[np.float64]
+    """Time of each row since the beginning of the episode, [T]."""
+    videos: Mapping[str, Mapping[str, Any]]
+    """Its place in the video of each camera."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class LeRobotReader(EpisodeReader):
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
         self._size = metadata["size"]
         self._mismatches: dict[str, str] = {}
-        self._video_notes: dict[str, str] = {}
+        self._harmless: dict[str, str] = {}
         self._stats = [files[path] for path in metadata["stats"]]
         features = self._info.features.values()
         columns = [self._column_of(feature) for feature in features]
@@ -140,7 +142,7 @@ class LeRobotReader(EpisodeReader):
             *super().decisions,
             *(Decision(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
             *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
-            *(Decision(rule, text) for rule, text in (self._video_notes | self._mismatches).items()),
+            *(Decision(rule, text) for rule, text in (self._harmless | self._mismatches).items()),
         ]
 
     @override
@@ -154,21 +156,18 @@ class LeRobotReader(EpisodeReader):
         """Yield the episodes of a shard, in the order of their rows."""
         self.counts.clear()
         self._mismatches.clear()
-        self._video_notes.clear()
-        described: Sequence[Mapping[str, Any]] = part
+        self._harmless.clear()
+        described = [one for one in part if one["rows"]]
+        self.counts["no-transition"] += len(part) - len(described)
+        paths = [*dict.fromkeys(one["data"] for one in described)]
         tables: dict[str, _Table] = {}
-        full = [one for one in described if one["rows"]]
-        self.counts["no-transition"] += len(described) - len(full)
-        rows = {one["number"]: self._find_rows(one, full, tables) for one in full}
-        by_path: dict[str, list[Mapping[str, Any]]] = {}
-        for one in full:
-            by_path.setdefault(rows[one["number"]].path, []).append(one)
-        videos = _Videos(self._files)
-        for path, episodes in by_path.items():
-            ordered = sorted(episodes, key=lambda one: rows[one["number"]].start)
+        found = [self._find_rows(one, paths, tables) for one in described]
+        videos = OpenVideos(self._files)
+        for path in dict.fromkeys(rows.path for rows in found):
+            ordered = sorted((rows for rows in found if rows.path == path), key=lambda rows: rows.start)
             with TableFile(self._files[path]) as file:
-                for group in _consecutive(ordered, rows):
-                    yield from self._read_group(file, group, rows, tables[path].seconds, videos)
+                for run in _consecutive(ordered):
+                    yield from self._read_run(file, run, videos)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]  # read by the first shard alone
@@ -189,17 +188,23 @@ class LeRobotReader(EpisodeReader):
         }:
             found["units"] = units
         for path in self._stats:
-            try:
-                text = path.read_text(encoding="utf-8")
-                whole = [json.loads(text)] if path.suffix == ".json" else []
-                stats = whole or [json.loads(line)["stats"] for line in text.splitlines() if line.strip()]
-                for name in stats[0] if stats else ():
-                    if all(one.get(name, {}).keys() >= _STATISTICS for one in stats):
-                        found[f"statistics/{name}"] = _pooled_statistics([one[name] for one in stats])
-            except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-                problem = f"meta/{path.name} has no statistics of features: {type(error).__name__} {error}"
-                raise ConversionError(self._dataset_id, [problem]) from error
+            found |= {f"statistics/{name}": values for name, values in self._read_statistics(path).items()}
         return found
+
+    def _read_statistics(self, path: Path) -> dict[str, NDArray[np.float64]]:
+        """Return the maximum, mean, minimum and standard deviation of features, [4, k] each, by name."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            whole = [json.loads(text)] if path.suffix == ".json" else []
+            stats = whole or [json.loads(line)["stats"] for line in text.splitlines() if line.strip()]
+            return {
+                name: _pooled_statistics([one[name] for one in stats])
+                for name in (stats[0] if stats else ())
+                if all(one.get(name, {}).keys() >= _STATISTICS for one in stats)
+            }
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            problem = f"meta/{path.name} has no statistics of features: {type(error).__name__} {error}"
+            raise ConversionError(self._dataset_id, [problem]) from error
 
     def _read_tasks(self, paths: Sequence[Path]) -> dict[int, str] | None:
         """Return the tasks by number; None if the dataset has none."""
@@ -254,12 +259,10 @@ class LeRobotReader(EpisodeReader):
             episodes[number] = start, stop
         return _Table(episodes, frames.astype(np.int64), seconds.astype(np.float64))
 
-    def _find_rows(
-        self, episode: Mapping[str, Any], described: Sequence[Mapping[str, Any]], tables: dict[str, _Table]
-    ) -> _Rows:
-        """Return the rows of an episode by its number, in the stated file or in another one of the shard."""
+    def _find_rows(self, episode: Mapping[str, Any], paths: Sequence[str], tables: dict[str, _Table]) -> _EpisodeRows:
+        """Return the rows of an episode by its number, in the stated file or in another one of `paths`."""
         number, stated = episode["number"], episode["data"]
-        for path in dict.fromkeys([stated, *(one["data"] for one in described)]):
+        for path in dict.fromkeys([stated, *paths]):
             if path not in tables:
                 tables[path] = self._table_of(path)
             if number in tables[path].episodes:
@@ -272,116 +275,66 @@ class LeRobotReader(EpisodeReader):
                     raise self._error(
                         path, [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"]
                     )
-                return _Rows(path, start, stop)
+                seconds = tables[path].seconds[start:stop]
+                return _EpisodeRows(number, path, start, stop, seconds, episode["videos"])
         there = tables[stated].episodes
         present = f"{min(there)} to {max(there)}" if there else "none"
         raise self._error(stated, [f"it has no row of episode {number}, which meta/episodes states; it has {present}"])
 
-    def _read_group(
-        self,
-        file: TableFile,
-        group: Sequence[Mapping[str, Any]],
-        rows: Mapping[int, _Rows],
-        seconds: NDArray[np.float64],
-        videos: _Videos,
-    ) -> Iterator[Episode]:
+    def _read_run(self, file: TableFile, run: Sequence[_EpisodeRows], videos: OpenVideos) -> Iterator[Episode]:
         """Yield episodes whose rows follow each other in a file, in pieces of a few megabytes."""
-        names = [feature.name + "/bytes" * (feature.kind == "image") for feature in self._features]
-        names = [name for name, feature in zip(names, self._features, strict=True) if feature.kind != "video"]
-        names = [*dict.fromkeys([*names, *["task_index"] * self._has_task, *self._info.flags, "frame_index"])]
-        step_bytes = 8 * len(names) + sum(
-            feature.pixels for feature in self._features if not self._by_key[feature.key].video
-        )
+        columns = [one.name + "/bytes" * (one.kind == "image") for one in self._features if one.kind != "video"]
+        names = [*dict.fromkeys([*columns, *["task_index"] * self._has_task, *self._info.flags, "frame_index"])]
+        step_bytes = 8 * len(names) + sum(one.pixels for one in self._features if not self._by_key[one.key].video)
         most = max(_ROWS_MIN, min(_CHUNK_BYTES // step_bytes, _ROWS_MAX))
-        ahead = iter(group)
-        episode, stop = next(ahead), rows[group[-1]["number"]].stop
-        at = rows[episode["number"]].start
-        frames: Mapping[str, _Frames] | None = None
-        for block in file.blocks(names, rows=most, start=at, stop=stop):
+        remaining = iter(run)
+        rows = next(remaining)
+        at = rows.start
+        frames: Mapping[str, EpisodeFrames] | None = None
+        for block in file.blocks(names, rows=most, start=at, stop=run[-1].stop):
             start, end = at, at + len(_numbers(block["frame_index"]))
             while at < end:
-                mine = rows[episode["number"]]
-                if at == mine.start:
-                    frames = self._open_frames(episode, seconds[mine.start : mine.stop], videos)
-                last = min(end, mine.stop)
+                if at == rows.start:
+                    frames = self._open_frames(rows, videos)
+                last = min(end, rows.stop)
                 if frames is not None:
-                    columns = {name: _sliced(values, at - start, last - start) for name, values in block.items()}
+                    values = {name: _sliced(column, at - start, last - start) for name, column in block.items()}
                     try:
-                        yield self._piece(episode, columns, frames, at - mine.start, last - mine.start)
+                        yield self._piece(rows, values, frames, at - rows.start, last - rows.start)
                     except ConversionError as error:
-                        problems = [f"episode {episode['number']}: {problem}" for problem in error.problems]
-                        raise self._error(mine.path, problems) from None
+                        problems = [f"episode {rows.number}: {problem}" for problem in error.problems]
+                        raise self._error(rows.path, problems) from None
                 at = last
-                if at == mine.stop:
-                    episode = next(ahead, episode)
+                if at == rows.stop:
+                    rows = next(remaining, rows)
 
-    def _open_frames(
-        self, episode: Mapping[str, Any], seconds: NDArray[np.float64], videos: _Videos
-    ) -> dict[str, _Frames] | None:
+    def _open_frames(self, rows: _EpisodeRows, videos: OpenVideos) -> dict[str, EpisodeFrames] | None:
         """Return the frames of each camera; None if a video does not have those of the episode, which a decision names."""
-        frames: dict[str, _Frames] = {}
+        frames: dict[str, EpisodeFrames] = {}
         budget = _EPISODE_BYTES // max(len(self._cameras), 1)
         for camera in self._cameras:
-            described = episode["videos"][camera.name]
+            place, column = rows.videos[camera.name], self._by_key[camera.key]
             try:
-                video = videos.open(camera.name, described["path"])
-                packets = self._packets_of(video, camera, described, seconds)
-                column = self._by_key[camera.key]
-                frames[camera.name] = _Frames(video, packets, column, camera.depth, self._quality, budget)
+                video = videos.open(camera.name, place["path"])
+                packets = find_packets(video, camera, place, rows.seconds, self._info.fps)
+                frames[camera.name] = EpisodeFrames(video, packets, column, camera.depth, self._quality, budget)
             except ConversionError as error:
-                where = f"{described['path'].rpartition('/')[2]} of {camera.name}"
-                text = f"episode {episode['number']} was left out: {where}: {error.problems[0]}"
-                self._mismatches[f"video-of-episode-{episode['number']}"] = text
+                where = f"{place['path'].rpartition('/')[2]} of {camera.name}"
+                text = f"episode {rows.number} was left out: {where}: {error.problems[0]}"
+                self._mismatches[f"video-of-episode-{rows.number}"] = text
                 return None
+            self._harmless |= harmless_faults(video, camera, place, packets)
         for camera in self._cameras:
             column = self._by_key[camera.key]
-            self.counts["video-to-jpeg"] += len(seconds) * column.encoded
-            self.counts["video-resized"] += len(seconds) * (self._size is not None and not column.encoded)
+            self.counts["video-to-jpeg"] += len(rows.seconds) * column.encoded
+            self.counts["video-resized"] += len(rows.seconds) * (self._size is not None and not column.encoded)
         return frames
-
-    def _packets_of(
-        self, video: Video, camera: Feature, described: Mapping[str, Any], seconds: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """Return the packet of the frame of each row of an episode, [T].
-
-        Args:
-            video: The video.
-            camera: The feature of its frames.
-            described: The place of the episode in the video.
-            seconds: Time of each row since the beginning of the episode, [T].
-
-        Raises:
-            ConversionError: If the video does not have exactly these frames.
-        """
-        start, stop = described.get("start", 0.0), described.get("stop")
-        if "overlaps" in described:
-            raise ConversionError(
-                "", [f"meta/episodes states that episode {described['overlaps']} has its frames, too"]
-            )
-        if video.shape != camera.shape[:2]:
-            problem = f"its frames are {list(video.shape)}; meta/info.json states {list(camera.shape[:2])}"
-            raise ConversionError("", [problem])
-        length = None if stop is None else round((stop - start) * self._info.fps)
-        first = _first_frame(video, seconds + start, length)
-        name = camera.name
-        if camera.codec not in {"", video.codec.name}:
-            text = f"frames of {name} are {video.codec.name}, and meta/info.json states {camera.codec}: they were read as they are"
-            self._video_notes[f"codec of {name}"] = text
-        unused = len(video.frames) - first - len(seconds)
-        if described.get("is_last") and unused:
-            file = described["path"].rpartition("/")[2]
-            text = (
-                f"{file} of {name} ends with {unused:,} frames that no episode has: if they are of an earlier one, the frames "
-                "of those after it are shifted"
-            )
-            self._video_notes[f"unused-frames {name} {file}"] = text
-        return video.frames[first : first + len(seconds)]
 
     def _piece(
         self,
-        episode: Mapping[str, Any],
+        rows: _EpisodeRows,
         columns: Mapping[str, TableColumn],
-        frames: Mapping[str, _Frames],
+        frames: Mapping[str, EpisodeFrames],
         start: int,
         stop: int,
     ) -> Episode:
@@ -403,7 +356,7 @@ class LeRobotReader(EpisodeReader):
             steps[TASK] = self._task_texts(_numbers(columns["task_index"]))
         if NEXT_REWARD not in steps:
             steps[NEXT_REWARD] = np.zeros((stop - start, 1), self._by_key[NEXT_REWARD].dtype)
-        continues = stop < episode["rows"]
+        continues = stop < len(rows.seconds)
         terminated, truncated = (np.zeros((stop - start, 1), np.bool_) for _ in range(2))
         done = np.zeros(stop - start, np.bool_)
         for name in ENDS:
@@ -416,7 +369,7 @@ class LeRobotReader(EpisodeReader):
             self.counts["end-without-flag"] += not (is_terminal or done[-1])
         self.counts["flag-inside-episode"] += int(np.count_nonzero(done[: None if continues else -1]))
         steps[NEXT_TERMINATED], steps[NEXT_TRUNCATED] = terminated, truncated
-        metadata: dict[str, Any] = {"source": np.int64(episode["number"])}
+        metadata: dict[str, Any] = {"source": np.int64(rows.number)}
         return Episode(steps, states, continues, metadata)
 
     def _is_terminal(self, last: Mapping[str, bool]) -> bool:
@@ -475,111 +428,6 @@ class LeRobotReader(EpisodeReader):
         return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
 
-class _Videos:
-    """The index of the video of each camera that is read, one at a time."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files = files
-        self._by_camera: dict[str, tuple[str, Video | ConversionError]] = {}
-
-    def open(self, camera: str, path: str) -> Video:
-        """Return the video of a camera.
-
-        Raises:
-            ConversionError: If the file is not a video.
-        """
-        current, video = self._by_camera.get(camera, ("", None))
-        if video is None or current != path:
-            try:
-                video = index_video(self._files[path])
-            except ConversionError as error:
-                video = error  # of all episodes in the file
-            self._by_camera[camera] = path, video
-        if isinstance(video, ConversionError):
-            raise video
-        return video
-
-
-class _Frames:
-    """Frames of an episode in a video, all of which can be decoded, as they are stored.
-
-    Args:
-        video: The video.
-        packets: Packet of each frame, [T].
-        column: The column of the images.
-        depth: What their values mean, if they are depths.
-        quality: The quality of JPEG, if they become encoded images.
-        max_bytes: Bytes of converted frames that are kept; more are converted when they are taken.
-
-    Raises:
-        ConversionError: If a frame cannot be decoded.
-    """
-
-    def __init__(
-        self,
-        video: Video,
-        packets: NDArray[np.int64],
-        column: Column,
-        depth: Depth | None,
-        quality: int,
-        max_bytes: int,
-    ) -> None:
-        self._video, self._packets, self._column, self._quality = video, packets, column, quality
-        self._depth = depth
-        self._held: Any = None
-        size = len(packets) * column.step_bytes * (_JPEG if column.encoded else 1)
-        if column.video or size > max_bytes:
-            decode([video], np.zeros(len(packets), np.int64), packets, lambda *_: None)
-        else:
-            self._held = self._converted(packets)
-
-    def take(self, start: int, stop: int) -> Values:
-        """Return the images of rows `start` to `stop` of the episode."""
-        values: Values = self._converted(self._packets[start:stop]) if self._held is None else self._held[start:stop]
-        return values
-
-    def _converted(self, packets: NDArray[np.int64]) -> Any:
-        videos, numbers = (self._video,), np.zeros(len(packets), np.int64)
-        if self._column.video:
-            return VideoFrames(videos, numbers, packets, self._column.shape)
-        if self._column.encoded:
-            return EncodedImages(decode_to_jpeg(videos, numbers, packets, self._column.shape, self._quality))
-        if self._depth is not None:
-            codes: NDArray[np.uint16] = np.empty((len(packets), *self._column.shape[:2]), np.uint16)
-            decode_codes(videos, numbers, packets, codes, self._depth.pixel_format)
-            return self._depth.values(codes)[..., None]
-        pixels: NDArray[np.uint8] = np.empty((len(packets), *self._column.shape), np.uint8)
-        decode_pixels(videos, numbers, packets, pixels)
-        return pixels
-
-
-def _first_frame(video: Video, seconds: NDArray[np.float64], length: int | None) -> int:
-    """Return the number of the first frame of an episode, whose frames must follow each other.
-
-    Args:
-        video: The video.
-        seconds: Time of each row in the video, [T].
-        length: Number of frames that the episode has according to meta/episodes; None if the video has no other one.
-
-    Raises:
-        ConversionError: If the video has other frames.
-    """
-    rows, frame_count = len(seconds), len(video.frames)
-    first = int(np.searchsorted(video.seconds, seconds[0] - _SECONDS))
-    length = frame_count if length is None else min(length, frame_count - first) if length == rows else length
-    if length != rows:
-        kind = "shorter" if length < rows else "longer"
-        raise ConversionError("", [f"it is {kind} than the table: {length:,} frames for {rows:,} rows"])
-    found = video.seconds[first : first + rows]
-    # The times of rows are rounded to single precision.
-    wrong = np.flatnonzero(np.abs(found - seconds) > _SECONDS + np.spacing(seconds.astype(np.float32)))
-    if wrong.size:
-        row = int(wrong[0])
-        times = f"{found[row]:.4f} s; the table has {seconds[row]:.4f} s"
-        raise ConversionError("", [f"the frame of row {row:,} is at {times}"])
-    return first
-
-
 def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     """Return the maximum, mean, minimum and standard deviation, [4, k], of the rows of episodes from those of each."""
     high, mean, low, std = (
@@ -600,15 +448,15 @@ def _element_names(described: Mapping[str, Any]) -> list[Any]:
     return names if isinstance(names, list) else []
 
 
-def _consecutive(episodes: Sequence[Mapping[str, Any]], rows: Mapping[int, _Rows]) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield groups of episodes, ascending by their rows, that have no other rows between them."""
-    group: list[Mapping[str, Any]] = []
-    for episode in episodes:
-        if group and rows[group[-1]["number"]].stop != rows[episode["number"]].start:
-            yield group
-            group = []
-        group.append(episode)
-    yield group
+def _consecutive(found: Sequence[_EpisodeRows]) -> Iterator[list[_EpisodeRows]]:
+    """Yield runs of episodes, ascending by their rows, that have no other rows between them."""
+    run: list[_EpisodeRows] = []
+    for rows in found:
+        if run and run[-1].stop != rows.start:
+            yield run
+            run = []
+        run.append(rows)
+    yield run
 
 
 def _flags(columns: Mapping[str, TableColumn], name: str, rows: int) -> NDArray[np.bool_]:
