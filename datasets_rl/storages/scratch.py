@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from datasets_rl.disk import remove_tree
+from datasets_rl.errors import InvalidArgumentError
 
 try:
     import fcntl
@@ -59,7 +60,7 @@ class ScratchFolder:
         scratch = cls.__new__(cls)
         try:
             scratch.__setstate__({"path": path})
-        except FileNotFoundError:
+        except InvalidArgumentError:
             return None
         return scratch
 
@@ -68,7 +69,14 @@ class ScratchFolder:
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
-        weakref.finalize(self, os.close, _lock_folder(self.path / _OWNER, create=False))
+        try:
+            handle = _lock_folder(self.path / _OWNER, create=False)
+        except FileNotFoundError:
+            raise InvalidArgumentError(
+                f"{self.path}, the temporary folder of a pickled storage, was deleted with the storage",
+                hint="save the buffer with `dumps`, or name a folder that stays with scratch_dir",
+            ) from None
+        weakref.finalize(self, os.close, handle)
 
 
 def _lock_folder(path: Path, *, create: bool = True) -> int:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from datasets_rl import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.scratch import ScratchFolder, sweep_scratch
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork, flock and SIGKILL")
@@ -203,3 +204,16 @@ def test_processes_that_create_and_sweep_concurrently_keep_their_folders(place):
 
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert [*place.iterdir()] == []
+
+
+def test_a_pickle_whose_temporary_folder_was_deleted_names_what_keeps_the_data():
+    storage = LazyMemmapStorage(10)
+    storage.set(range(3), torch.zeros(3, 8))
+    pickled, folder = pickle.dumps(storage), storage.scratch_dir
+    del storage
+    gc.collect()
+
+    with pytest.raises(InvalidArgumentError, match=f"{folder}, the temporary folder .* was deleted") as caught:
+        pickle.loads(pickled)
+    assert "dumps" in caught.value.hint
+    assert "scratch_dir" in caught.value.hint
