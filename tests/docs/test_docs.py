@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl
+from datasets_rl import sources
 
 WITHOUT_PROGRAMS = {"how-to/README.md", "get-started/install.md", "concepts/rlds.md", "commands.md", "performance.md"}
 DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
@@ -71,6 +72,18 @@ def test_the_names_that_sessions_import_exist(page):
     for module, names in imports:
         for name in names.split(", "):
             assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def test_the_numbers_of_ids_on_the_pages_of_sources_are_those_of_the_catalogs():
+    counts = {one.name: len(one.ids()) for one in sources.importable_sources()[0]}
+    stated = {
+        page.stem: int(number)
+        for page in (DOCS / "sources").glob("*.md")
+        for number in re.findall(r"^rlds list \w+ +# (\d+) ids", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+
+    assert len(stated) >= 4
+    assert stated == {name: counts[name] for name in stated}
 
 
 FRONT_DOOR = (
