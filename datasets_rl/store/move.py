@@ -5,6 +5,8 @@
 A process that is killed leaves every file at one of the places at least, and the same command continues. Where the
 setting is not the user's file, but a variable or an option, only the user can change it: the old files stay until the
 same command runs with the new place as the home.
+
+Folders that are not those of sources stay where they are: the data folder may be shared with other projects.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets_rl import disk
+from datasets_rl import disk, sources
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.store.find import dataset_places, source_folders
+from datasets_rl.store.layout import STREAM_FOLDER
 from datasets_rl.store.versions import check_unused
 
 _BLOCK = 1 << 20
@@ -36,7 +39,7 @@ class Move:
     """The old place."""
     target: Path
     bytes: int
-    """The bytes of all files at the old place."""
+    """The bytes of all files to move."""
     free: int
     """Free bytes of the file system of the target."""
     is_switched: bool
@@ -59,7 +62,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
     source = started_from if is_switched else home
     if source is None or source == place:
         return None
-    size = disk.tree_bytes(source) if source.is_dir() else 0
+    size = sum(map(disk.tree_bytes, _own_entries(source)))
     return Move(source, target, size, disk.free_bytes(target), is_switched)
 
 
@@ -167,19 +170,30 @@ def _delete_copied(source: Path, target: Path) -> None:
     for path in _files(source):
         if (path.is_symlink() or not path.is_dir()) and _is_same(path, target / path.relative_to(source)):
             path.unlink()
-    for folder, _, _ in os.walk(source, topdown=False):
+    below = [Path(folder) for entry in _own_entries(source) for folder, _, _ in os.walk(entry, topdown=False)]
+    for empty in (*below, source):
         with suppress(OSError):  # it is not empty, or the root of a file system
-            Path(folder).rmdir()
+            empty.rmdir()
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """Yield every file, link and empty folder below a folder."""
-    for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        yield from (here / name for name in files)
-        yield from (here / name for name in folders if (here / name).is_symlink())
-        if not files and not folders and here != root:
-            yield here
+def _own_entries(home: Path) -> list[Path]:
+    """Return the folders of sources and of streams in a data folder, and the files beside them, sorted."""
+    names = {*sources.source_names(), STREAM_FOLDER}
+    return sorted(path for path in home.glob("*") if path.name in names or disk.is_plain_file(path))
+
+
+def _files(home: Path) -> Iterator[Path]:
+    """Yield every file, link and empty folder of a data folder that moves."""
+    for entry in _own_entries(home):
+        if entry.is_symlink() or not entry.is_dir():
+            yield entry
+            continue
+        for folder, folders, files in os.walk(entry):
+            here = Path(folder)
+            yield from (here / name for name in files)
+            yield from (here / name for name in folders if (here / name).is_symlink())
+            if not files and not folders:
+                yield here
 
 
 def _is_same(path: Path, copy: Path) -> bool:

@@ -34,7 +34,7 @@ def home(tmp_path):
         path.write_bytes(name.encode() * 5000)
     (folder / "demo" / "linked").symlink_to("a")
     (folder / "demo" / "outside").symlink_to("../../elsewhere")
-    (folder / "empty").mkdir()
+    (folder / "demo" / "empty").mkdir()
     (tmp_path / "elsewhere").mkdir()
     return folder
 
@@ -103,6 +103,20 @@ def test_where_the_setting_cannot_be_changed_the_old_files_stay_until_the_new_pl
     assert moved(target, target).is_switched
     assert content(target) == before
     assert not home.exists()
+
+
+def test_folders_of_other_projects_stay(home, target):
+    (home / "imagenet" / "raw").mkdir(parents=True)
+    (home / "imagenet" / "raw" / "a.jpg").write_text("mine")
+    (home / "notes.txt").write_text("mine")
+    (home / ".git").mkdir()
+    before = content(home)
+
+    moving.move(home, target, switch=lambda _: True)
+
+    assert sorted(content(home)) == [".git", "imagenet", "imagenet/raw", "imagenet/raw/a.jpg"]
+    assert {name.partition("/")[0] for name in content(target)} == {"d4rl", "demo", "notes.txt"}
+    assert content(home).keys() | content(target).keys() == before.keys()
 
 
 def test_equal_files_are_not_copied_again(home, target):

@@ -60,7 +60,9 @@ def run(
                 f"which deletes {plan.source}"
             )
         elif plan.source.exists():
-            shell.printer.note(f"{plan.source} has files that differ from those of the new place; they stay")
+            shell.printer.note(
+                f"{plan.source} has other files, which are not of datasets or differ from those of the new place; they stay"
+            )
     return Result(data, [Lines((target,))], quiet=[target])
 
 
