@@ -266,11 +266,6 @@ def with_pixels(
 ) -> Iterator[Episode | EpisodeBatch]:
     """Yield a piece with decoded images where they are stored as pixels; an episode in pieces of a few megabytes.
 
-    Args:
-        piece: A piece of the source, with the stored fields.
-        columns: The columns of the source, by key.
-        forms: How images are stored.
-
     Raises:
         ConversionError: If an image cannot be decoded.
     """

@@ -67,12 +67,6 @@ class Shards(ABC):
 class SourceShards(Shards):
     """The shards of a dataset of a source.
 
-    Args:
-        dataset_id: The id with its source.
-        selection: The selection to stream.
-        settings: The settings.
-        folder: The folder of the stream.
-
     Raises:
         FetchError: If the list of files cannot be requested from the upstream.
         InvalidArgumentError: If episodes are selected by number, and the upstream does not state the counts of files.

@@ -39,10 +39,6 @@ class Fetcher:
     def fetch(self, assets: Sequence[Asset], cancel: CancelToken | None = None) -> list[Fetched]:
         """Fetch files, or find them among those of the user.
 
-        Args:
-            assets: The files.
-            cancel: Ends the call early once it is set.
-
         Raises:
             FetchError, IntegrityError, DiskFullError: If a file cannot be had.
         """

@@ -72,11 +72,6 @@ class Chunks:
     def from_json(cls, document: Any, manifest: Manifest, *, where: str = CHUNKS_FILE) -> Chunks:
         """Return the chunks in a document; the input is untrusted.
 
-        Args:
-            document: The JSON value.
-            manifest: The manifest of the dataset.
-            where: The place of the document, for messages.
-
         Raises:
             ManifestError: If it does not describe chunks of files of the dataset; the error names all problems.
         """

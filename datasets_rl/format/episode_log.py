@@ -13,11 +13,7 @@ from datasets_rl.ted.table import EPISODE_DTYPE
 
 
 class EpisodeLog:
-    """Complete episodes, in order, as they become the episode table. Parts of it are committed as JSON.
-
-    Args:
-        text_keys: Keys of the text fields.
-    """
+    """Complete episodes, in order, as they become the episode table. Parts of it are committed as JSON."""
 
     def __init__(self, text_keys: Iterable[Key]) -> None:
         self._lengths: list[int] = []

@@ -46,9 +46,6 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
 
     These are the statistics, the number of unknown final observations, the dtype and shape of the specs, and the list
     of files. Opening already compared steps, episodes and schema with the headers of the files.
-
-    Args:
-        stored: The dataset.
     """
     manifest = stored.manifest
     unknown = int((~stored.episodes["final_known"]).sum())

@@ -209,10 +209,6 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
     numpy's mode "c" makes the operating system reserve memory for a copy of the whole file, which fails for files that
     are larger than the memory.
 
-    Args:
-        path: The file.
-        mapped: The same file, mapped read-only.
-
     Raises:
         IntegrityError: If the file cannot be mapped.
     """

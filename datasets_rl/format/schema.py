@@ -210,9 +210,6 @@ class ArrayFile:
 class Schema:
     """Fields of a dataset and their positions on disk.
 
-    Args:
-        fields: All fields, with their positions.
-
     Raises:
         InvalidArgumentError: If two fields have the same key or overlap, or a field is not valid; the error names all
             problems.

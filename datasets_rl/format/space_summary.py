@@ -93,12 +93,7 @@ def summarize_states(fields: Iterable[Mapping[str, Any]]) -> SpaceSummary | None
 
 
 def summarize_action(fields: Iterable[Mapping[str, Any]], specs: Mapping[str, Any]) -> SpaceSummary | None:
-    """Return the space of the actions of a stored dataset; None if it has none.
-
-    Args:
-        fields: The entries of its schema.
-        specs: The documents of its specs, by dotted key.
-    """
+    """Return the space of the actions of a stored dataset; None if it has none."""
     found = [field for field in fields if field["key"][0] == "action"]
     kinds = sorted({"continuous" if field["dtype"][1] == "f" else "discrete" for field in found})
     if not kinds:

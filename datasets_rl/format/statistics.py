@@ -34,9 +34,6 @@ class Moments:
     Batches are merged with the pairwise update of Chan, Golub and LeVeque (1979), in float64, so that a large mean does
     not cancel a small deviation. Each element of a step has separate statistics; if a step has more than `MAX_ELEMENTS`
     elements (an image), all elements share one.
-
-    Args:
-        shape: Shape of one step.
     """
 
     MAX_ELEMENTS = 256

@@ -164,10 +164,6 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
 def check_same_fields(names: Sequence[str], columns_by_dataset: Sequence[Sequence[Column]]) -> None:
     """Check that datasets have the same fields.
 
-    Args:
-        names: The names of the datasets, for messages.
-        columns_by_dataset: The columns of each dataset.
-
     Raises:
         InvalidArgumentError: If they differ; the error names each field that differs, with its type in each dataset.
     """

@@ -73,9 +73,6 @@ class Rows:
 class ArffFile:
     """Dense ARFF file, whose header is read on construction.
 
-    Args:
-        path: The file.
-
     Raises:
         ConversionError: If the header is invalid; the error names every problem.
     """

@@ -31,12 +31,7 @@ _BUFFER_BYTES = 1 << 18
 
 
 class GzipReader(InputStream):
-    """Decompressed content of a gzip file as a stream. The checksum is checked at the end.
-
-    Args:
-        stream: The file, at its beginning.
-        name: Name of the file in errors.
-    """
+    """Decompressed content of a gzip file as a stream. The checksum is checked at the end."""
 
     def __init__(self, stream: BinaryIO | io.RawIOBase, name: str) -> None:
         self._name = name
@@ -59,9 +54,6 @@ class GzipReader(InputStream):
 
 class GzipNpyReader(NpyReader):
     """Reader of a ``.npy`` file in a gzip file. A context manager.
-
-    Args:
-        path: The gzip file.
 
     Raises:
         ConversionError: If the file is not a gzip file, or its content is not an array of numbers or text.

@@ -32,9 +32,6 @@ class TableFile:
 
     Columns within structs have names with slashes: ``observation/position``.
 
-    Args:
-        path: The file.
-
     Raises:
         ConversionError: If the file has another format, or is truncated.
         MissingDependencyError: If pyarrow is not installed.

@@ -19,9 +19,6 @@ MAX_DEPTH = 32
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML document.
 
-    Args:
-        text: The document.
-
     Raises:
         ValueError: If it is not valid TOML, or its tables and arrays are nested deeper than `MAX_DEPTH`.
     """

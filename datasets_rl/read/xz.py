@@ -55,10 +55,6 @@ class Block:
 def blocks(file: BinaryIO, name: str) -> list[Block]:
     """Read the indexes of an xz file, the last one first.
 
-    Args:
-        file: A seekable file.
-        name: Name of the file in errors.
-
     Raises:
         ConversionError: If an index is truncated, damaged, or does not match the file.
     """
@@ -81,13 +77,7 @@ def blocks(file: BinaryIO, name: str) -> list[Block]:
 
 
 def open_blocks(file: BinaryIO, blocks: Sequence[Block], name: str) -> XzReader:
-    """Return the content of consecutive blocks as a stream.
-
-    Args:
-        file: A seekable file.
-        blocks: The blocks, in order.
-        name: Name of the file in errors.
-    """
+    """Return the content of consecutive blocks as a stream."""
     parts: list[io.RawIOBase | io.BytesIO] = []
     for stream, group in groupby(blocks, key=lambda block: block.stream):
         members = list(group)

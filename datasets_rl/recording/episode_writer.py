@@ -315,12 +315,7 @@ class EpisodeWriter:
 
 
 class _OpenEpisode:
-    """The states and steps of an episode that has not ended.
-
-    Args:
-        states: The first states, by key.
-        metadata: Numbers that describe the episode.
-    """
+    """The states and steps of an episode that has not ended."""
 
     def __init__(self, states: Mapping[Key, Any], metadata: Mapping[str, float | bool]) -> None:
         self._states = {key: [value] for key, value in states.items()}

@@ -311,11 +311,7 @@ def _check_codes(folder: Path, block: Any, commit: Commit) -> None:
 
 
 class _Checksums:
-    """CRC-32 of the first bytes of files that grow.
-
-    Args:
-        folder: The folder of the files.
-    """
+    """CRC-32 of the first bytes of files that grow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -19,13 +19,7 @@ _JSON_MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class AddressFiles:
-    """Files at an address, opened only as far as it takes to recognize their layout.
-
-    Args:
-        folder: The files.
-        name: The path before each of their paths.
-        upstream: Reads them.
-    """
+    """Files at an address, opened only as far as it takes to recognize their layout."""
 
     folder: Folder
     name: str

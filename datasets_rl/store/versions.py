@@ -279,9 +279,6 @@ def sweep_all(root: Path) -> None:
 
     Folders that are in use, or that this process may not write, are skipped.
 
-    Args:
-        root: The folder of the source.
-
     Raises:
         IntegrityError: If a file or folder of a dataset is a link, a pipe or the like.
     """

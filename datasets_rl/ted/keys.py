@@ -128,10 +128,6 @@ def spelled_key(key: str | Key, names_at: NamesAt) -> Key:
                                    {"observation": {"state": ...}}       ("observation", "state")
                                    {"observation.state": ...}            ("observation.state",)
                                    {"observation.image": ...}            ("observation.state",), a new entry
-
-    Args:
-        key: A name, or a tuple of names.
-        names_at: The names in the data.
     """
     names = (key,) if isinstance(key, str) else key
     if all(name in names_at(names[:depth]) for depth, name in enumerate(names)):

@@ -17,11 +17,7 @@ _BLOCK_BYTES = 16 << 20
 
 
 class ReadableColumns:
-    """Columns of a dataset with zeros in place of each image that cannot be read, which is counted.
-
-    Args:
-        stored: The dataset.
-    """
+    """Columns of a dataset with zeros in place of each image that cannot be read, which is counted."""
 
     def __init__(self, stored: StoredDataset) -> None:
         self._stored = stored

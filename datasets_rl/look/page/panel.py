@@ -306,10 +306,6 @@ class Panel:
         ``steps`` has the values of each row. ``states`` has one value more, that of the state after the last of these rows;
         after the last action of the episode, it is the final state, or None if that is unknown. Images are absent; of
         long fields, there are the first 64 elements.
-
-        Args:
-            number: The number of the episode.
-            start: The first step.
         """
         episode = self._rows(number)
         first = episode.start + max(0, min(start, len(episode) - 1))

@@ -106,9 +106,6 @@ class LocalReader(EpisodeReader):
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         """Yield the episodes of files, in order.
 
-        Args:
-            part: The name and the number of each file.
-
         Raises:
             ConversionError: If files do not match the description; the error also names the problems of all following
                 files.

@@ -169,12 +169,7 @@ def _version_of_path(path: str) -> tuple[int, ...]:
 
 
 def _selected_parts(lengths: Sequence[int], selection: Selection) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each file that has selected episodes, and the part of its `Shard` without the path.
-
-    Args:
-        lengths: Number of episodes of each file.
-        selection: The selection.
-    """
+    """Yield the number of each file that has selected episodes, and the part of its `Shard` without the path."""
     selected = read_numbers(selection.episodes, sum(lengths)) if selection.episodes else None
     first = 0
     for number, count in enumerate(lengths):

@@ -75,10 +75,6 @@ class RawEpisode:
 class RecordFiles:
     """Reader of raw episodes in TFRecords.
 
-    Args:
-        files: The local files, by path.
-        features: The path of features.json.
-
     Raises:
         ConversionError: If features.json is damaged, or describes no steps.
     """
@@ -201,11 +197,7 @@ def _strings_or_images(strings: list[Any], name: str) -> Values:
 
 
 class ArchiveFiles:
-    """Reader of raw episodes in tar archives of pickles, which are parsed without calling any function they name.
-
-    Args:
-        files: The local files, by path.
-    """
+    """Reader of raw episodes in tar archives of pickles, which are parsed without calling any function they name."""
 
     left_out: Mapping[str, str] = {}
 
