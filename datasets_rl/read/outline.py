@@ -22,35 +22,26 @@ def outline(stream: BinaryIO) -> Outline:
     Of an HDF5 file, the first 64 names at the root are returned, and for each group the first 8 names in it. No link to
     another file is followed.
 
-    Args:
-        stream: The file, at its start.
-
     Raises:
         ConversionError: If it is neither an HDF5 nor an npz file, or its directory is damaged.
     """
-    head = stream.read(8)
+    head = stream.read(64)
     stream.seek(0)
     if head.startswith(b"PK"):
         from datasets_rl.read.npz import NpzFile
 
         with NpzFile(stream) as file:
             return {name: list(array.shape) for name, array in file.arrays.items()}
-    return _hdf5_outline(stream)
-
-
-def _hdf5_outline(stream: BinaryIO) -> Outline:
     import h5py
 
     from datasets_rl.read.hdf5 import LIBRARY_ERRORS, MAGIC
     from datasets_rl.read.streams import AGAIN, unexpected_format
 
-    head = stream.read(64)
-    stream.seek(0)
     if not head.startswith(MAGIC):
         raise ConversionError("the file", [unexpected_format(head, "an HDF5 or npz file")], hint=AGAIN)
     try:
-        with h5py.File(stream, "r") as file:
-            return dict(_names(file, "", _NAMES_MAX))
+        with h5py.File(stream, "r") as opened:
+            return dict(_names(opened, "", _NAMES_MAX))
     except LIBRARY_ERRORS as error:
         raise ConversionError("the file", [f"its directory is damaged or truncated: {error}"], hint=AGAIN) from error
 

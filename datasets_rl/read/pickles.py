@@ -139,20 +139,10 @@ class _PickleMachine:
         return at + 1
 
     def text_int(self, at: int) -> int:
-        line, at = self._read_line(at, _DIGITS_MAX)
+        line, at = self.read_line(at, _DIGITS_MAX)
         # The booleans of protocol 0 are integers with a leading zero.
         plain = {b"00": False, b"01": True}
         self.stack.append(plain[line] if line in plain else int(line))
-        return at
-
-    def text_long(self, at: int) -> int:
-        line, at = self._read_line(at, _DIGITS_MAX)
-        self.stack.append(int(line.removesuffix(b"L")))
-        return at
-
-    def text_float(self, at: int) -> int:
-        line, at = self._read_line(at, _DIGITS_MAX)
-        self.stack.append(float(line))
         return at
 
     def floats(self, at: int) -> int:
@@ -167,13 +157,8 @@ class _PickleMachine:
         self.stack.extend(struct.unpack_from(f">{'dx' * (count - 1)}d", data, at))
         return at + 9 * count - 1
 
-    def text_line(self, at: int) -> int:
-        line, at = self._read_line(at)
-        self.stack.append(str(line, "raw-unicode-escape"))
-        return at
-
     def string_line(self, at: int) -> int:
-        line, at = self._read_line(at)
+        line, at = self.read_line(at)
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in {b"'", b'"'} or not _ESCAPED.fullmatch(line[1:-1]):
             raise DamagedPickleError("a string is unquoted, or has an invalid escape")
         self.stack.append(line[1:-1].decode("unicode_escape"))
@@ -192,20 +177,12 @@ class _PickleMachine:
             self.stack.pop()
         return at
 
-    def pop_mark(self, at: int) -> int:
-        self._values_since_mark()
-        return at
-
     def dup(self, at: int) -> int:
         self.stack.append(self._top_of_stack())
         return at
 
     def tuple_since_mark(self, at: int) -> int:
-        self.stack.append(tuple(self._values_since_mark()))
-        return at
-
-    def list_since_mark(self, at: int) -> int:
-        self.stack.append(self._values_since_mark())
+        self.stack.append(tuple(self.values_since_mark()))
         return at
 
     def append(self, at: int) -> int:
@@ -215,7 +192,7 @@ class _PickleMachine:
         return at
 
     def appends(self, at: int) -> int:
-        self._extend_top(self._values_since_mark())
+        self._extend_top(self.values_since_mark())
         return at
 
     def _extend_top(self, values: list[Any]) -> None:
@@ -226,19 +203,17 @@ class _PickleMachine:
             raise DamagedPickleError(f"values are appended to a {type(target).__name__}")
 
     def dict_since_mark(self, at: int) -> int:
-        values = self._values_since_mark()
+        values = self.values_since_mark()
         self.stack.append({})
         self._update_top(values)
         return at
 
     def set_item(self, at: int) -> int:
-        values = self.last(2)
-        del self.stack[-2:]
-        self._update_top(values)
+        self._update_top(self.take(2))
         return at
 
     def set_items(self, at: int) -> int:
-        self._update_top(self._values_since_mark())
+        self._update_top(self.values_since_mark())
         return at
 
     def _update_top(self, values: list[Any]) -> None:
@@ -251,23 +226,14 @@ class _PickleMachine:
             raise DamagedPickleError(f"items are added to a {type(target).__name__}")
 
     def add_items(self, at: int) -> int:
-        values = self._values_since_mark()
+        values = self.values_since_mark()
         target = self._top_of_stack()
         if not isinstance(target, set):
             raise DamagedPickleError(f"values are added to a {type(target).__name__}")
         target.update(checked_keys(values))
         return at
 
-    def frozen_set(self, at: int) -> int:
-        self.stack.append(frozenset(checked_keys(self._values_since_mark())))
-        return at
-
     # --- the memo
-
-    def put_line(self, at: int) -> int:
-        line, at = self._read_line(at, 20)
-        self.put(int(line))
-        return at
 
     def memoize(self, at: int) -> int:
         self.put(len(self._memo))
@@ -278,11 +244,6 @@ class _PickleMachine:
         self._memo[number] = value
         if isinstance(value, UnbuiltObject):
             value.places.append(number)
-
-    def get_line(self, at: int) -> int:
-        line, at = self._read_line(at, 20)
-        self.get(int(line))
-        return at
 
     def get(self, number: int) -> None:
         if number not in self._memo:
@@ -295,14 +256,13 @@ class _PickleMachine:
     # --- names and calls
 
     def global_line(self, at: int) -> int:
-        module, at = self._read_line(at, 1000)
-        name, at = self._read_line(at, 1000)
+        module, at = self.read_line(at, 1000)
+        name, at = self.read_line(at, 1000)
         self._push_global(str(module, "utf-8"), str(name, "utf-8"))
         return at
 
     def global_stack(self, at: int) -> int:
-        module, name = self.last(2)
-        del self.stack[-2:]
+        module, name = self.take(2)
         if not isinstance(module, str) or not isinstance(name, str):
             raise DamagedPickleError("a name is not text")
         self._push_global(module, name)
@@ -315,36 +275,21 @@ class _PickleMachine:
         self.stack.append(AllowedGlobal(call))
 
     def instance(self, at: int) -> int:
-        module, at = self._read_line(at, 1000)
-        name, at = self._read_line(at, 1000)
-        self._values_since_mark()
+        module, at = self.read_line(at, 1000)
+        name, at = self.read_line(at, 1000)
+        self.values_since_mark()
         self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not allowed: it is not plain data"[:300])
         self.stack.append(AllowedGlobal(None))
         return at
 
-    def make_object(self, at: int) -> int:
+    def push_foreign(self, values: list[Any]) -> None:
         # OBJ and NEWOBJ create instances of classes, which are never plain data.
-        return self._foreign_object(at, self._values_since_mark())
-
-    def new_object(self, at: int) -> int:
-        values = self.last(2)
-        del self.stack[-2:]
-        return self._foreign_object(at, values)
-
-    def new_object_ex(self, at: int) -> int:
-        values = self.last(3)
-        del self.stack[-3:]
-        return self._foreign_object(at, values)
-
-    def _foreign_object(self, at: int, values: list[Any]) -> int:
         if not values or not _is_unpickled_object(values[0]):
             raise DamagedPickleError("it creates an instance of a class; expected plain data")
         self.stack.append(values[0])
-        return at
 
     def reduce(self, at: int) -> int:
-        name, arguments = self.last(2)
-        del self.stack[-2:]
+        name, arguments = self.take(2)
         if not isinstance(name, AllowedGlobal) or not isinstance(arguments, tuple):
             raise DamagedPickleError("it calls a value that is not a name")
         if name.call is None or any(map(_is_unpickled_object, arguments)):
@@ -389,7 +334,12 @@ class _PickleMachine:
             raise DamagedPickleError("a value is missing")
         return self.stack[-count:]
 
-    def _values_since_mark(self) -> list[Any]:
+    def take(self, count: int) -> list[Any]:
+        values = self.last(count)
+        del self.stack[-count:]
+        return values
+
+    def values_since_mark(self) -> list[Any]:
         if not self._marks:
             raise DamagedPickleError("a mark is missing")
         start = self._marks.pop()
@@ -404,7 +354,7 @@ class _PickleMachine:
             )
         return self.data[at : at + size]
 
-    def _read_line(self, at: int, most: int | None = None) -> tuple[bytes, int]:
+    def read_line(self, at: int, most: int | None = None) -> tuple[bytes, int]:
         # Lines are searched in copies of increasing size, because a memoryview has no search.
         for size in (256, 1 << 16, len(self.data)):
             text = bytes(self.data[at : at + size])
@@ -522,18 +472,27 @@ def _skip_bytes(size: int) -> _Step:
     return lambda _, at: at + size
 
 
-def _put_memo(number: struct.Struct) -> _Step:
+def _use_number(form: struct.Struct, use: Callable[[_PickleMachine, int], None]) -> _Step:
     def step(machine: _PickleMachine, at: int) -> int:
-        machine.put(number.unpack_from(machine.data, at)[0])
-        return at + number.size
+        use(machine, form.unpack_from(machine.data, at)[0])
+        return at + form.size
 
     return step
 
 
-def _get_memo(number: struct.Struct) -> _Step:
+def _use_line(use: Callable[[_PickleMachine, bytes], None], most: int | None = _DIGITS_MAX) -> _Step:
     def step(machine: _PickleMachine, at: int) -> int:
-        machine.get(number.unpack_from(machine.data, at)[0])
-        return at + number.size
+        line, at = machine.read_line(at, most)
+        use(machine, line)
+        return at
+
+    return step
+
+
+def _use(use: Callable[[_PickleMachine], Any]) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
+        use(machine)
+        return at
 
     return step
 
@@ -570,13 +529,13 @@ _STEPS: dict[int, _Step] = {
         "\x8a": _push_counted(_U8, _parse_integer),
         "\x8b": _push_counted(_I32, _parse_integer),
         "I": _PickleMachine.text_int,
-        "L": _PickleMachine.text_long,
-        "F": _PickleMachine.text_float,
+        "L": _use_line(lambda machine, line: machine.stack.append(int(line.removesuffix(b"L")))),
+        "F": _use_line(lambda machine, line: machine.stack.append(float(line))),
         "G": _PickleMachine.floats,
         "\x8c": _push_counted(_U8, _decode_utf8),
         "X": _push_counted(_U32, _decode_utf8),
         "\x8d": _push_counted(_U64, _decode_utf8),
-        "V": _PickleMachine.text_line,
+        "V": _use_line(lambda machine, line: machine.stack.append(str(line, "raw-unicode-escape")), None),
         "C": _push_counted(_U8, bytes),
         "B": _push_counted(_U32, bytes),
         "\x8e": _push_counted(_U64, bytes),
@@ -586,14 +545,14 @@ _STEPS: dict[int, _Step] = {
         "S": _PickleMachine.string_line,
         "(": _PickleMachine.mark,
         "0": _PickleMachine.pop,
-        "1": _PickleMachine.pop_mark,
+        "1": _use(_PickleMachine.values_since_mark),
         "2": _PickleMachine.dup,
         "\x85": _push_tuple(1),
         "\x86": _push_tuple(2),
         "\x87": _push_tuple(3),
         "t": _PickleMachine.tuple_since_mark,
         "]": _push_empty(list),
-        "l": _PickleMachine.list_since_mark,
+        "l": _use(lambda machine: machine.stack.append(machine.values_since_mark())),
         "a": _PickleMachine.append,
         "e": _PickleMachine.appends,
         "}": _push_empty(dict),
@@ -602,20 +561,20 @@ _STEPS: dict[int, _Step] = {
         "u": _PickleMachine.set_items,
         "\x8f": _push_empty(set),
         "\x90": _PickleMachine.add_items,
-        "\x91": _PickleMachine.frozen_set,
-        "p": _PickleMachine.put_line,
-        "q": _put_memo(_U8),
-        "r": _put_memo(_U32),
+        "\x91": _use(lambda machine: machine.stack.append(frozenset(checked_keys(machine.values_since_mark())))),
+        "p": _use_line(lambda machine, line: machine.put(int(line)), 20),
+        "q": _use_number(_U8, _PickleMachine.put),
+        "r": _use_number(_U32, _PickleMachine.put),
         "\x94": _PickleMachine.memoize,
-        "g": _PickleMachine.get_line,
-        "h": _get_memo(_U8),
-        "j": _get_memo(_U32),
+        "g": _use_line(lambda machine, line: machine.get(int(line)), 20),
+        "h": _use_number(_U8, _PickleMachine.get),
+        "j": _use_number(_U32, _PickleMachine.get),
         "c": _PickleMachine.global_line,
         "\x93": _PickleMachine.global_stack,
         "i": _PickleMachine.instance,
-        "o": _PickleMachine.make_object,
-        "\x81": _PickleMachine.new_object,
-        "\x92": _PickleMachine.new_object_ex,
+        "o": _use(lambda machine: machine.push_foreign(machine.values_since_mark())),
+        "\x81": _use(lambda machine: machine.push_foreign(machine.take(2))),
+        "\x92": _use(lambda machine: machine.push_foreign(machine.take(3))),
         "R": _PickleMachine.reduce,
         "b": _PickleMachine.build,
     }.items()

@@ -26,11 +26,12 @@ class Ragged:
     lengths: NDArray[np.int64]
     """Lengths of the rows, [N], with the sum V."""
 
+    def __len__(self) -> int:
+        """Return the number of rows, N."""
+        return len(self.lengths)
+
     def stacked(self, name: str) -> NDArray[Any]:
         """Return the rows as an array, [N, k, ...], if all have k values.
-
-        Args:
-            name: Name of the column in the error.
 
         Raises:
             ConversionError: If the rows have unequal lengths, or are not numbers.

@@ -86,10 +86,6 @@ class Leaf:
 class Schema:
     """Schema of records, as in ``features.json``.
 
-    Args:
-        document: The JSON document, as text or parsed.
-        name: Name of the file in errors.
-
     Raises:
         ConversionError: If the document is not a schema, or has unsupported features; the error names all of them.
     """
@@ -137,8 +133,7 @@ class Schema:
                 problems.append(f"{leaf.name} {error}")
                 continue
             if leaf.lists:
-                count = len(column.lengths) if isinstance(column, Ragged) else len(column)
-                steps.setdefault(leaf.name.partition("/")[0], {})[leaf.name] = count
+                steps.setdefault(leaf.name.partition("/")[0], {})[leaf.name] = len(column)
         problems.extend(
             "lengths differ: " + ", ".join(f"{key} {count:,}" for key, count in counts.items())
             for counts in steps.values()
@@ -228,9 +223,9 @@ def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     for level in reversed(range(len(leaf.lists) - 1)):
         lengths = _require_integers(features[f"{stem}/ragged_row_lengths_{level}"])
-        count = len(column.lengths) if isinstance(column, Ragged) else len(column)
-        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != count:
-            raise _FeatureError(f"has {count:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
+        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != len(column):
+            total = int(lengths.sum())
+            raise _FeatureError(f"has {len(column):,} values; the lengths of its lists add up to {total:,}")
         width = leaf.lists[level + 1]
         if width is not None and (lengths != width).any():
             raise _FeatureError(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
@@ -240,12 +235,10 @@ def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
 
 def _check_count(column: Column, lists: tuple[int | None, ...]) -> Column:
     """Check the number of values of a feature; outside of lists, return its single value without the leading axis."""
-    count = len(column) if not isinstance(column, Ragged) else len(column.lengths)
     expected = lists[0] if lists else 1
-    if expected is not None and count != expected:
-        raise _FeatureError(f"has {count:,} values; expected {expected:,}")
-    alone = not lists and isinstance(column, np.ndarray)
-    return column[0] if alone and isinstance(column, np.ndarray) else column
+    if expected is not None and len(column) != expected:
+        raise _FeatureError(f"has {len(column):,} values; expected {expected:,}")
+    return column[0] if not lists and isinstance(column, np.ndarray) else column
 
 
 def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
@@ -254,7 +247,9 @@ def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Co
     feature = features[stem + suffix]
     if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
         return _convert_numbers(leaf, feature)
-    strings = _require_strings(feature)
+    if not isinstance(feature, list):
+        raise _FeatureError(f"has {_feature_kind(feature)}; expected byte strings")
+    strings = feature
     if leaf.kind == "text":
         return _decode_texts(strings)
     if leaf.kind != "numbers":
@@ -365,12 +360,6 @@ def _require_integers(feature: Feature) -> NDArray[np.int64]:
     if isinstance(feature, np.ndarray) or feature:
         raise _FeatureError(f"has {_feature_kind(feature)}; expected integers")
     return np.empty(0, np.int64)
-
-
-def _require_strings(feature: Feature) -> list[memoryview]:
-    if isinstance(feature, list):
-        return feature
-    raise _FeatureError(f"has {_feature_kind(feature)}; expected byte strings")
 
 
 def _decode_texts(strings: Sequence[memoryview]) -> list[str]:
