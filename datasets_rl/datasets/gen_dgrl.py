@@ -1,7 +1,5 @@
 """Replay buffers of Gen-DGRL datasets, with the constructor of TorchRL's class."""
 
-from __future__ import annotations
-
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
 

@@ -1,7 +1,5 @@
 """Replay buffers of NeoRL and NeoRL-2 datasets."""
 
-from __future__ import annotations
-
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
 

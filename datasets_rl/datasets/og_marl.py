@@ -1,7 +1,5 @@
 """Replay buffers of OG-MARL datasets."""
 
-from __future__ import annotations
-
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
 

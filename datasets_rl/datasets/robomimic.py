@@ -1,7 +1,5 @@
 """Replay buffers of demonstrations in robomimic's files: robomimic, MimicGen, LIBERO, and custom files."""
 
-from __future__ import annotations
-
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
 

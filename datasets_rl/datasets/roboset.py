@@ -1,7 +1,5 @@
 """Replay buffers of RoboSet's simulated part, with the constructor of TorchRL's class, without the robohive package."""
 
-from __future__ import annotations
-
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
 

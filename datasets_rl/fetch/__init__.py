@@ -1,7 +1,5 @@
 """Download of files: turns addresses into complete, checked files, whatever their contents."""
 
-from __future__ import annotations
-
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.download import fetch, fetch_local, remaining_bytes, with_mirrors
 

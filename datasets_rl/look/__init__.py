@@ -1,7 +1,5 @@
 """What is in a dataset: distributions of its values, and the rows of an episode, as plain numbers without torch."""
 
-from __future__ import annotations
-
 from datasets_rl.look.description import Description, Ends, EndStatistics, FieldDescription, describe
 from datasets_rl.look.histograms import Distribution, Histogram, distribution
 from datasets_rl.look.rows import EpisodeRows, Image, Row, episode_rows

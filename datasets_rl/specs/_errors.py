@@ -1,7 +1,5 @@
 """Errors of specs that are also of the classes that TorchRL raises."""
 
-from __future__ import annotations
-
 from datasets_rl.errors import InvalidArgumentError
 
 

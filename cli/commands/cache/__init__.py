@@ -1,7 +1,5 @@
 """``rlds cache``: the data folder as a whole."""
 
-from __future__ import annotations
-
 GROUP = "Maintain"
 HELP = """List, check, clean or move what the data folder holds.
 

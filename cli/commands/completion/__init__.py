@@ -1,7 +1,5 @@
 """``rlds completion``: the tab key in bash, fish and zsh."""
 
-from __future__ import annotations
-
 GROUP = "Maintain"
 HELP = """Complete commands, ids, recipes and steps with the tab key.
 

@@ -1,7 +1,5 @@
 """Datasets in D4RL's layout that are part of this package and need no network."""
 
-from __future__ import annotations
-
 from datasets_rl.sources.d4rl import D4RL
 
 __all__ = ["SOURCE", "Demo"]
