@@ -23,13 +23,13 @@ from datasets_rl.build.image_forms import BAD_SHARDS, FormChoice, ImageForms
 from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import partials_folder
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
+from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.schemes.file import path_of_url
 from datasets_rl.format.digests import METADATA_FOLDER
 from datasets_rl.format.manifest import (
-    MANIFEST_FILE,
     AppliedDecision,
     Manifest,
     RawFile,

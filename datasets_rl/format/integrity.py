@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
 from datasets_rl.format.current import version_folder
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
-from datasets_rl.format.manifest import MANIFEST_FILE, Manifest, StoredFile, array_file, digest_of, read_document
+from datasets_rl.format.manifest import Manifest, StoredFile, array_file, digest_of
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.statistics import statistics_differences
+from datasets_rl.format.summary import read_document
 from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.progress import Report

@@ -20,21 +20,6 @@ from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST_FILE",
-    "AppliedDecision",
-    "Manifest",
-    "RawFile",
-    "StoredFile",
-    "array_file",
-    "checked_manifest",
-    "converter_version",
-    "digest_of",
-    "missing_field_problems",
-    "read_document",
-]
-
 _RATES = ("fps", "control_frequency", "control_freq")
 """Names of the metadata that state the number of steps per second."""
 FORMAT_NAME = "datasets-rl/ted"

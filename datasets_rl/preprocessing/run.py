@@ -25,8 +25,7 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.settings import Settings
 from datasets_rl.store import Version, current_version, sweep_dataset
 from datasets_rl.store.find import last_history_entry, shown_id
-from datasets_rl.store.publish import building, canonical, locked, point_to_published, publish
-from datasets_rl.store.versions import parent_of
+from datasets_rl.store.publish import building, canonical, locked, parent_of, point_to_published, publish
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,29 +31,6 @@ from datasets_rl.store.publish import versions_of
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
-__all__ = [
-    "OWN_SOURCE",
-    "check_derived_name",
-    "dataset_paths",
-    "dataset_places",
-    "derived_paths",
-    "entry_paths",
-    "find_paths",
-    "id_or_path",
-    "last_history_entry",
-    "locate",
-    "missing_error",
-    "named_paths",
-    "paths_of",
-    "pending_recordings",
-    "raw_files_id",
-    "shown_id",
-    "source_folders",
-    "stored_folders",
-    "stored_manifest",
-    "warn_of_recordings",
-]
-
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 

@@ -28,7 +28,6 @@ from datasets_rl.store.publish import (
     parent_of,
     point_to,
     remove_if_empty,
-    sweep,
     versions_of,
 )
 
@@ -253,16 +252,7 @@ def _other_versions(paths: DatasetPaths) -> list[Version]:
 def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     """Delete the upstream files of a dataset, complete and partial ones; a later download fetches them again.
 
-    Args:
-        paths: The dataset.
-        dry_run: Only count the bytes.
-
-    Returns:
-        Bytes freed.
-
-    Raises:
-        InvalidArgumentError: If they may be the only copy of the user's files; nothing is deleted then.
-        LockedError: If another process is changing the dataset.
+    The arguments, the result and the errors are those of `prune`.
     """
     if has_only_copy(paths):
         raise _only_copy_error(paths)
@@ -346,17 +336,3 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> int:
             if not dry_run:
                 disk.discard(folder, root)
     return freed
-
-
-__all__ = [
-    "Version",
-    "has_only_copy",
-    "parent_of",
-    "prune",
-    "prune_raw",
-    "prune_streams",
-    "remove",
-    "remove_folder",
-    "restore",
-    "sweep",
-]
