@@ -242,12 +242,16 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
 
 def _note_digests(shell: Shell, manifest: Manifest, *, present: bool) -> None:
     """Say which raw files were not compared with a known digest."""
+    from datasets_rl.downloading.copies import copied_files
+
     if any(file.checked == "skipped" for file in manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
     recorded = sum(file.checked == "recorded" for file in manifest.raw)
     if recorded and not present:
         of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
+    for file in copied_files(manifest):
+        shell.printer.note(f"  {file.url} is a copy by others: its shapes and steps were compared with the catalog")
 
 
 def _dry_run(shell: Shell, ids: list[str], options: DownloadOptions) -> Result:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.build.engines import useful_job_count
+from datasets_rl.downloading.copies import expecting_recorded
 from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
@@ -161,6 +162,8 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
         hash_check=options.hash_check,
     )
     listing = origin.resolve(target.entry.name, request.selection, upstream).narrow_to(request.selection)
+    if options.local is None and options.hash_check:
+        listing = expecting_recorded(listing, target.entry, target.paths)
     return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
 
 

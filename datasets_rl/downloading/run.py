@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.downloading.copies import copied_files, copy_problems
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError
@@ -25,6 +26,7 @@ from datasets_rl.store.publish import Build, building, locked, point_to_publishe
 from datasets_rl.taking import taking
 
 if TYPE_CHECKING:
+    from datasets_rl.build.conversion import ConversionJob
     from datasets_rl.fetch.fetcher import Fetcher
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Listing
@@ -230,6 +232,16 @@ def _make_fetcher(request: DownloadRequest) -> Fetcher:
     )
 
 
+def _check_copies(manifest: Manifest, job: ConversionJob) -> None:
+    """Compare a dataset with the catalog if it was converted from copies whose digest is not known."""
+    copies = copied_files(manifest)
+    is_whole = replace(job.selection, keys=(), options={}) == Selection()
+    if problems := [*copy_problems(manifest, job.entry)] if copies and is_whole else []:
+        named = [f"{file.url} is a copy by others, whose digest is not known" for file in copies]
+        accept = Remedy("try again when the upstream answers, or accept it with {}", Argument("hash_check", False))
+        raise ConversionError(manifest.id, [*named, *problems], hint=accept)
+
+
 def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
     """Fetch the raw files, and return their folder."""
     first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.raw
@@ -252,7 +264,7 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
     job = ConversionJob(listing.entry or target.entry, listing, request.selection)
     try:
         with report(f"converting {target.entry.id}", None, unit=" steps", show=target.settings.progress) as progress:
-            convert(
+            manifest = convert(
                 job,
                 _make_fetcher(request),
                 build.version,
@@ -262,6 +274,8 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
                 keep_raw=request.keep_raw,
                 report=progress,
             )
+        if options.hash_check:
+            _check_copies(manifest, job)
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
         is_own = target.entry.source == OWN_SOURCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+import numpy as np
 import pytest
 from d4rl_files import write
 from raw.d4rl import columns
@@ -31,6 +32,7 @@ def mirror(tmp_path):
 def upstreams(monkeypatch):
     """Serve the mirror; return a function that makes a web server the first address."""
     monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("RLDS_RETRIES", "0")
 
     def use(server, base):
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -108,3 +110,76 @@ def test_a_stored_copy_is_compared_without_a_network(rlds, mirror, monkeypatch):
     assert made.code == 0, made.err
     digest = hashlib.sha256((mirror / FILE).read_bytes()).hexdigest()
     assert json.loads("{" + ran.out + "}")["bullet-hopper-random-v0"]["sha256"] == digest
+
+
+@pytest.fixture
+def kitchen(tmp_path):
+    """Return a folder with a file of the shapes and the steps that the catalog states."""
+    return write_kitchen(tmp_path / "kitchen", 3680)
+
+
+def write_kitchen(folder, rows):
+    draw = np.random.default_rng(0)
+    arrays = {
+        "observations": draw.normal(size=(rows, 60)).astype("f4"),
+        "actions": draw.uniform(-1, 1, (rows, 9)).astype("f4"),
+        "rewards": np.zeros(rows, "f4"),
+        "terminals": np.arange(rows) % 20 == 19,
+        "timeouts": np.zeros(rows, bool),
+    }
+    folder.mkdir()
+    write(folder / FILE, arrays, track_times=False)
+    return folder
+
+
+def test_a_copy_without_a_known_digest_is_reported_and_compared_with_the_catalog(kitchen, upstreams, rlds):
+    with hub({"imone/D4RL": kitchen}) as server, serve({f"/{PATH}": Status(404)}) as web:
+        upstreams(server, web.url)
+        ran = rlds("download", f"d4rl/{NAME}")
+
+    assert ran.code == 0
+    assert f"/{FILE} is a copy by others: its shapes and steps were compared with the catalog" in ran.err
+
+
+def test_a_copy_with_other_steps_than_the_catalog_states_is_refused(tmp_path, upstreams, rlds):
+    mirror = write_kitchen(tmp_path / "few", 20)
+    with hub({"imone/D4RL": mirror}) as server, serve({f"/{PATH}": Status(404)}) as web:
+        upstreams(server, web.url)
+        refused = [rlds("download", f"d4rl/{NAME}") for _ in range(2)]
+        accepted = rlds("download", f"d4rl/{NAME}", "--no-hash-check")
+
+    for ran in refused:
+        assert ran.code == 8
+        assert "is a copy by others, whose digest is not known" in ran.err
+        assert "it has 20 steps; the catalog states about 3,680" in ran.err
+        assert "--no-hash-check" in ran.err
+    assert accepted.code == 0
+
+
+def test_the_upstream_itself_is_not_compared_with_the_catalog(tmp_path, upstreams, rlds):
+    mirror = write_kitchen(tmp_path / "few", 20)
+    with hub({"imone/D4RL": mirror}) as server, serve({f"/{PATH}": mirror / FILE}) as web:
+        upstreams(server, web.url)
+        ran = rlds("download", f"d4rl/{NAME}")
+
+    assert ran.code == 0
+    assert "is a copy" not in ran.err
+
+
+def test_a_file_must_have_the_digest_that_was_recorded_before(kitchen, upstreams, rlds, tmp_path):
+    with hub({"imone/D4RL": kitchen}) as server, serve({f"/{PATH}": kitchen / FILE}) as web:
+        upstreams(server, web.url)
+        assert rlds("download", f"d4rl/{NAME}").code == 0
+    (tmp_path / "other").mkdir()
+    data = (kitchen / FILE).read_bytes()
+    (tmp_path / "other" / FILE).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with hub({"imone/D4RL": tmp_path / "other"}) as server, serve({f"/{PATH}": Status(404)}) as web:
+        upstreams(server, web.url)
+        refused = rlds("download", f"d4rl/{NAME}", "--force")
+        kept = rlds("info", f"d4rl/{NAME}", "--json").json["stored"]
+        accepted = rlds("download", f"d4rl/{NAME}", "--force", "--no-hash-check")
+
+    assert refused.code != 0
+    assert hashlib.sha256(data).hexdigest()[:12] in refused.err
+    assert kept["steps"] == 3680
+    assert accepted.code == 0

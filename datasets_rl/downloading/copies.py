@@ -1,0 +1,66 @@
+"""Files that no upstream publishes a digest of: what stands in for it.
+
+    a stored version recorded the digest          every address must serve the same file when it is fetched again
+    it is from a further address of the catalog   its number of steps must be that of the catalog; the reader checks shapes
+
+The first address is that of the upstream, and the others have copies by third parties. A mirror of the user is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from datasets_rl import sources
+from datasets_rl.errors import ManifestError
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.format.manifest import Manifest, RawFile
+from datasets_rl.sources import Entry, Listing
+from datasets_rl.store import DatasetPaths
+from datasets_rl.store.find import stored_manifest
+
+__all__ = ["copied_files", "copy_problems", "expecting_recorded"]
+
+_TOLERANCE = {"exact": 1.0, "recorded": 1.01, "estimated": 2.0}
+"""Ratio up to which the number of steps may differ from that of the catalog, by how well it is known."""
+
+
+def expecting_recorded(listing: Listing, entry: Entry, paths: DatasetPaths) -> Listing:
+    """Return a listing whose files without a known digest must have the one that the stored dataset recorded."""
+    unknown = {asset.path for asset in _unknown_files(entry)}
+    manifest = None
+    with suppress(ManifestError):
+        manifest = stored_manifest(paths) if unknown else None
+    recorded = {} if manifest is None else {file.path: file.sha256 for file in manifest.raw if file.path in unknown}
+    assets = (replace(asset, sha256=asset.sha256 or recorded.get(asset.path)) for asset in listing.assets)
+    return replace(listing, assets=tuple(assets))
+
+
+def copied_files(manifest: Manifest) -> list[RawFile]:
+    """Return the raw files that are copies by a third party, which alone may state a digest of them."""
+    files = {file.path: file for file in manifest.raw}
+    found = []
+    for asset in _unknown_files(sources.find(manifest.id)):
+        first, *others = [urlsplit(url).netloc for url in asset.urls]
+        if asset.path in files and urlsplit(files[asset.path].url).netloc in {*others} - {first}:
+            found.append(files[asset.path])
+    return found
+
+
+def copy_problems(manifest: Manifest, entry: Entry) -> Iterator[str]:
+    """Yield how a whole dataset that was converted from such copies contradicts the catalog."""
+    kind = entry.basis["steps"].kind if "steps" in entry.basis else "exact"
+    if entry.steps and not entry.steps / _TOLERANCE[kind] <= manifest.steps <= entry.steps * _TOLERANCE[kind]:
+        about = "" if kind == "exact" else "about "
+        yield f"it has {manifest.steps:,} steps; the catalog states {about}{entry.steps:,}"
+
+
+def _unknown_files(entry: Entry) -> list[Asset]:
+    """Return the files in a catalog whose digest it does not have."""
+    try:
+        assets = sources.get_source(entry.source).assets(entry.name)
+    except NotImplementedError:
+        return []
+    return [asset for asset in assets if asset.urls and asset.sha256 is None and asset.md5 is None]
