@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.exporting.videos import find_clip
+from datasets_rl.exporting.videos import StoredClip, find_clip
 from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
@@ -177,16 +178,17 @@ class Content:
         return np.asarray(values[rows])
 
     @cached_property
-    def clips(self) -> frozenset[Key]:
-        """Fields whose stored videos have the frames of each episode one after the other, at the frame rate."""
-        columns = {field.key: self.stored.items(field.key) for field in self.fields if field.video}
-        rate = self.frame_rate or 1
-        return frozenset(
-            key
-            for key, column in columns.items()
-            if isinstance(column, VideoColumn)
-            and all(find_clip(column.read_stored(start, stop), rate) for start, stop in self._spans())
-        )
+    def clips(self) -> Mapping[Key, Sequence[StoredClip]]:
+        """The clip of each episode, of fields whose stored videos have its frames one after the other, at the frame rate."""
+        found = {}
+        for field in self.fields:
+            column = self.stored.items(field.key) if field.video else None
+            if isinstance(column, VideoColumn):
+                frames = (column.read_stored(start, stop) for start, stop in self._spans())
+                clips = [*takewhile(bool, (find_clip(one, self.frame_rate or 1) for one in frames))]
+                if len(clips) == len(self.episodes):
+                    found[field.key] = [clip for clip in clips if clip]
+        return found
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         """Yield the first row of each episode in the stored dataset, and the row after its last one."""

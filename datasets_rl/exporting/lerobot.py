@@ -197,8 +197,8 @@ class _Writer:
         def path_of(file: int) -> Path:
             return self._target / _VIDEO_PATH.format(video_key=name, **_file_index(file))
 
-        kind = StoredVideos if field.key in self._content.clips else EncodedVideos
-        return kind(path_of, self._fps)
+        clips = self._content.clips.get(field.key)
+        return EncodedVideos(path_of, self._fps) if clips is None else StoredVideos(path_of, self._fps, clips)
 
     def _schema(self) -> pa.Schema:
         import pyarrow as pa

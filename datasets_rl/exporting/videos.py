@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,10 @@ class Clip:
     """Time after the last frame, in seconds."""
 
 
+StoredClip: TypeAlias = "tuple[Video, float]"
+"""The stored video of the frames of an episode, and the time of the first one in seconds."""
+
+
 class VideoWriter(ABC):
     """Writer of the videos of a camera, which is given its episodes in order.
 
@@ -80,24 +84,27 @@ class VideoWriter(ABC):
 
 
 class StoredVideos(VideoWriter):
-    """Copies of the stored files, which have the frames already; see `VideoWriter`."""
+    """Copies of the stored files, which have the frames already.
 
-    def __init__(self, path_of: Callable[[int], Path], fps: float) -> None:
+    Args:
+        path_of: As in `VideoWriter`.
+        fps: As in `VideoWriter`.
+        clips: The clip of each episode.
+    """
+
+    def __init__(self, path_of: Callable[[int], Path], fps: float, clips: Iterable[StoredClip]) -> None:
         super().__init__(path_of, fps)
+        self._clips = iter(clips)
         self._files: dict[Path, int] = {}
 
     @override
     def add(self, images: Any, lengths: NDArray[np.int64]) -> Iterator[Clip]:
-        for start, stop in _bounds(lengths):
-            clip = find_clip(images[start:stop], self._fps)
-            if clip is None:  # such fields are not written as stored videos
-                raise ValueError(f"the frames of rows {start} to {stop - 1} do not follow each other in a video")
-            video, first = clip
+        for length, (video, first) in zip(lengths.tolist(), self._clips, strict=False):
             if (file := self._files.get(video.path)) is None:
                 file = self._files[video.path] = len(self._files)
                 shutil.copyfile(video.path, self._new_path(file))
                 self.codec = video.codec.name
-            yield Clip(file, first, first + (stop - start) / self._fps)
+            yield Clip(file, first, first + length / self._fps)
 
 
 class EncodedVideos(VideoWriter):
@@ -172,7 +179,7 @@ def check_encoder(purpose: str) -> str:
     raise MissingDependencyError("av with an encoder of AV1 or H.264", "video", purpose)
 
 
-def find_clip(frames: VideoFrames, fps: float) -> tuple[Video, float] | None:
+def find_clip(frames: VideoFrames, fps: float) -> StoredClip | None:
     """Return the video of the frames of an episode, and the time of the first one in seconds.
 
     Args:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
@@ -118,13 +118,20 @@ class RobomimicReader(EpisodeReader):
         with self._open(first, threads=1) as file:
             opened = file.first
             self._filter_keys = sorted(file.filter_keys)
-            self._check_split(first)
+            if self._split and self._split not in self._filter_keys:
+                names = ", ".join(self._filter_keys) or "none"
+                raise InvalidArgumentError(f"split is {self._split!r}; the filter keys of {first} are {names}")
             self._has_instruction = file.instruction(opened.number) is not None or file.is_libero
             # In a folder, each file is another task.
             self._keeps_states = STATES in opened.arrays and not params.get("folder", False) and file.one_state_size
             self._left_out = STATES in opened.arrays and not self._keeps_states
             self._expected = self._file_columns(opened, f"{first}: {file.label(opened.number)}")
-            self.columns = [*self._expected.values(), *self._computed_columns()]
+            columns = [*self._expected.values(), *END_COLUMNS]
+            if NEXT_REWARD not in self._expected:
+                columns.append(Column(NEXT_REWARD, np.dtype(np.float32), (1,)))
+            if self._has_instruction:
+                columns.append(Column(LANGUAGE, np.dtype(np.int32), (), text=True))
+            self.columns = columns
             self.metadata = {f"files/{number}": path for path, number in self._numbers.items()}
             if not params.get("folder", False):
                 self.metadata |= {name: text for name in _METADATA if (text := file.attribute(name))}
@@ -146,7 +153,8 @@ class RobomimicReader(EpisodeReader):
         """
         self.counts.clear()
         problems: list[str] = []
-        for path, piece, pieces in [(path, 0, 1) for path in self._sorted_files()] if part is None else part:
+        whole = [(path, 0, 1) for path in sorted(self._files, key=self._numbers.__getitem__)]
+        for path, piece, pieces in whole if part is None else part:
             with self._open(path) as file:
                 if not piece:
                     problems += [f"{path}: {problem}" for problem in file.total_problems()]
@@ -156,32 +164,18 @@ class RobomimicReader(EpisodeReader):
                         f"its filter keys are {', '.join(file.filter_keys) or 'none'}; in the first file {expected}"
                     )
                     raise ConversionError(path, [problem])
-                chosen = [number for number in file.numbers if not self._split or self._in_split(file, number)]
+                chosen = [one for one in file.numbers if not self._split or one in file.filter_keys[self._split]]
                 for number in chosen[len(chosen) * piece // pieces : len(chosen) * (piece + 1) // pieces]:
                     try:
                         yield from self._convert(file, number)
                     except DemonstrationError as error:
                         problems += [f"{path}: {file.label(number)}: {problem}" for problem in error.args]
         if problems:
-            raise ConversionError(self._dataset_id, first_problems(problems), hint=self._hint(problems))
+            as_they_stand = any("next_obs" in problem and "differs" in problem for problem in problems)
+            raise ConversionError(self._dataset_id, first_problems(problems), hint=_ALIGN if as_they_stand else "")
 
     def _open(self, path: str, threads: int | None = None) -> DemonstrationFile:
         return DemonstrationFile(self._files[path], path, alignment=self._alignment, threads=threads)
-
-    def _sorted_files(self) -> list[str]:
-        return sorted(self._files, key=self._numbers.__getitem__)
-
-    def _check_split(self, path: str) -> None:
-        if self._split and self._split not in self._filter_keys:
-            names = ", ".join(self._filter_keys) or "none"
-            raise InvalidArgumentError(f"split is {self._split!r}; the filter keys of {path} are {names}")
-
-    def _in_split(self, file: DemonstrationFile, number: int) -> bool:
-        return number in file.filter_keys[self._split]
-
-    @staticmethod
-    def _hint(problems: list[str]) -> str | Remedy:
-        return _ALIGN if any("next_obs" in problem and "differs" in problem for problem in problems) else ""
 
     def _file_columns(self, opened: Demonstration, where: str) -> dict[Key, Column]:
         problems = []
@@ -199,14 +193,6 @@ class RobomimicReader(EpisodeReader):
         if problems:
             raise ConversionError(where, problems)
         return columns
-
-    def _computed_columns(self) -> Iterator[Column]:
-        if NEXT_REWARD not in self._expected:
-            yield Column(NEXT_REWARD, np.dtype(np.float32), (1,))
-        if self._has_instruction:
-            yield Column(LANGUAGE, np.dtype(np.int32), (), text=True)
-        for key in _FLAGS:
-            yield Column(key, np.dtype(np.bool_), (1,))
 
     def _convert(self, file: DemonstrationFile, number: int) -> Iterator[Episode]:
         """Yield the pieces of a demonstration."""
