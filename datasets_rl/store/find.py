@@ -132,6 +132,11 @@ def raw_files_id(dataset: str) -> str:
             f"{found} is a stored dataset, which is opened in place and not downloaded",
             hint=Remedy("{} describes it", Call("info", str(found))),
         )
+    if found.is_file():
+        raise InvalidArgumentError(
+            f"{found} is no dataset; expected a folder, or a file that ends with {', '.join(ENDINGS)}",
+            hint="if it is an archive, unpack it and give the folder in it",
+        )
     return dataset
 
 

@@ -10,6 +10,7 @@ from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError
 
 IN_PLACE = True
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
 
 
 def resolve(url: str, ask: Ask) -> Path:
@@ -26,7 +27,9 @@ def folder(url: str, get: Get) -> Folder:
     del get
     path = path_of_url(url)
     if not path.is_dir():
-        raise NotServedError("it is a file; expected a folder" if path.is_file() else "there is no such folder")
+        is_archive = path.name.lower().endswith(_ARCHIVES)
+        found = "an archive; unpack it and give the folder in it" if is_archive else "a file; expected a folder"
+        raise NotServedError(f"it is {found}" if path.is_file() else "there is no such folder")
     visible = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
     assets = (
         Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=file.stat().st_size)

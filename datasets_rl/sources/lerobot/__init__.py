@@ -112,7 +112,8 @@ class LeRobot(Source):
         try:
             folder = upstream.folder(name, [f"hf://datasets/{name}{f'@{revision}' if revision else ''}"])
         except FetchError as error:
-            if not isinstance(error, OfflineError) and not error.unreached:
+            refused = any(url.startswith("hf:") for url, _ in error.failures)
+            if refused and not isinstance(error, OfflineError) and not error.unreached:
                 error.hint = "check the name and the revision; a private or gated dataset needs a token: set HF_TOKEN"
             raise
         return self.resolve_files(self.entry(name), folder, selection, upstream)

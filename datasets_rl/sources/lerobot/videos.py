@@ -21,6 +21,18 @@ from datasets_rl.sources.lerobot.layout import Depth, Feature
 from datasets_rl.ted.episode import EncodedImages, Values
 
 _JPEG = 0.15  # bytes per byte of pixels
+_CODECS = {
+    "av01": "av1",
+    "avc1": "h264",
+    "h265": "hevc",
+    "hev1": "hevc",
+    "hvc1": "hevc",
+    "libsvtav1": "av1",
+    "libx264": "h264",
+    "mp4v": "mpeg4",
+    "vp09": "vp9",
+}
+"""Other names of codecs in meta/info.json: those of MP4 files, and of encoders."""
 _SECONDS = 1e-4  # tolerance of the time of a frame, that of LeRobot
 
 
@@ -91,8 +103,8 @@ def harmless_faults(
     video: Video, camera: Feature, place: Mapping[str, Any], packets: NDArray[np.int64]
 ) -> Iterator[tuple[str, str]]:
     """Yield the rule and the text of each fault that costs no episode; the arguments are those of `find_packets`."""
-    if camera.codec not in {"", video.codec.name}:
-        text = f"meta/info.json states {camera.codec}: they were read as they are"
+    if camera.codec and _CODECS.get(camera.codec, camera.codec) != video.codec.name:
+        text = f"meta/info.json states {camera.codec}: the files were read all the same"
         yield f"codec of {camera.name}", f"frames of {camera.name} are {video.codec.name}, and {text}"
     unused = np.count_nonzero(video.packets["pts"][video.frames] > video.packets["pts"][packets[-1]])
     if unused and place.get("is_last"):
