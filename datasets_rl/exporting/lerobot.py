@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,20 @@ from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metad
 from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
-from datasets_rl.exporting.videos import VIDEO_FILE_BYTES, Clip, EncodedVideos, StoredVideos, VideoWriter, check_encoder
+from datasets_rl.exporting.videos import (
+    VIDEO_FILE_BYTES,
+    Clip,
+    DepthVideos,
+    EncodedVideos,
+    StoredVideos,
+    VideoWriter,
+    check_depth_encoder,
+    check_encoder,
+)
 from datasets_rl.format.schema import Field
 from datasets_rl.format.statistics import Moments
 from datasets_rl.progress import Report
+from datasets_rl.read.depth import Depth
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -38,7 +49,10 @@ _FILE_BYTES = 100 << 20
 _FILES_PER_CHUNK = 1000
 _IMAGE_SAMPLES = 100
 _AXES_MAX = 5
+_AXES = ("height", "width", "channels")
 _VIDEO_SHARE = 0.05  # assumed bytes per byte of pixels
+_DEPTH_SIDE = 16  # at least, of what the encoder accepts
+_DEPTH_SHARE = 0.4  # of depths in single precision
 _PATTERN = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 _VIDEO_PATH = f"videos/{{video_key}}/{_PATTERN}.mp4"
 _FLAGS = (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
@@ -82,9 +96,17 @@ class LeRobot(ExportFormat):
             yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
         if fields := [field for field, is_equal in _counters(content).items() if not is_equal]:
             yield f"{names_of(fields)}: replaced by the counters of LeRobot, whose values differ"
-        if fields := [field for field in _video_fields(content) if field.key not in content.clips]:
+        depths = _depths(content)
+        encoded = [field for field in _video_fields(content) if field.key not in content.clips]
+        if fields := [field for field in encoded if field not in depths]:
             check_encoder("writing videos")
             yield f"{names_of(fields)}: the images are encoded as videos, with a loss"
+        for field in encoded:
+            if depth := depths.get(field):
+                check_depth_encoder("writing videos of depths")
+                steps = [round(1000 * float(step), 1) for step in depth.steps]
+                between = f"between {depth.low:g} and {depth.high:g} m, {steps[0]} to {steps[1]} mm apart"
+                yield f"{field.name}: each depth becomes the nearest of 4,096 {between}"
         yield from metadata_losses(content)
 
     @override
@@ -93,6 +115,8 @@ class LeRobot(ExportFormat):
         for field in _video_fields(content):
             if field.key in content.clips:
                 bytes_of_step += field.step_bytes
+            elif not is_image(field):
+                bytes_of_step += field.step_bytes * (1 - _DEPTH_SHARE)
             elif not field.encoded:
                 bytes_of_step += field.step_bytes * (1 - _VIDEO_SHARE)
         return content.bytes - int(bytes_of_step * content.steps)
@@ -117,7 +141,12 @@ class _Writer:
         self._tasks: dict[str, int] = {}
         videos = _video_fields(content)
         self._videos = {name: self._video_writer(name, one) for name, one in self._fields.items() if one in videos}
-        self._stats = {name: _Stats(field) for name, field in self._fields.items() if not field.text}
+        depths = _depths(content)
+        self._stats = {
+            name: _Stats(field, has_channels=is_image(field) or (field in depths and name in self._videos))
+            for name, field in self._fields.items()
+            if not field.text
+        }
         self._every = max(1, content.steps // _IMAGE_SAMPLES)
         self._rows = self._episodes = self._file = self._file_bytes = 0
         self._data: Any = None
@@ -197,6 +226,8 @@ class _Writer:
         def path_of(file: int) -> Path:
             return self._target / _VIDEO_PATH.format(video_key=name, **_file_index(file))
 
+        if depth := _depths(self._content).get(field):
+            return DepthVideos(path_of, self._fps, depth)
         clips = self._content.clips.get(field.key)
         return EncodedVideos(path_of, self._fps) if clips is None else StoredVideos(path_of, self._fps, clips)
 
@@ -216,8 +247,12 @@ class _Writer:
         for name, videos in self._videos.items():
             rows, columns, channels = self._fields[name].shape
             about = {"height": rows, "width": columns, "codec": videos.codec, "fps": self._fps, "channels": channels}
-            info = {f"video.{key}": value for key, value in about.items()}
-            features[name] |= {"dtype": "video", "info": info | {"has_audio": False, "is_depth_map": False}}
+            info = {"has_audio": False, "is_depth_map": False}
+            if isinstance(videos, DepthVideos):
+                about |= {"pix_fmt": videos.pixel_format, **videos.depth.law}
+                info |= {"is_depth_map": True, "depth_unit": videos.depth.unit}
+            info |= {f"video.{key}": value for key, value in about.items()}
+            features[name] |= {"dtype": "video", "names": [*_AXES], "info": info}
         features |= {dotted_name(key): {"dtype": "bool", "shape": [1], "names": None} for key in _FLAGS}
         return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _COUNTERS.items()}
 
@@ -317,23 +352,23 @@ class _Writer:
 
 
 class _Stats(Moments):
-    """Moments of each element of a field, however many it has; of images, those of each channel."""
+    """Moments of each element of a field, however many it has; of cameras, those of each channel."""
 
     MAX_ELEMENTS = sys.maxsize
 
-    def __init__(self, field: Field) -> None:
-        self._of_images, self._samples = is_image(field), 0
-        super().__init__(field.shape[-1:] if self._of_images else (math.prod(field.shape),))
+    def __init__(self, field: Field, *, has_channels: bool) -> None:
+        self._of_pixels, self._has_channels, self._samples = is_image(field), has_channels, 0
+        super().__init__(field.shape[-1:] if has_channels else (math.prod(field.shape),))
 
     @override
     def update(self, block: NDArray[Any]) -> None:
         self._samples += len(block)
-        super().update(block / 255 if self._of_images else block)
+        super().update(block / 255 if self._of_pixels else block)
 
     @override
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as in stats.json; those of images, whose values are between 0 and 1, are [channels, 1, 1]."""
-        axes = (-1, 1, 1) if self._of_images else (-1,)
+        """Return the statistics as in stats.json; those of cameras are [channels, 1, 1], and pixels between 0 and 1."""
+        axes = (-1, 1, 1) if self._has_channels else (-1,)
         numbers = {name: np.reshape(value, axes).tolist() for name, value in super().to_json().items()}
         return {name: numbers[name] for name in ("min", "max", "mean", "std")} | {"count": [self._samples]}
 
@@ -354,7 +389,7 @@ def _feature_name(content: Content, field: Field) -> str:
     if field not in content.observations:
         return dotted_name(key) if key != ("task",) else "task_"  # LeRobot adds the text of the task under this name
     inner = key[1:] if key[0] == "observation" else key
-    if is_image(field):
+    if is_image(field) or (content.images == "video" and field in _depths(content)):
         # The reader of LeRobot's datasets, as TorchRL, names cameras observation.image.CAM.
         inner = inner[1:] if inner[:1] == ("images",) or (inner[:1] == ("image",) and inner[1:]) else inner
         return ".".join(("observation", "images", *inner)) if inner not in {(), ("image",)} else "observation.image"
@@ -388,11 +423,25 @@ def _video_fields(content: Content) -> list[Field]:
 
     if content.images == "encoded":
         return []
+    depths = _depths(content)
     return [
         field
         for field in _feature_fields(content).values()
-        if field.key in content.clips or (content.images == "video" and can_be_video(field))
+        if field.key in content.clips or (content.images == "video" and (can_be_video(field) or field in depths))
     ]
+
+
+def _depths(content: Content) -> dict[Field, Depth]:
+    """Return what depths mean, of the fields that are images of a depth camera by the metadata, and that can be videos."""
+    found = {}
+    units, laws = (content.manifest.metadata.get(name) for name in ("units", "depth_laws"))
+    for field in content.fields if isinstance(units, Mapping) else ():
+        law = laws.get(field.name) if isinstance(laws, Mapping) else None
+        is_camera = len(field.shape) == 3 and field.shape[2] == 1 and min(field.shape[:2]) >= _DEPTH_SIDE
+        if is_camera and field.name in units and dtype_of(field) != np.uint8 and not field.encoded:
+            with suppress(ValueError):  # another unit, or no law
+                found[field] = Depth.of_law(units[field.name], law if isinstance(law, Mapping) else {})
+    return found
 
 
 def _counters(content: Content) -> dict[Field, bool]:
@@ -466,7 +515,7 @@ def _default_task(content: Content) -> str:
 def _describe(field: Field, names: Any = None) -> dict[str, Any]:
     """Return a feature of info.json; `names` are the names of its elements, if there is one for each."""
     if is_image(field):
-        return {"dtype": "image", "shape": list(field.shape), "names": ["height", "width", "channels"]}
+        return {"dtype": "image", "shape": list(field.shape), "names": [*_AXES]}
     if field.text:
         return {"dtype": "language" if _is_language(field) else "string", "shape": [1], "names": None}
     shape = list(field.shape or (1,))

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import MissingDependencyError
 from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.read.depth import Depth
 from datasets_rl.read.video import Video, check_installed
+
+if TYPE_CHECKING:
+    from av import VideoFrame
 
 VIDEO_FILE_BYTES = 200 << 20
 _FILE_SECONDS = 1000
@@ -38,7 +42,8 @@ _ENCODERS = {
     "libx264": {"g": "2", "crf": "23", "preset": "fast", "sc_threshold": "0"},
 }
 """Encoders, the preferred one first, with a key frame every second frame. AV1 has the options of LeRobot."""
-_PIXELS = "yuv420p"
+_DEPTH_ENCODER = "libx265"
+_DEPTH_OPTIONS = {"g": "2", "preset": "superfast", "x265-params": "lossless=1:log-level=none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class StoredVideos(VideoWriter):
 class EncodedVideos(VideoWriter):
     """Newly encoded files; see `VideoWriter`."""
 
+    pixel_format = "yuv420p"
+
     def __init__(self, path_of: Callable[[int], Path], fps: float) -> None:
         super().__init__(path_of, fps)
         self._rate = Fraction(fps).limit_denominator(_DENOMINATOR_MAX)
@@ -142,30 +149,78 @@ class EncodedVideos(VideoWriter):
         path = self._path_of(self._file)  # an encoder holds the first frames, before there is a file
         return path.exists() and path.stat().st_size > VIDEO_FILE_BYTES
 
+    def _encoder(self) -> tuple[str, Mapping[str, str]]:
+        """Return the name and the options of the encoder."""
+        name = check_encoder("")
+        return name, _ENCODERS[name]
+
+    def _frame(self, image: NDArray[Any]) -> VideoFrame:
+        """Return an image as a frame."""
+        from av import VideoFrame
+
+        return VideoFrame.from_ndarray(image, "rgb24")
+
     def _open(self, rows: int, columns: int) -> None:
         import av
 
-        name = check_encoder("")
+        name, options = self._encoder()
         os.environ.setdefault("SVT_LOG", "1")  # errors alone; its other messages go to stderr
         self._container = av.open(str(self._new_path(self._file)), "w")
-        self._stream = self._container.add_stream(name, self._rate, options=_ENCODERS[name])
-        self._stream.height, self._stream.width, self._stream.pix_fmt = rows, columns, _PIXELS
+        self._stream = self._container.add_stream(name, self._rate, options=dict(options))
+        self._stream.height, self._stream.width, self._stream.pix_fmt = rows, columns, self.pixel_format
         self.codec = self._stream.codec_context.codec.canonical_name
 
-    def _encode(self, pixels: NDArray[np.uint8]) -> None:
-        from av import VideoFrame
-
+    def _encode(self, pixels: NDArray[Any]) -> None:
         if self._container is None:
             self._open(*pixels.shape[1:3])
         for image in pixels:
-            frame = VideoFrame.from_ndarray(image, "rgb24")
+            frame = self._frame(image)
             frame.pts, frame.time_base = self._frames, 1 / self._rate
             self._container.mux(self._stream.encode(frame))
             self._frames += 1
 
 
+class DepthVideos(EncodedVideos):
+    """Newly encoded files of depths, as codes of 12 bits, which are encoded without a loss; see `VideoWriter`.
+
+    Args:
+        path_of: As in `VideoWriter`.
+        fps: As in `VideoWriter`.
+        depth: What the codes mean.
+    """
+
+    pixel_format = "gray12le"
+
+    def __init__(self, path_of: Callable[[int], Path], fps: float, depth: Depth) -> None:
+        super().__init__(path_of, fps)
+        self.depth = depth
+
+    @override
+    def _encoder(self) -> tuple[str, Mapping[str, str]]:
+        return _DEPTH_ENCODER, _DEPTH_OPTIONS
+
+    @override
+    def _frame(self, image: NDArray[Any]) -> VideoFrame:
+        from av import VideoFrame
+
+        return VideoFrame.from_ndarray(self.depth.codes(image[..., 0]), self.pixel_format)
+
+
+def check_depth_encoder(purpose: str) -> None:
+    """Check that depths can be encoded.
+
+    Raises:
+        MissingDependencyError: If PyAV is not installed, or does not have the encoder.
+    """
+    check_installed(purpose)
+    import av
+
+    if _DEPTH_ENCODER not in av.codecs_available:
+        raise MissingDependencyError("av with an encoder of H.265", "video", purpose)
+
+
 def check_encoder(purpose: str) -> str:
-    """Return the name of an encoder.
+    """Return the name of an encoder of images.
 
     Raises:
         MissingDependencyError: If PyAV is not installed, or has none.

@@ -17,7 +17,9 @@ from raw import make_lerobot_depth as made
 
 from datasets_rl import Selection, downloading, verify
 from datasets_rl.errors import ConversionError
+from datasets_rl.exporting import Content, plan_export, run_export
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.read.depth import Depth
 from datasets_rl.settings import Settings
 
 av = pytest.importorskip("av", reason="pip install av")
@@ -186,6 +188,64 @@ def test_depths_and_language_come_back_from_an_export(convert, folder):
     equal_bits(stored, back)
     info = json.loads((folder / "out/meta/info.json").read_text())
     assert info["features"]["language_events"] == {"dtype": "language", "shape": [1], "names": None}
+
+
+def export_as_videos(stored, folder):
+    run_export(Content(stored, images="video"), "lerobot", folder, lossy=True, show=False)
+    return json.loads((folder / "meta/info.json").read_text())["features"]
+
+
+def test_depths_come_back_from_an_export_of_images_within_a_step_of_their_codes(convert, folder):
+    """TIFF images are exact, so that the export is the first one that makes codes of them."""
+    stored = convert("image")
+
+    features = export_as_videos(stored, folder / "out")
+    back = convert("out")
+
+    for name, unit in ((MILLIMETERS, 1000), (METERS, 1)):
+        given, got = (one.column(KEYS[name]).astype(np.float64) / unit for one in (stored, back))
+        inside = given.clip(0.01, 10)
+        # Half of the distance of two codes there, 3.51 m to 13.5 m times log(13.5 / 3.51) / 4095, and half a millimeter.
+        step = (inside + 3.5) * np.log(13.5 / 3.51) / 4095
+        assert (np.abs(got - inside) <= step / 2 * 1.001 + (unit == 1000) * 0.0005).all()
+        written = features[name]
+        assert (written["dtype"], written["shape"]) == ("video", [*made.SIZE, 1])
+        lerobots = {"video.depth_min": 0.01, "video.depth_max": 10.0, "video.shift": 3.5, "video.use_log": True}
+        lerobots |= {"is_depth_map": True, "video.codec": "hevc", "video.pix_fmt": "gray12le", "video.fps": made.FPS}
+        assert lerobots.items() <= written["info"].items()
+        assert written["info"]["depth_unit"] == ("mm" if unit == 1000 else "m")
+    stats = json.loads((folder / "out/meta/stats.json").read_text())[METERS]
+    assert np.shape(stats["mean"]) == (1, 1, 1)
+    assert stats["max"][0][0][0] == pytest.approx(float(stored.column(KEYS[METERS]).max()))
+    assert back.manifest.metadata["units"] == stored.manifest.metadata["units"]
+
+
+@pytest.mark.parametrize("law", [{}, {"video.use_log": False, "video.depth_max": 40.0}, {"video.shift": 0.5}])
+def test_codes_come_back_from_an_export_unchanged(convert, folder, law):
+    edit(folder, "video", lambda one: one["info"].update(law))
+    stored = convert("video")
+
+    export_as_videos(stored, folder / "out")
+
+    equal_bits(stored, convert("out"))
+
+
+def test_an_export_states_what_it_does_to_depths(convert):
+    plan = plan_export(Content(convert("image"), images="video"), "lerobot")
+
+    assert any(
+        loss
+        == "observation.image.far: each depth becomes the nearest of 4,096 between 0.01 and 10 m, 1.2 to 4.4 mm apart"
+        for loss in plan.losses
+    )
+
+
+def test_a_depth_that_is_not_a_number_or_out_of_range_gets_the_nearest_code():
+    depth = Depth("m", "gray12le")
+
+    codes = depth.codes(np.array([[np.nan, -np.inf, 0.0, 0.01, 10.0, np.inf]], np.float32))
+
+    assert codes.tolist() == [[0, 0, 0, 0, 4095, 4095]]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

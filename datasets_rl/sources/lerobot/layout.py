@@ -14,15 +14,11 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.depth import LAW, Depth
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
-
-if TYPE_CHECKING:
-    # Listing ids imports this module, and numpy takes longer to import than all the catalogs together.
-    import numpy as np
-    from numpy.typing import NDArray
 
 VERSIONS = ("2.0", "2.1", "3.0")
 _COUNTERS = frozenset({"episode_index", "index"})
@@ -45,61 +41,8 @@ TASK: Key = ("language_instruction",)
 DONE, SUCCESS = "next.done", "next.success"
 ENDS = (DONE, "next.terminated", "next.truncated")
 """Flags of which only the last row of an episode counts."""
-_CODES = 1 << 12
 _EIGHT_BITS = re.compile(r"(gray|rgb24|bgr24|yuvj?4\d\dp|nv12|pal8)$")
 _RESERVED = frozenset({"done", "terminated", "truncated", "episode", "is_init", "mask", "index", "collector"})
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """What the values of a depth camera mean, as lerobot 0.6.1 states and reads it.
-
-    meters = low + code / 4095 * (high - low)
-    meters = exp(log(low + shift) + code / 4095 * (log(high + shift) - log(low + shift))) - shift     if logarithmic
-    """
-
-    unit: str
-    """``m``, which are stored as float32, or ``mm``, as integers."""
-    pixel_format: str = ""
-    """Of videos: ``gray12le``, for codes of 12 bits, or ``gray16le``, for values in the unit."""
-    low: float = 0.01
-    high: float = 10.0
-    shift: float = 3.5
-    logarithmic: bool = True
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of the stored values."""
-        if self.unit == "m":
-            return "float32"
-        return "int16" if self.pixel_format == "gray12le" and self.high * 1000 < 1 << 15 else "int32"
-
-    @property
-    def rule(self) -> str:
-        """Description of the law, for the manifest."""
-        name = {"m": "meters", "mm": "millimeters"}[self.unit]
-        if self.pixel_format != "gray12le":
-            return f"depth in {name}, as it was stored"
-        law = f"logarithmically, with a shift of {self.shift:g} m" if self.logarithmic else "linearly"
-        return f"depth in {name}: codes of 12 bits that divide {self.low:g} to {self.high:g} m {law}; code 0 is {self.low:g} m"
-
-    def values(self, frames: NDArray[np.uint16]) -> NDArray[Any]:
-        """Return the depths of frames, in the unit, of the same shape."""
-        import numpy as np
-
-        if self.pixel_format != "gray12le":
-            return frames.astype(self.dtype)
-        low, high = self.low, self.high
-        if self.logarithmic:
-            low, high = math.log(low + self.shift), math.log(high + self.shift)
-        # In single precision, as in LeRobot: almost all millimeters are rounded to the same integers.
-        table = np.arange(_CODES, dtype=np.float32) * np.float32((high - low) / (_CODES - 1)) + np.float32(low)
-        if self.logarithmic:
-            table = np.exp(table) - np.float32(self.shift)
-        table = table.clip(np.float32(self.low), np.float32(self.high))
-        if self.unit == "mm":
-            table = np.rint(table * np.float32(1000)).clip(0, (1 << 16) - 1)
-        return table.astype(self.dtype)[np.minimum(frames, _CODES - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,30 +222,13 @@ def _depth_of(about: Mapping[str, Any], kind: str) -> Depth | None:
     pixels = str(about.get("video.pix_fmt") or "")
     if not (about.get("is_depth_map") or about.get("video.is_depth_map")) or _EIGHT_BITS.match(pixels):
         return None
-    unit = about.get("depth_unit") or "mm"
-    if unit not in {"m", "mm"}:
-        raise ValueError(f"depth_unit is {unit!r:.20}; expected m or mm")
+    unit = str(about.get("depth_unit") or "mm")
     if kind == "image":
         return Depth(unit)
-    law = {
-        name: about[f"video.{name}"]
-        for name in ("depth_min", "depth_max", "shift", "use_log")
-        if f"video.{name}" in about
-    }
+    law = {name: about[f"video.{name}"] for name in LAW if f"video.{name}" in about}
     if pixels.startswith("gray16") and not law:
         return Depth(unit, "gray16le")
-    default = Depth(unit, "gray12le")
-    low, high, shift = (
-        law.get(name, value)
-        for name, value in (("depth_min", default.low), ("depth_max", default.high), ("shift", default.shift))
-    )
-    numbers = [value for value in (low, high, shift) if isinstance(value, (int, float)) and math.isfinite(value)]
-    logarithmic = law.get("use_log", True)
-    if len(numbers) < 3 or not low < high or not isinstance(logarithmic, bool) or (logarithmic and low + shift <= 0):
-        raise ValueError(
-            f"its depths are described by {law}; expected depth_min < depth_max, and depth_min + shift > 0"
-        )
-    return replace(default, low=float(low), high=float(high), shift=float(shift), logarithmic=logarithmic)
+    return Depth.of_law(unit, law)
 
 
 def _image_shape(described: Mapping[str, Any]) -> tuple[int, int, int]:

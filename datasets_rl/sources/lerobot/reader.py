@@ -181,12 +181,14 @@ class LeRobotReader(EpisodeReader):
             for name, feature in self._info.features.items()
             if feature.kind == "numbers" and (names := _element_names(described["features"][name]))
         }
-        if units := {
-            dotted_name(feature.key): feature.depth.unit
+        depths = {
+            dotted_name(feature.key): feature.depth
             for feature in self._info.features.values()
             if feature.depth is not None
-        }:
-            found["units"] = units
+        }
+        if depths:
+            found["units"] = {name: depth.unit for name, depth in depths.items()}
+            found["depth_laws"] = {name: depth.law for name, depth in depths.items() if depth.has_codes}
         for path in self._stats:
             found |= {f"statistics/{name}": values for name, values in self._read_statistics(path).items()}
         return found

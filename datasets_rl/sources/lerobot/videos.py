@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.read.depth import Depth
 from datasets_rl.read.video import Video, decode, decode_codes, decode_pixels, decode_to_jpeg, index_video
-from datasets_rl.sources.lerobot.layout import Depth, Feature
+from datasets_rl.sources.lerobot.layout import Feature
 from datasets_rl.ted.episode import EncodedImages, Values
 
 _JPEG = 0.15  # bytes per byte of pixels
