@@ -246,8 +246,14 @@ class _Writer:
         features = {name: _describe(field, names.get(field.name)) for name, field in self._fields.items()}
         for name, videos in self._videos.items():
             rows, columns, channels = self._fields[name].shape
-            about = {"height": rows, "width": columns, "codec": videos.codec, "fps": self._fps, "channels": channels}
-            info = {"has_audio": False, "is_depth_map": False}
+            about: dict[str, Any] = {
+                "height": rows,
+                "width": columns,
+                "codec": videos.codec,
+                "fps": self._fps,
+                "channels": channels,
+            }
+            info: dict[str, Any] = {"has_audio": False, "is_depth_map": False}
             if isinstance(videos, DepthVideos):
                 about |= {"pix_fmt": videos.pixel_format, **videos.depth.law}
                 info |= {"is_depth_map": True, "depth_unit": videos.depth.unit}
@@ -434,9 +440,10 @@ def _video_fields(content: Content) -> list[Field]:
 def _depths(content: Content) -> dict[Field, Depth]:
     """Return what depths mean, of the fields that are images of a depth camera by the metadata, and that can be videos."""
     found = {}
-    units, laws = (content.manifest.metadata.get(name) for name in ("units", "depth_laws"))
-    for field in content.fields if isinstance(units, Mapping) else ():
-        law = laws.get(field.name) if isinstance(laws, Mapping) else None
+    stated = (content.manifest.metadata.get(name) for name in ("units", "depth_laws"))
+    units, laws = (value if isinstance(value, Mapping) else {} for value in stated)
+    for field in content.fields:
+        law = laws.get(field.name)
         is_camera = len(field.shape) == 3 and field.shape[2] == 1 and min(field.shape[:2]) >= _DEPTH_SIDE
         if is_camera and field.name in units and dtype_of(field) != np.uint8 and not field.encoded:
             with suppress(ValueError):  # another unit, or no law
