@@ -107,7 +107,7 @@ def run(
         file = out.expanduser()
         # The same command run again finds its own file.
         if file.exists() and not force and file.read_bytes() != text.encode():
-            raise InvalidArgumentError(f"{out} exists already", hint="add --force to overwrite it")
+            raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
         disk.write_text(file, text)
     return Result(
         {"file": out, "toml": text, "members": _members_json(mixed, datasets, folders), "keys": mixed.keys_of_members},

@@ -116,7 +116,7 @@ def _copy(shell: Shell, name: str, out: Path | None) -> Result:
     if target.is_dir():
         target /= source.name
     if target.exists():
-        raise InvalidArgumentError(f"{target} exists, and is not replaced", hint="give another name for the copy")
+        raise InvalidArgumentError(f"{target} is not replaced: it exists", hint="give another name for the copy")
     disk.write_text(target, source.read_text(encoding="utf-8"))
     shell.printer.note(f"run it with: python {target} --dataset demo/pendulum")
     return Result({"program": name, "path": str(target)}, [Facts((("copied to", str(target)),))], quiet=[str(target)])

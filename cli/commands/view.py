@@ -107,7 +107,7 @@ def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool)
     if file.is_dir():
         raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
     if file.exists() and not force:
-        raise InvalidArgumentError(f"{export} exists already", hint="add --force to overwrite it")
+        raise InvalidArgumentError(f"{export} is not replaced: it exists", hint="add --force to overwrite it")
     size = write_report(panels, file)
     data: dict[str, Any] = {"file": str(export), "bytes": size, "datasets": names}
     facts = Facts((("file", str(export)), ("size", size_text(size)), ("datasets", ", ".join(names))))

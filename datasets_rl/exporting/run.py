@@ -163,7 +163,7 @@ def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
         return
     if not force:
         raise InvalidArgumentError(
-            f"{path} exists",
+            f"{path} is not replaced: it exists",
             hint=Remedy("choose another place with {}, or replace it with {}", Argument("out", ...), _FORCE),
         )
     if exported.suffix:
@@ -171,7 +171,7 @@ def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
     else:
         problem = _foreign_content(path) if stat.S_ISDIR(mode) else "is not a folder"
     if problem:
-        raise InvalidArgumentError(f"{path} {problem}, and is not replaced", hint=_ELSEWHERE)
+        raise InvalidArgumentError(f"{path} is not replaced: it {problem}", hint=_ELSEWHERE)
 
 
 def _foreign_content(folder: Path) -> str:

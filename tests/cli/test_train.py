@@ -221,7 +221,7 @@ def test_a_copy_runs_and_is_not_replaced(rlds, tmp_path, monkeypatch):
     result = runpy.run_path("mine.py")["main"]([*TINY, "--out", "run"])
     assert result["step"] == 2
     ran = rlds("train", "--copy", "iql", "--out", "bc.py")
-    assert (ran.code, "bc.py exists, and is not replaced" in ran.err) == (2, True)
+    assert (ran.code, "bc.py is not replaced\n  why: it exists" in ran.err) == (2, True)
     assert (tmp_path / "bc.py").read_bytes() == program_files()["bc"].read_bytes()
 
 

@@ -90,7 +90,7 @@ def test_another_part_of_equal_size_is_another_export(tmp_path):
     stored = write_dataset(tmp_path / "stored", [trajectory(3), trajectory(3, seed=1)])
     run_export(Content(stored, np.array([0])), "hdf5", tmp_path / "out", show=False)
 
-    with pytest.raises(InvalidArgumentError, match="out exists"):
+    with pytest.raises(InvalidArgumentError, match="out is not replaced: it exists"):
         run_export(Content(stored, np.array([1])), "hdf5", tmp_path / "out", show=False)
 
 
@@ -224,7 +224,7 @@ def test_a_replaced_export_deletes_no_file_of_others(stored, tmp_path):
     (out / "notes.txt").write_text("mine")
     (out / "plots").mkdir()
 
-    with pytest.raises(InvalidArgumentError, match=r"not the export's: notes\.txt, plots, and is not replaced"):
+    with pytest.raises(InvalidArgumentError, match=r"is not replaced: it holds .* not the export's: notes\.txt, plots"):
         export_stored(stored, "npz", out, force=True)
     assert (out / "notes.txt").read_text() == "mine"
     (out / "notes.txt").rename(tmp_path / "notes.txt")
@@ -273,7 +273,7 @@ def test_a_pipe_or_a_link_is_neither_replaced_nor_opened(stored, tmp_path, to, k
         out.symlink_to(own if kind == "link to a folder" else own / "file")
     mode = out.lstat().st_mode
 
-    with pytest.raises(InvalidArgumentError, match="is not replaced" if force else "out exists"):
+    with pytest.raises(InvalidArgumentError, match="is not replaced: it is" if force else "is not replaced: it exists"):
         export_stored(stored, to, out, force=force)
     assert out.lstat().st_mode == mode
     assert (own / "file").read_text() == "mine"
