@@ -176,13 +176,37 @@ def test_images_are_transposed_with_their_bounds(folder, convert):
     assert np.array(stored.manifest.specs["observation"]["high"])[:, 0, 0].tolist() == [200, 210, 220]
 
 
-def test_bounds_and_choices_become_specs_that_verify_compares(folder, convert):
+def test_bounds_and_choices_become_specs(folder, convert):
     np.savez(folder / "a.npz", **one())
 
     stored = convert('[fields]\naction = { array = "action", n = 14 }')
     assert stored.manifest.specs["action"] == {"kind": "discrete", "dtype": "int64", "shape": [], "n": 14}
-    with pytest.raises(AssertionError, match="action"):
-        convert('[fields]\naction = { array = "action", n = 13 }', home="other")
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        (
+            'reward = { array = "reward", low = 0.0, high = 101.5 }',
+            r"next.reward\[0\] is 102.0 at row 2; .* 0.0 to 101.5 \(2 ",
+        ),
+        ('action = { array = "action", n = 13 }', r"action is 13 at row 3; .* states 0 to 12 \(1 such values\)"),
+        ('flag = { array = "count", binary = true }', r"flag is 10 at row 0; .* states 0 to 1 \(4 such values\)"),
+        (
+            'observation = { array = "wide", low = 0.0, high = [1.0, 2.0] }',
+            r"observation\[1\] is 3.0 at row 1; .* states 0.0 to 2.0 \(1 such",
+        ),
+    ],
+)
+def test_values_outside_of_the_described_bounds_are_refused(folder, convert, field, problem):
+    np.savez(
+        folder / "a.npz",
+        **one(count=10 + np.arange(4), wide=np.array([[0, 2], [1, 3], [np.nan, np.inf], [1, 1]], np.float32)),
+    )
+
+    with pytest.raises(ConversionError, match=problem) as caught:
+        convert(f"[fields]\n{field}")
+    assert "correct the bounds in dataset.toml" in caught.value.hint
 
 
 def test_unsigned_integers_are_widened_and_byte_orders_converted(folder, convert):

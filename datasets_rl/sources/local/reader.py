@@ -160,7 +160,7 @@ class LocalReader(EpisodeReader):
         finals = {key: name for key, name in plan.finals.items() if key in self._kept}
         names = [*(part.array for part in parts if part.array), *after.values()]
         block = max(1, _BLOCK_BYTES // max(1, sum(file.arrays[name].row_bytes for name in names)))
-        reading = _FileReader(file, parts, after, finals, bounds, block)
+        reading = _FileReader(file, parts, after, finals, bounds, block, self._limits())
         self.counts.update(bounds.found)
         self.counts["unwritten-chunks"] += file.unwritten
         self._count_decisions(plan, bounds)
@@ -189,6 +189,17 @@ class LocalReader(EpisodeReader):
         self.counts["not-finite"] += reading.not_finite
         self.counts["next-observation-rounded"] += int(reading.rounded.sum())
 
+    def _limits(self) -> dict[Key, tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the least and the greatest value that the description states of fields, each for one step."""
+        limits: dict[Key, tuple[Any, Any]] = {}
+        for field in self._description.fields:
+            spec = self.specs().get(dotted_name(field.key), {})
+            if spec.get("kind") == "bounded":
+                limits[field.key] = (spec["low"], spec["high"])
+            elif spec:
+                limits[field.key] = (0, spec.get("n", 2) - 1)
+        return {key: (np.asarray(low), np.asarray(high)) for key, (low, high) in limits.items()}
+
     def _count_decisions(self, plan: Plan, bounds: EpisodeBounds) -> None:
         if bounds.known is not None:
             ends = bounds.known[bounds.lengths > 0]
@@ -213,8 +224,10 @@ class _FileReader:
         finals: Mapping[Key, str],
         bounds: EpisodeBounds,
         block: int,
+        limits: Mapping[Key, tuple[NDArray[Any], NDArray[Any]]],
     ) -> None:
         self._name = file.name
+        self._limits = limits
         self._parts = parts
         self._bounds = bounds
         self._rows = {part.array: RowReader(file, part.array, block) for part in parts if part.array}
@@ -292,9 +305,30 @@ class _FileReader:
                 shifts = bounds.extra * numbers + bounds.lead
                 values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
                 columns[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
+        self._check_limits(columns, rows)
         every = (*columns.values(), *finals.values())
         self.not_finite += sum(count_not_finite(values) for values in every if isinstance(values, np.ndarray))
         return columns, finals
+
+    def _check_limits(self, columns: Mapping[Key, Any], rows: slice) -> None:
+        """Check the values of a range of steps, [N, ...] each; NaN and infinity are in no bounds, and counted elsewhere."""
+        problems = []
+        for key, (low, high) in self._limits.items():
+            if not isinstance(values := columns.get(key), np.ndarray):
+                continue
+            outside = (values < low) | (values > high)
+            if values.dtype.kind == "f":
+                outside &= np.isfinite(values)
+            if not outside.any():
+                continue
+            row, *element = place = tuple(np.argwhere(outside)[0].tolist())
+            least, most = (np.broadcast_to(limit, values.shape)[place] for limit in (low, high))
+            problems.append(
+                f"{dotted_name(key)}{element or ''} is {values[place]} at row {rows.start + row:,}; "
+                f"{FILE} states {least} to {most} ({outside.sum():,} such values)"
+            )
+        if problems:
+            raise ConversionError(self._name, problems, hint=f"correct the bounds in {FILE}, or the file")
 
     def _has_final_states(self, part: ColumnSlice) -> bool:
         """Return whether the file has the states after the last steps, if the array is an observation."""
