@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
 from datasets_rl.sources import importable_sources
@@ -46,14 +47,17 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         raise ConversionError(
             dataset_id, [f"its files have the layouts of {seen}"], hint=Remedy("choose one with {}", choose)
         )
-    names = ", ".join(files.paths[:5]) or "none"
+    names = ", ".join(map(unquote, files.paths[:5])) or "none"
     if chosen:
         others = f"they have that of {seen}" if seen else f"the first are {names}"
         raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}; {others}"])
     raise ConversionError(
         dataset_id,
         [f"no source knows the layout of its {_count_text(len(files.paths))}; the first are {names}"],
-        hint="name one file or one folder of them in the address, or describe your own files in a dataset.toml",
+        hint=Remedy(
+            "name one file or one folder of them in the address; for your own files, {} prints a description to fill in",
+            Call("download", "local/NAME", from_local="FOLDER"),
+        ),
     )
 
 

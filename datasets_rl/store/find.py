@@ -119,14 +119,16 @@ def id_or_path(dataset: str | Path) -> str | Path:
 
 
 def raw_files_id(dataset: str) -> str:
-    """Return the id of raw files that are named by their path; an id, an address and any other text is unchanged.
+    """Return the id of raw files that are named by their path; an id and an address are unchanged.
 
     Raises:
-        InvalidArgumentError: If the path is that of a stored dataset.
+        InvalidArgumentError: If the path is that of a stored dataset, does not exist, or has no raw files.
     """
     found = id_or_path(dataset)
     if isinstance(found, str):
         return found
+    if not os.path.exists(found):  # noqa: PTH110 - unlike the method of Path, False for a name that is too long
+        raise InvalidArgumentError(f"{found} cannot be read: it does not exist", hint="correct the path, or give an id")
     if os.path.lexists(found / CURRENT_FILE) or os.path.lexists(found / MANIFEST_FILE):
         raise InvalidArgumentError(
             f"{found} is a stored dataset, which is opened in place and not downloaded",
@@ -137,7 +139,10 @@ def raw_files_id(dataset: str) -> str:
             f"{found} is no dataset; expected a folder, or a file that ends with {', '.join(ENDINGS)}",
             hint="if it is an archive, unpack it and give the folder in it",
         )
-    return dataset
+    raise InvalidArgumentError(
+        f"{found} cannot be read: it is neither a file nor a folder with files",
+        hint="name a file, or the folder of the files",
+    )
 
 
 def _has_raw_files(path: Path) -> bool:
@@ -148,7 +153,7 @@ def _has_raw_files(path: Path) -> bool:
         names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
     except OSError:
         return False
-    if path.parent == path or not names:
+    if (folder := path.absolute()).parent == folder or not names:
         return False
     return not any(name in {MANIFEST_FILE, STATE_FILE} or is_own_name(name) for name in names)
 

@@ -84,7 +84,7 @@ def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, 
     ("given", "kind", "says"),
     [
         ("./nothing", NotADatasetError, "nothing is not a dataset: it does not exist"),
-        ("nothing/td3", UnknownIdError, "no dataset 'nothing'"),
+        ("nothing/td3", UnknownIdError, "no dataset 'nothing/td3'"),
         ("", UnknownIdError, "no dataset ''"),
         ("mix.toml", InvalidArgumentError, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -416,3 +417,37 @@ def test_the_command_prints_the_layout_before_and_after(written, capsys):
     assert main(["info", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stored"]["steps"] == 19
     assert main(["sample", path, "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing.npz", "missing.npz cannot be read: it does not exist"),
+        ("notes.txt", "notes.txt cannot be read: it is neither a file .hdf5 or .h5 or .npz nor a folder with files"),
+        ("empty", "empty cannot be read: it is neither a file"),
+        ("pipe.npz", "pipe.npz cannot be read: it is neither a file"),
+    ],
+)
+def test_a_path_without_files_is_named_as_a_path(tmp_path, name, problem):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.npz")
+
+    with pytest.raises(InvalidArgumentError, match=problem):
+        downloading.download(str(tmp_path / name))
+
+
+def test_the_working_directory_is_a_folder_of_files(written, monkeypatch):
+    monkeypatch.chdir(written("d4rl"))
+
+    assert (
+        stored(downloading.download(".")).manifest.steps == stored(downloading.download(str(Path.cwd()))).manifest.steps
+    )
+
+
+def test_own_files_without_a_description_are_named_as_they_are_with_the_command_that_describes_them(tmp_path):
+    np.savez(tmp_path / "my run.npz", steps=np.zeros(3))
+
+    with pytest.raises(ConversionError, match=r"the first are my run\.npz") as caught:
+        downloading.download(str(tmp_path / "my run.npz"))
+    assert "from_local='FOLDER'" in caught.value.hint
