@@ -174,7 +174,7 @@ def test_the_choice_is_part_of_the_export_and_of_no_other_format(stored, tmp_pat
 
     features = json.loads((encoded / "meta/info.json").read_text())["features"]
     assert features[CAMERA]["dtype"] == "image"
-    with pytest.raises(InvalidArgumentError, match="out exists"):
+    with pytest.raises(InvalidArgumentError, match="out is not replaced: it exists"):
         run_export(Content(stored), "lerobot", tmp_path / "out", show=False)
     with pytest.raises(InvalidArgumentError, match="images is 'raw'; expected encoded or video"):
         plan_export(Content(stored, images="raw"), "lerobot")

@@ -69,7 +69,7 @@ def test_an_existing_target_is_refused_and_an_empty_folder_is_used(stored, tmp_p
     (tmp_path / "full" / "file").touch()
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(InvalidArgumentError, match="full exists"):
+    with pytest.raises(InvalidArgumentError, match="full is not replaced: it exists"):
         export_stored(stored, "hdf5", tmp_path / "full")
     export_stored(stored, "hdf5", tmp_path / "empty")
 
@@ -293,7 +293,7 @@ def test_an_export_goes_into_no_dataset_and_no_hidden_folder_of_the_home(tmp_pat
     ):
         for to in ("hdf5", "d4rl"):
             with pytest.raises(
-                InvalidArgumentError, match=r"inside a dataset|in a hidden folder of|data exists|replaced"
+                InvalidArgumentError, match=r"inside a dataset|in a hidden folder of|data is not replaced"
             ):
                 export_stored(stored, to, out, force=force)
     assert sorted(tmp_path.rglob("*")) == before
