@@ -11,6 +11,7 @@ from torch import Generator
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
+from datasets_rl.arguments import check, size_problems
 from datasets_rl.buffers.arguments import Transform, check_batch_size
 from datasets_rl.buffers.batches import can_read_runs, runs_of_batches
 from datasets_rl.buffers.compiled import GraphHandle, can_compile, sample_in_graph
@@ -226,8 +227,9 @@ class ReplayBuffer(WritePath):
             batch_size: Number of steps in a batch, B; by default that of the constructor.
 
         Raises:
-            InvalidArgumentError: If no batch size is given, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given, the number of batches is negative, or the buffer is empty.
         """
+        check(size_problems(0, optional=True, count=count))
         parts = self._components
         if count is None and self._skips_epoch(batch_size):
             return

@@ -75,6 +75,11 @@ class Target:
             ManifestError: If the stored version is damaged.
         """
         settings = options.settings or Settings.from_env()
+        if not isinstance(options.selection, Selection | None):
+            raise InvalidArgumentError(
+                f"selection is {options.selection!r}; expected a Selection",
+                hint="as in Selection(episodes='0:100', keys=('observation', 'action'))",
+            )
         # Raw files that the user names by their path are stored under an id, which names them the next time.
         dataset_id, selection = sources.split_address(raw_files_id(dataset_id), options.selection or Selection())
         entry = sources.find(dataset_id)

@@ -113,6 +113,9 @@ def test_batches_need_a_size(folder):
         next(load(folder).batches(3))
     with pytest.raises(InvalidArgumentError, match="batch_size is 0"):
         next(load(folder).batches(3, batch_size=0))
+    with pytest.raises(InvalidArgumentError, match="count is -1"):
+        next(load(folder).batches(-1, batch_size=4))
+    assert list(load(folder).batches(0, batch_size=4)) == []
 
 
 class _Descending(RandomSampler):

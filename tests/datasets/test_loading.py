@@ -73,6 +73,11 @@ def test_episodes_of_a_stored_dataset_are_opened_although_its_source_has_one_fil
     assert len(load("demo/pendulum")) == len(whole)
 
 
+def test_a_selection_of_another_type_is_refused_with_an_example():
+    with pytest.raises(InvalidArgumentError, match=r"selection is '0:3'; expected a Selection\nas in Selection\(ep"):
+        load("demo/pendulum", selection="0:3")
+
+
 def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, monkeypatch):
     (tmp_path / "demo" / "pendulum").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
