@@ -209,7 +209,7 @@ def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> 
 def source_folders(home: Path) -> list[Path]:
     """Return the folders of the sources below the folder of all datasets, sorted.
 
-    Other folders there are not of this package: a folder ``raw`` in one of them is no dataset's.
+    Other folders there belong to other programs, and so does a folder ``raw`` in one of them.
     """
     return [home / name for name in sources.source_names() if (home / name).is_dir()]
 
