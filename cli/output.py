@@ -176,6 +176,11 @@ def count_text(number: int, unit: str) -> str:
     return f"{number:,} {unit}{'s' * (number != 1)}"
 
 
+def steps_text(sized: Any) -> str:
+    """Write the steps and the episodes of what has both numbers: ``2,000 steps in 10 episodes``."""
+    return f"{count_text(sized.steps, 'step')} in {count_text(sized.episodes, 'episode')}"
+
+
 def short_count_text(number: int | None) -> str:
     """Write a count for the column of a table: ``6,729``, ``403k``, ``1.0M``, ``50M``; a dash if it is not known."""
     if number is None:

@@ -556,7 +556,7 @@ def lock(
                 raise LockedError(name, _holder(path), path) from None
     try:
         with suppress(OSError):
-            path.write_text(_this_process())
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
         # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
@@ -586,10 +586,6 @@ def _acquire(held: Any, path: Path, seconds: float) -> None:
 
 
 _MAX_ATTEMPTS = 20
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _holder(path: Path) -> str:

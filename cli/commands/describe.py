@@ -17,7 +17,15 @@ from ..options import Shell, StoredOrMixture, dataset_arguments, dataset_folders
 from ..output import Bars, Block, Facts, Lines, Result, Table, as_json, number_text, sparkline, value_text
 
 if TYPE_CHECKING:
-    from datasets_rl.look import Description, Distribution, EndStatistics, EpisodeRows, FieldDescription, Row
+    from datasets_rl.look import (
+        Description,
+        Distribution,
+        EndStatistics,
+        EpisodeRows,
+        FieldDescription,
+        Histogram,
+        Row,
+    )
     from datasets_rl.ted.keys import Key
 
 GROUP = "Look"
@@ -117,32 +125,19 @@ def _episode_blocks(name: str, found: Distribution) -> Iterator[Block]:
     )
     yield Facts(facts, title=name)
     if found.histogram is not None and not found.constant:
-        yield Bars(tuple(zip(_bin_names(found), _counts(found), strict=True)), title=f"histogram of {name}")
+        yield Bars(tuple(_bins(found.histogram)), title=f"histogram of {name}")
 
 
-def _bin_names(found: Distribution) -> list[str]:
-    """Return the labels of the bins, with those of outliers first and last."""
-    histogram = found.histogram
-    if histogram is None:
-        return []
+def _bins(histogram: Histogram) -> Iterator[tuple[str, int]]:
+    """Yield the label and the count of each bin, with the outliers first and last."""
     low, *_, high = edges = histogram.edges
-    pairs = pairwise(edges)
-    each = all(start + 0.5 == int(start + 0.5) and stop - start == 1 for start, stop in pairs)
-    names = [f"{int(start + 0.5)}" for start in edges[:-1]] if each else _range_names(edges)
-    below = [f"below {number_text(low)}"] * bool(histogram.below)
-    return [*below, *names, *[f"above {number_text(high)}"] * bool(histogram.above)]
-
-
-def _range_names(edges: tuple[float, ...]) -> list[str]:
-    return [f"{number_text(start)} to {number_text(stop)}" for start, stop in pairwise(edges)]
-
-
-def _counts(found: Distribution) -> list[int]:
-    histogram = found.histogram
-    if histogram is None:
-        return []
-    outliers = [[count] * bool(count) for count in (histogram.below, histogram.above)]
-    return [*outliers[0], *histogram.counts, *outliers[1]]
+    each = all(start + 0.5 == int(start + 0.5) and stop - start == 1 for start, stop in pairwise(edges))
+    if histogram.below:
+        yield f"below {number_text(low)}", histogram.below
+    for (start, stop), count in zip(pairwise(edges), histogram.counts, strict=True):
+        yield f"{int(start + 0.5)}" if each else f"{number_text(start)} to {number_text(stop)}", count
+    if histogram.above:
+        yield f"above {number_text(high)}", histogram.above
 
 
 def _ends_table(found: Description) -> Table:

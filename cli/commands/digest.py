@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..options import Ids, Shell, apply_to_each, combined_exit_code
+from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code
 from ..output import Block, Lines, Result, Table
 
 if TYPE_CHECKING:
@@ -54,15 +54,16 @@ def run(shell: Shell, ids: Ids) -> Result:
     if entries:
         blocks.append(Lines(tuple(entries), title="entries for the catalog"))
     return Result(
-        {"datasets": [{"id": one.item, "files": _documents(one.value), "error": one.error} for one in outcomes]},
+        {"datasets": [_document(one) for one in outcomes]},
         blocks,
         quiet=entries,
         code=combined_exit_code([one.code for one in outcomes]),
     )
 
 
-def _documents(files: list[FileDigests] | None) -> list[dict[str, Any]]:
-    return [{**asdict(file), "entry": file.entry} for file in files or ()]
+def _document(outcome: Outcome[list[FileDigests]]) -> dict[str, Any]:
+    files = [{**asdict(file), "entry": file.entry} for file in outcome.value or ()]
+    return {"id": outcome.item, "files": files, "error": outcome.error}
 
 
 def _entry_line(file: FileDigests) -> str:

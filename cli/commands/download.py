@@ -15,7 +15,7 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
 from ..errors import DISK_FULL
 from ..options import Ids, Outcome, RayAddress, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
-from ..output import Block, Facts, Lines, Result, count_text, size_text
+from ..output import Block, Facts, Lines, Result, count_text, size_text, steps_text
 from ..remedies import spell_action
 from .config import setting_text
 
@@ -220,7 +220,7 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
         return
     from datasets_rl.sources import Selection
 
-    counts = f"{count_text(downloaded.manifest.steps, 'step')} in {count_text(downloaded.manifest.episodes, 'episode')}, {size_text(downloaded.manifest.bytes)}"
+    counts = f"{steps_text(downloaded.manifest)}, {size_text(downloaded.manifest.bytes)}"
     if downloaded.manifest.selection:
         counts += f"; a part: {spell_action(Selection.from_json(downloaded.manifest.selection).call())}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if downloaded.present else ''}{counts}")

@@ -11,7 +11,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
-from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
+from ..output import Block, Facts, Lines, Result, Table, size_text, steps_text
 
 if TYPE_CHECKING:
     from datasets_rl.exporting import Content, ExportPlan
@@ -84,12 +84,15 @@ def run(
         missing = "dataset" if not datasets else "format"
         hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}; {shell.rlds('export', '--list')} shows the formats"
         raise InvalidArgumentError(f"no {missing} is named", hint=hint)
+    from datasets_rl.exporting import plan_export
     from datasets_rl.exporting.formats import get_format
 
     get_format(to).check_library()
     targets = _targets(datasets, to, out)
     if dry_run:
-        found = apply_to_each(shell, datasets, lambda one: _plan(_content(shell, one, fps, images), to, targets[one]))
+        found = apply_to_each(
+            shell, datasets, lambda one: plan_export(_content(shell, one, fps, images), to, targets[one])
+        )
         return _planned(found, lossy=lossy)
     made = apply_to_each(
         shell,
@@ -149,26 +152,16 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     )
 
 
-def _plan(content: Content, to: str, out: Path | None) -> ExportPlan:
-    from datasets_rl.exporting import plan_export
-
-    return plan_export(content, to, out)
-
-
 def _export(shell: Shell, content: Content, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
     from datasets_rl.exporting import plan_export, run_export
 
     plan = plan_export(content, to, out)
     run_export(content, to, out, force=force, lossy=lossy, show=shell.settings.progress)
     there = "already there, " if plan.present and not force else ""
-    shell.printer.note(f"{plan.path.name}: {there}{_counts_text(plan)}, in the format {to}")
+    shell.printer.note(f"{plan.path.name}: {there}{steps_text(plan)}, in the format {to}")
     for loss in plan.losses:
         shell.printer.note(f"{plan.path.name}: {loss}")
     return plan
-
-
-def _counts_text(plan: ExportPlan) -> str:
-    return f"{count_text(plan.steps, 'step')} in {count_text(plan.episodes, 'episode')}"
 
 
 def _planned(found: list[Outcome[ExportPlan]], *, lossy: bool) -> Result:

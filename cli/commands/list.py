@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import enum
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +33,6 @@ _MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
 _LEGEND = "~ estimated; * recorded once, the upstream may have changed; others are exact"
 
 GROUP = "Choose"
-
-
-class Sort(str, enum.Enum):
-    """What `list` sorts by."""
-
-    NAME = "name"
-    SIZE = "size"
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,9 @@ def run(
     max_size: Annotated[
         str, typer.Option(metavar="SIZE", help="List only downloads up to this size, such as 500MB or 2GiB.")
     ] = "",
-    sort: Annotated[Sort, typer.Option(help="Sort by id, with the best matches first, or by size.")] = Sort.NAME,
+    sort: Annotated[
+        Literal["name", "size"], typer.Option(help="Sort by id, with the best matches first, or by size.")
+    ] = "name",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List only the first N datasets.")] = None,
 ) -> Result:
     """List datasets, with their sizes, spaces and environments.
@@ -157,7 +151,7 @@ def run(
     rows = [one for one in matching if most is None or ((size := sized(one)) is not None and size <= most)]
     if most is not None and (unsized := sum(sized(one) is None for one in matching)):
         shell.printer.note(f"{unsized} of unknown size left out")
-    if sort is Sort.SIZE:
+    if sort == "size":
         rows.sort(key=lambda one: (sized(one) is None, sized(one) or 0, one.id))
     shown = rows[:limit]
     if len(shown) < len(rows):

@@ -26,7 +26,7 @@ from ..options import (
     name_of,
     read_size,
 )
-from ..output import Block, Facts, Lines, Result, Table, count_text, size_text, value_text
+from ..output import Block, Facts, Lines, Result, Table, size_text, steps_text, value_text
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -123,7 +123,7 @@ def run(
         hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
         raise InvalidArgumentError("no dataset is named", hint=hint)
     together = out is not None and len(datasets) > 1
-    items = _output_items(datasets, together=together)
+    items = {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
     steps = _read_recipe(recipe, transform or [], merge=together)
     where = {"out": out, "name": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
@@ -146,11 +146,6 @@ def run(
         quiet=folders,
         code=combined_exit_code([one.code for one in found]),
     )
-
-
-def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
-    """Return the results by their names, with the datasets of each: one result per dataset, or one merged result."""
-    return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
 def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
@@ -215,12 +210,8 @@ def _preprocess(
     called, of = made.derived or name, ""
     if options["out"] is not None:
         called, of = folder.name, f", made of {name}"
-    shell.printer.note(f"{called}: {there}{_counts_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
+    shell.printer.note(f"{called}: {there}{steps_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
     return made
-
-
-def _counts_text(manifest: Manifest) -> str:
-    return f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
 
 
 def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:

@@ -10,7 +10,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
 from ..options import Shell, dataset_arguments
-from ..output import Lines, Result, count_text
+from ..output import Lines, Result, steps_text
 
 GROUP = "Prepare"
 
@@ -60,10 +60,9 @@ def run(
     folder = store.restore(paths.folder, "parent" if undo else which)
     current = store.Version(store.version_folder(folder))
     manifest = Manifest.read(current.folder)
-    counts = f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
     made = manifest.history[-1].get("recipe", {}).get("name") or "a recipe" if manifest.history else "download"
     state = "is current already" if before is not None and before.name == current.name else "is current"
-    shell.printer.note(f"{dataset}: version {current.number} {state}, {counts}, made by {made}")
+    shell.printer.note(f"{dataset}: version {current.number} {state}, {steps_text(manifest)}, made by {made}")
     return Result(
         {"id": dataset, "folder": str(folder), "version": current.name}, [Lines((str(folder),))], quiet=[str(folder)]
     )

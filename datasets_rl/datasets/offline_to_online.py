@@ -212,7 +212,4 @@ def prefill_replay_buffer(
 
 def _opened(dataset: str | ReplayBuffer, **options: Any) -> ReplayBuffer:
     """Return a dataset, which is opened if it is given by its id."""
-    if not isinstance(dataset, str):
-        return dataset
-    opened: ReplayBuffer = load(dataset, **options)
-    return opened
+    return load(dataset, **options) if isinstance(dataset, str) else dataset

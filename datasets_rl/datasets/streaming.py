@@ -240,10 +240,6 @@ class Stream(ReadOnlyStorage):
             raise UnknownKeyError(dotted_name(as_key(key)), [dotted_name(known) for known in self.vocabulary])
         return [*self.vocabulary[names]]
 
-    def starts_are_marked(self, run: EpisodeSpan) -> bool:
-        """Return whether the dataset has a field that marks the first step of each trajectory."""
-        return _INIT in self.open(run.shard).storage.stored.schema
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset_id!r}, {self.shards.count:,} shards)"
 
@@ -426,7 +422,7 @@ class StreamSampler(SeededSampler):
         if layout.mask is not None:
             info[MASK_KEY] = layout.mask
             rows = torch.full(layout.mask.shape, -1).masked_scatter_(layout.mask, rows)
-        if stream.starts_are_marked(chosen[0]):
+        if _INIT in stream.open(chosen[0].shard).storage.stored.schema:
             info[_INIT[0]] = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, layout.firsts, value=True)
         return rows, info
 

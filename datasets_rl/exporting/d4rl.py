@@ -59,7 +59,9 @@ class D4rl(ExportFormat):
 
     @override
     def write(self, content: Content, target: Path, progress: Report) -> None:
-        fields = {_array_name(field.key): field for field in content.fields if _is_written(field)}
+        fields = {
+            _array_name(field.key): field for field in content.fields if field.key in _NAMES or field.key[0] != NEXT
+        }
         follows = OBSERVATION in {field.key for field in content.states} and bool(content.known.any())
         with h5py.File(target, "w") as file:
             for name, field in fields.items():
@@ -79,10 +81,6 @@ class D4rl(ExportFormat):
 
 def _array_name(key: Key) -> str:
     return _NAMES.get(key) or "infos/" + "/".join(key[1:] if key[0] == "info" and len(key) > 1 else key)
-
-
-def _is_written(field: Field) -> bool:
-    return field.key in _NAMES or field.key[0] != NEXT
 
 
 def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:

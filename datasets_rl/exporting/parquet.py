@@ -56,7 +56,7 @@ class Parquet(ExportFormat):
         ):
             for batch in content.batches():
                 stop = first + len(batch)
-                columns = [_step_column(batch, field) for field in content.fields]
+                columns = [_column(batch, field, column_of(batch, field)) for field in content.fields]
                 numbers = np.repeat(np.arange(first, stop), batch.lengths)
                 rows.write_table(pa.table([*columns, pa.array(numbers)], schema=steps), batch.count)
                 own = [pa.array(values[first:stop]) for values in known.values()]
@@ -86,10 +86,6 @@ def column_type(field: Field) -> pa.DataType:
     for size in reversed(() if field.key in _SCALARS else field.shape):
         kind = pa.list_(kind, size)
     return kind
-
-
-def _step_column(batch: EpisodeBatch, field: Field) -> pa.Array:
-    return _column(batch, field, column_of(batch, field))
 
 
 def _column(batch: EpisodeBatch, field: Field, values: Any) -> pa.Array:

@@ -113,8 +113,10 @@ def fetch(
         job = _Job(
             folder, settings, hash_check, limiter or Limiter(), advance or own, expected, cancel or CancelToken()
         )
-        with job.connections():
+        try:
             return job.run(assets)
+        finally:
+            job.close()
 
 
 @contextmanager
@@ -320,14 +322,10 @@ class _Job:
     _network: Network | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @contextmanager
-    def connections(self) -> Iterator[None]:
-        """Close the connections at the end of the block."""
-        try:
-            yield
-        finally:
-            if self._network is not None:
-                self._network.client.close()
+    def close(self) -> None:
+        """Close the connections."""
+        if self._network is not None:
+            self._network.client.close()
 
     def network(self) -> Network:
         """Return the HTTP client, which is created for the first address that needs it."""

@@ -104,18 +104,15 @@ class Description:
 
     def issues(self) -> list[str]:
         """Return what a user should know before training, a sentence each: values that are not finite, and constants."""
-        return [*_number_issues("return", [self.returns], ["return"]), *self._field_issues(), *self._end_issues()]
-
-    def _field_issues(self) -> Iterator[str]:
+        issues = [*_number_issues("return", [self.returns], ["return"])]
         for field in self.fields:
-            yield from _number_issues(field.key, field.elements, field.names())
-
-    def _end_issues(self) -> Iterator[str]:
+            issues += _number_issues(field.key, field.elements, field.names())
         if self.ends.final_unknown:
             counts = f"{self.ends.final_unknown:,} of {self.episodes:,} episodes"
-            yield f"the final observation of {counts} is unknown and reads as zeros"
+            issues.append(f"the final observation of {counts} is unknown and reads as zeros")
         if not self.ends.terminated.episodes:
-            yield "no episode is terminated: all are time-outs"
+            issues.append("no episode is terminated: all are time-outs")
+        return issues
 
 
 def _number_issues(key: str, elements: Sequence[Distribution], names: Sequence[str]) -> Iterator[str]:

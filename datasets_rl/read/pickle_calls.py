@@ -121,10 +121,6 @@ def _numpy_scalar(dtype: Any, content: Any = None) -> Any:
     return _array_from_bytes(content, dtype, (), "C")[()]
 
 
-def _numpy_frombuffer(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    return _array_from_bytes(content, dtype, shape, order)
-
-
 def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
     """Encode text as bytes: Python 3 writes bytes in this form in protocols 0 to 2, which have no bytes."""
     if not isinstance(text, str) or encoding not in {"latin-1", "latin1"}:
@@ -184,7 +180,7 @@ ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _numpy_dtype,
     **{(f"{core}.multiarray", "_reconstruct"): _numpy_reconstruct for core in _NUMPY_CORES},
     **{(f"{core}.multiarray", "scalar"): _numpy_scalar for core in _NUMPY_CORES},
-    **{(f"{core}.numeric", "_frombuffer"): _numpy_frombuffer for core in _NUMPY_CORES},
+    **{(f"{core}.numeric", "_frombuffer"): _array_from_bytes for core in _NUMPY_CORES},
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): _ordered_dict_from_items,
     ("collections", "deque"): _deque_from_list,

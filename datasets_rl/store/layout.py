@@ -90,7 +90,7 @@ class DatasetPaths:
 
     def foreign(self) -> list[Path]:
         """Return what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
-        return [path for path in _listed(self.folder) if not is_own_name(path.name) and not _has_dataset(path)]
+        return [path for path in _listed(self.folder) if not is_own_name(path.name) and next(walk(path), None) is None]
 
     def bytes(self) -> int:
         """Return the size of everything of the dataset."""
@@ -176,7 +176,3 @@ def _is_no_folder(path: Path) -> bool:
         return path.is_symlink()
     except OSError:  # a folder above it is a file, or a link leads to itself
         return os.path.lexists(path)
-
-
-def _has_dataset(path: Path) -> bool:
-    return next(walk(path), None) is not None
