@@ -34,7 +34,6 @@ from datasets_rl import disk
 from datasets_rl.disk import STATE_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
-"""The file that is written last: a folder without it is not a checkpoint."""
 _LOCK_FILE = ".lock"
 _FORMAT = "datasets-rl checkpoint"
 _VERSION = 1

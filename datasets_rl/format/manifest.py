@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -159,36 +159,18 @@ class Manifest:
         return {**content, "digest": digest_of(content)}
 
     def _content(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT_NAME,
-            "format_version": FORMAT_VERSION,
-            "id": self.id,
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "final_unknown": self.final_unknown,
-            "record_bytes": self.schema.record_bytes,
-            "schema": self.schema.to_json(),
-            "files": [asdict(entry) for entry in self.files],
-            "raw": [asdict(entry) for entry in self.raw],
-            "converter": self.converter,
-            "decisions": [asdict(entry) for entry in self.decisions],
-            "known_issues": list(self.known_issues),
-            "statistics": dict(self.statistics),
-            "specs": dict(self.specs),
-            "metadata": dict(self.metadata),
-            "license": self.license,
-            "citation": self.citation,
-            "homepage": self.homepage,
-            "time_limit": self.time_limit,
-            **({"selection": dict(self.selection)} if self.selection else {}),
-            **({"revision": self.revision} if self.revision else {}),
-            **({"score": dict(self.score)} if self.score else {}),
-            **({"history": [dict(entry) for entry in self.history]} if self.history else {}),
-            **({"copied_from": dict(self.copied_from)} if self.copied_from else {}),
-            **({"recordings": list(self.recordings)} if self.recordings else {}),
-            **({"request": self.request} if self.request else {}),
-            **({"parent": self.parent} if self.parent else {}),
-        }
+        content: dict[str, Any] = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION}
+        for name in (one.name for one in fields(self)):
+            value = getattr(self, name)
+            if name == "schema":
+                content |= {"record_bytes": value.record_bytes, "schema": value.to_json()}
+            elif name in _ENTRY_FIELDS:
+                content[name] = [asdict(entry) for entry in value]
+            elif isinstance(value, tuple):
+                content[name] = [dict(entry) if isinstance(entry, Mapping) else entry for entry in value]
+            else:
+                content[name] = dict(value) if isinstance(value, Mapping) else value
+        return {name: value for name, value in content.items() if value or name not in _OMITTED_IF_EMPTY}
 
     @classmethod
     def from_json(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
@@ -227,7 +209,7 @@ class Manifest:
             known_issues=tuple(document.get("known_issues", [])),
             history=tuple(document.get("history", [])),
             recordings=tuple(document.get("recordings", [])),
-            **{name: document[name] for name in _PLAIN_KEYS if name in document},
+            **{one.name: document[one.name] for one in fields(cls) if one.name in document and one.name not in _BUILT},
         )
 
     def write(self, folder: Path) -> None:
@@ -375,26 +357,11 @@ def _is_data_path(path: str) -> bool:
     return path.endswith(DATA_SUFFIXES) and not hidden
 
 
-_PLAIN_KEYS = (
-    "id",
-    "steps",
-    "episodes",
-    "final_unknown",
-    "converter",
-    "statistics",
-    "specs",
-    "metadata",
-    "license",
-    "citation",
-    "homepage",
-    "time_limit",
-    "selection",
-    "revision",
-    "score",
-    "copied_from",
-    "request",
-    "parent",
+_OMITTED_IF_EMPTY = frozenset(
+    {"selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
 )
+_BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "history", "recordings"})
+"""Fields whose values are not those of the document."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "license", "citation", "homepage", "revision", "request", "parent"), str, "text"),
