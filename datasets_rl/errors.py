@@ -168,6 +168,11 @@ def _python_code(value: Any) -> str:
     return repr(str(value) if isinstance(value, Path) else value)
 
 
+def join_names(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names for a message, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
 class DatasetsRLError(Exception):
     """Base class of every error of this package.
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from datasets_rl.catalog.listing import DatasetInfo
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
     from datasets_rl.store import DatasetPaths
 
@@ -183,18 +182,15 @@ def _stored_json(manifest: Manifest, folder: Path) -> dict[str, Any]:
 def _key_rows(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
     """Yield the keys of TED as a batch has them: name, dtype, shape of the whole dataset, where the values lie."""
     for field in manifest.schema:
-        yield field.name, _dtype_text(field), [manifest.steps, *field.shape], field.file
+        yield field.name, field.read_dtype.name, [manifest.steps, *field.shape], field.file
     for field in manifest.schema:
         if field.shared:
-            yield f"next.{field.name}", _dtype_text(field), [manifest.steps, *field.shape], "the next row, or final.npy"
+            shape = [manifest.steps, *field.shape]
+            yield f"next.{field.name}", field.read_dtype.name, shape, "the next row, or final.npy"
     for flag in ("done", "terminated", "truncated"):
         yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
     if manifest.final_unknown:
         yield "next.final_known", "bool", [manifest.steps, 1], "episodes.npy"
-
-
-def _dtype_text(field: Field) -> str:
-    return (field.memory_dtype or field.dtype).name
 
 
 def _stored_blocks(name: str, entry: Entry | None, manifest: Manifest, folder: Path) -> Iterator[Block]:

@@ -16,6 +16,7 @@ from datasets_rl.errors import (
     ManifestError,
     NotADatasetError,
     UnknownIdError,
+    join_names,
 )
 
 from ..errors import exit_code_of
@@ -128,5 +129,4 @@ def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:
     kept = outcome.value.kept if outcome.value else ()
     if not kept:
         return line
-    more = f" and {len(kept) - 3:,} more" if len(kept) > 3 else ""
-    return f"{line}; {', '.join(kept[:3])}{more} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"
+    return f"{line}; {join_names(kept)} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"

@@ -11,7 +11,7 @@ import torch
 from tensordict import NonTensorData, TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
-from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy, join_names
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
 Missing = Literal["refuse", "drop", "zero"]
@@ -83,11 +83,6 @@ def _field_of_leaf(leaf: Any, axes: int) -> Field:
     return Field(None, tuple(leaf.shape[axes:]), isinstance(example, str), leaf.device)
 
 
-def _join_keys(keys: Sequence[str]) -> str:
-    rest = f" and {len(keys) - _MAX_NAMED_KEYS} more" if len(keys) > _MAX_NAMED_KEYS else ""
-    return ", ".join(keys[:_MAX_NAMED_KEYS]) + rest
-
-
 def _keys_of(batch: TensorDictBase) -> set[Key]:
     keys = batch.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return {as_key((key,) if isinstance(key, str) else key) for key in keys}
@@ -154,8 +149,9 @@ class BatchKeys:
                 [row.key for row in conflicts if row.alike],
                 [row.key for row in conflicts if not row.alike],
             )
-            reasons = [f"only some have {_join_keys(partial_keys)}"] if partial_keys else []
-            reasons += [f"the dtype or the shape differs in {_join_keys(unequal_keys)}"] if unequal_keys else []
+            reasons = [f"only some have {join_names(partial_keys, _MAX_NAMED_KEYS)}"] if partial_keys else []
+            if unequal_keys:
+                reasons.append(f"the dtype or the shape differs in {join_names(unequal_keys, _MAX_NAMED_KEYS)}")
             raise InvalidArgumentError(
                 f"the members do not fit together: {'; '.join(reasons)}"
                 + "".join(f"\n  {line.rstrip()}" for line in lines),

@@ -344,7 +344,7 @@ def spec_of_field(field: Column) -> dict[str, Any]:
     """Return the spec that follows from the dtype and shape of a field alone."""
     return {
         "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
-        "dtype": (field.memory_dtype or field.dtype).name,
+        "dtype": field.read_dtype.name,
         "shape": list(field.shape),
     }
 

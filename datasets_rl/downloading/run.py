@@ -15,7 +15,7 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading.copies import copied_files, copy_problems
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.downloading.target import DownloadOptions, Target
-from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError
+from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError, join_names
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.sources import Selection, read_numbers
@@ -193,9 +193,8 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
             changed.append(f"{asset.path} has other bytes")
     changed += [f"{path} is missing" for path in recorded.keys() - {asset.path for asset in listing.assets}]
     if changed:
-        more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
-            f"{target.entry.id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
+            f"{target.entry.id} is stored, and was converted from other files: {join_names(changed)}",
             hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
 

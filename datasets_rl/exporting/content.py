@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, join_names
 from datasets_rl.exporting.videos import StoredClip, find_clip
 from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.manifest import Manifest
@@ -31,7 +31,6 @@ from datasets_rl.ted.keys import (
     NEXT_TRUNCATED,
     OBSERVATION,
     Key,
-    dotted_name,
 )
 
 _BATCH_BYTES = 32 << 20
@@ -237,14 +236,9 @@ def column_of(batch: EpisodeBatch, field: Field) -> Any:
     return batch.states[field.key] if field.shared else batch.steps[field.key]
 
 
-def dtype_of(field: Field) -> np.dtype[Any]:
-    """Return the dtype of a field in memory, which is that of an export."""
-    return field.memory_dtype or field.dtype
-
-
 def is_image(field: Field) -> bool:
     """Return whether a field consists of images, encoded or as pixels of 1, 3 or 4 channels."""
-    return field.encoded or (dtype_of(field) == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
+    return field.encoded or (field.read_dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
 
 
 def text_list(values: TextStates) -> list[str]:
@@ -277,5 +271,4 @@ def pixels(values: Any) -> NDArray[Any]:
 
 def names_of(fields: Collection[Field]) -> str:
     """Return the names of fields for a message: the first ones, and how many more there are."""
-    names = [dotted_name(field.key) for field in fields]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return join_names([field.name for field in fields], 4)

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses, next_losses
-from datasets_rl.exporting.content import Content, dtype_of, names_of, pixels
+from datasets_rl.exporting.content import Content, names_of, pixels
 from datasets_rl.progress import Report
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, dotted_name
 
@@ -54,8 +54,8 @@ class D3rlpy(ExportFormat):
         if lost := [*content.infos, *content.extras]:
             yield f"{names_of(lost)}: left out"
         reward = content.stored.schema[NEXT_REWARD]
-        if dtype_of(reward) != np.float32:
-            yield f"rewards become float32, from {dtype_of(reward).name}"
+        if reward.read_dtype != np.float32:
+            yield f"rewards become float32, from {reward.read_dtype.name}"
         yield from next_losses(content)
         yield from metadata_losses(content)
 

@@ -13,7 +13,7 @@ import h5py
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses
-from datasets_rl.exporting.content import Content, column_of, dtype_of, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, names_of, pixels, vocabulary_list
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -88,7 +88,7 @@ def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:
         file.create_dataset(name, (rows,), h5py.string_dtype())
         return
     shape = () if name in _SCALARS else field.shape
-    file.create_dataset(name, (rows, *shape), dtype_of(field))
+    file.create_dataset(name, (rows, *shape), field.read_dtype)
 
 
 def _values(batch: EpisodeBatch, field: Field, *, scalar: bool) -> Any:

@@ -15,7 +15,7 @@ from h5py import h5s, h5t
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat
-from datasets_rl.exporting.content import Content, column_of, dtype_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, pixels, vocabulary_list
 from datasets_rl.exporting.described import write_description
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -62,7 +62,7 @@ def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:
     elif field.text:
         file.create_dataset(name, (rows,), h5py.string_dtype())
     else:
-        file.create_dataset(name, (rows, *field.shape), dtype_of(field))
+        file.create_dataset(name, (rows, *field.shape), field.read_dtype)
 
 
 def _write_batch(file: h5py.File, content: Content, batch: EpisodeBatch, step: int, episode: int) -> None:

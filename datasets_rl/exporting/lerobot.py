@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses
-from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
 from datasets_rl.exporting.videos import (
@@ -532,7 +532,7 @@ def _describe(field: Field, names: Any = None) -> dict[str, Any]:
         and len(names) == shape[0]
         and all(isinstance(name, str) for name in names)
     )
-    return {"dtype": dtype_of(field).name, "shape": shape, "names": names if named else None}
+    return {"dtype": field.read_dtype.name, "shape": shape, "names": names if named else None}
 
 
 def _hub_feature(feature: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -561,7 +561,7 @@ def _arrow_type(field: Field) -> pa.DataType:
         return pa.list_(pa.struct([(name, kinds.get(name, pa.string())) for name in _LANGUAGE[field.name]]))
     if field.text:
         return pa.string()
-    kind = pa.from_numpy_dtype(dtype_of(field))
+    kind = pa.from_numpy_dtype(field.read_dtype)
     for size in () if field.shape == (1,) else reversed(field.shape):
         kind = pa.list_(kind, size)
     return kind

@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses, next_losses
-from datasets_rl.exporting.content import Content, dtype_of, names_of, pixels, text_list, with_final_row
+from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.hdf5 import write_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -44,7 +44,7 @@ class Minari(ExportFormat):
         if not content.actions:
             yield "it needs an action, and the dataset has none"
         fields = [*content.observations, *content.actions]
-        if odd := [field for field in fields if dtype_of(field).kind == "b" and not field.shape]:
+        if odd := [field for field in fields if field.read_dtype.kind == "b" and not field.shape]:
             yield f"it has no space for single booleans, as {names_of(odd)} is"
 
     @override
@@ -128,7 +128,7 @@ def _all_jpeg(content: Content, key: Key) -> bool:
 
 def _is_image(field: Field) -> bool:
     sizes = field.shape
-    return dtype_of(field) == np.uint8 and len(sizes) in {2, 3} and min(sizes[:2]) >= _IMAGE_SIDE_MIN
+    return field.read_dtype == np.uint8 and len(sizes) in {2, 3} and min(sizes[:2]) >= _IMAGE_SIDE_MIN
 
 
 def _metadata(content: Content, *, jpeg: bool, size: int) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _leaf_space(content: Content, field: Field) -> dict[str, Any]:
         letters = "".join(sorted(set("".join(texts)))) or " "
         return {"type": "Text", "max_length": max(map(len, texts), default=1) or 1, "min_length": 0, "charset": letters}
     spec = content.manifest.specs.get(field.name, {})
-    dtype = dtype_of(field)
+    dtype = field.read_dtype
     if dtype.kind == "b":
         return {"type": "MultiBinary", "n": list(field.shape) if len(field.shape) > 1 else field.shape[0]}
     if spec.get("kind") == "discrete" and not field.shape and isinstance(spec.get("n"), int):

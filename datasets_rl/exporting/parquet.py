@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat
-from datasets_rl.exporting.content import Content, column_of, dtype_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, pixels, vocabulary_list
 from datasets_rl.exporting.described import write_description
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
@@ -82,7 +82,7 @@ def column_type(field: Field) -> pa.DataType:
         return pa.binary()
     if field.text:
         return pa.string()
-    kind = pa.from_numpy_dtype(dtype_of(field))
+    kind = pa.from_numpy_dtype(field.read_dtype)
     for size in reversed(() if field.key in _SCALARS else field.shape):
         kind = pa.list_(kind, size)
     return kind

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, next_losses
-from datasets_rl.exporting.content import Content, dtype_of, is_image, names_of, pixels, text_list, with_final_row
+from datasets_rl.exporting.content import Content, is_image, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -53,7 +53,7 @@ class _Feature:
         if self.kind == "text":
             return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
         shape = {"dimensions": [str(size) for size in self.field.shape]}
-        dtype = dtype_of(self.field).name
+        dtype = self.field.read_dtype.name
         if self.kind == "image":
             body = {"shape": shape, "dtype": dtype, "encodingFormat": self.image_format}
             return {"pythonClassName": f"{_TFDS}.image_feature.Image", "image": body}
@@ -151,7 +151,7 @@ def _kind(field: Field) -> str:
         return "text"
     if is_image(field):
         return "image"
-    dtype = dtype_of(field)
+    dtype = field.read_dtype
     # Records have float32 only: other floats are stored as their bytes.
     return "floats" if dtype == np.float32 else "bytes" if dtype.kind == "f" else "integers"
 

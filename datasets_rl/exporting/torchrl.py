@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, metadata_losses
-from datasets_rl.exporting.content import Content, column_of, dtype_of, names_of, pixels
+from datasets_rl.exporting.content import Content, column_of, names_of, pixels
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -67,9 +67,9 @@ class TorchRL(ExportFormat):
 def _columns(content: Content, *, unknown: bool) -> Iterator[tuple[Key, np.dtype[Any], tuple[int, ...]]]:
     flag = np.dtype(np.bool_)
     for field in content.fields:
-        yield field.key, dtype_of(field), field.shape
+        yield field.key, field.read_dtype, field.shape
         if field.shared:
-            yield (NEXT, *field.key), dtype_of(field), field.shape
+            yield (NEXT, *field.key), field.read_dtype, field.shape
     for key in (*ROOT_FLAGS, NEXT_DONE, *((NEXT_FINAL_KNOWN,) if unknown else ())):
         yield key, flag, (1,)
     yield EPISODE, np.dtype(np.int64), ()
@@ -79,7 +79,7 @@ def _batch_columns(content: Content, batch: EpisodeBatch, *, unknown: bool) -> I
     """Yield the columns of a batch; the root flags are False, as in a new file."""
     for field in content.fields:
         values = column_of(batch, field)
-        yield field.key, pixels(values).astype(dtype_of(field), copy=False)
+        yield field.key, pixels(values).astype(field.read_dtype, copy=False)
         if field.shared:
             yield (NEXT, *field.key), pixels(batch.next_states(field.key))
     yield NEXT_DONE, pixels(batch.steps[NEXT_TERMINATED]) | pixels(batch.steps[NEXT_TRUNCATED])

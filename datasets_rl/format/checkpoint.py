@@ -32,7 +32,7 @@ from torch import Tensor
 
 from datasets_rl import disk
 from datasets_rl.disk import STATE_FILE
-from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, join_names
 
 _LOCK_FILE = ".lock"
 _FORMAT = "datasets-rl checkpoint"
@@ -520,9 +520,8 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
         names.discard(beside.name)
     foreign = sorted(names)
     if foreign:
-        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         raise InvalidArgumentError(
-            f"{folder} is not empty and is not a checkpoint: {shown}", hint="choose a new folder"
+            f"{folder} is not empty and is not a checkpoint: {join_names(foreign)}", hint="choose a new folder"
         )
 
 

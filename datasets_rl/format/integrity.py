@@ -58,7 +58,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         yield f"specs.{name} is missing" if name in fields else f"specs.{name} is not a field of the schema"
     for name, field in fields.items():
         spec = manifest.specs.get(name, {})
-        expected = {"dtype": (field.memory_dtype or field.dtype).name, "shape": list(field.shape)}
+        expected = {"dtype": field.read_dtype.name, "shape": list(field.shape)}
         for attribute, value in expected.items():
             if isinstance(spec, dict) and name in manifest.specs and spec.get(attribute) != value:
                 yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}; the field has {value}"

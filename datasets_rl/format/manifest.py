@@ -269,10 +269,7 @@ class Manifest:
                 ("citation", self.citation),
                 ("known issues", "; ".join(self.known_issues)),
                 ("converter", f"datasets-rl {self.converter}" if self.converter else ""),
-                *(
-                    (field.name, f"{(field.memory_dtype or field.dtype).name} {list(field.shape)}")
-                    for field in self.schema
-                ),
+                *((field.name, f"{field.read_dtype.name} {list(field.shape)}") for field in self.schema),
             ),
         )
 

@@ -81,6 +81,11 @@ class Column:
     whose frames they are. `shape` is that of the pixels, which readers return for every form."""
 
     @property
+    def read_dtype(self) -> np.dtype[Any]:
+        """Dtype of the values that readers return."""
+        return self.memory_dtype or self.dtype
+
+    @property
     def encoded(self) -> bool:
         """Whether the images are stored as PNG or JPEG."""
         return self.form == "encoded"

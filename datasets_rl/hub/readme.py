@@ -211,7 +211,7 @@ def _spread(numbers: Any) -> str:
 
 
 def _dtype(field: Field) -> str:
-    return "text" if field.text else (field.memory_dtype or field.dtype).name
+    return "text" if field.text else field.read_dtype.name
 
 
 def _size(count: float) -> str:

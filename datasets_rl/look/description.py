@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.errors import join_names
 from datasets_rl.format.quantiles import sample_rows, sample_size
 from datasets_rl.format.schema import Field
 from datasets_rl.format.statistics import Moments
@@ -123,15 +124,10 @@ def _number_issues(key: str, elements: Sequence[Distribution], names: Sequence[s
         affected = [name for name, count in zip(names, counts, strict=True) if count]
         if affected:
             values = "1 value" if sum(counts) == 1 else f"{sum(counts):,} values"
-            yield f"{key} has {values} that {'is' if sum(counts) == 1 else 'are'} {kind}, in {_listed(affected)}"
+            yield f"{key} has {values} that {'is' if sum(counts) == 1 else 'are'} {kind}, in {join_names(affected, 4)}"
     constant = [name for name, element in zip(names, elements, strict=True) if element.constant]
     if constant and key != "return":
-        yield f"{_listed(constant)} {'is' if len(constant) == 1 else 'are'} constant"
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+        yield f"{join_names(constant, 4)} {'is' if len(constant) == 1 else 'are'} constant"
 
 
 def describe(steps: StepReader, *, keys: Sequence[Key] | None = None, bins: int = BINS) -> Description:
@@ -180,7 +176,7 @@ def _is_in(field: Field, name: str) -> bool:
 
 
 def _described(steps: StepReader, field: Field, bins: int) -> FieldDescription:
-    dtype = (field.memory_dtype or field.dtype).name
+    dtype = field.read_dtype.name
     if field.text:
         return FieldDescription(field.name, "text", field.shape, texts=_frequent_texts(steps, field))
     elements = int(np.prod(field.shape))

@@ -103,7 +103,7 @@ def episode_rows(
 
 def _column(steps: StepReader, field: Field, rows: range) -> Sequence[Any] | NDArray[Any]:
     if field.wide:
-        return [Image((field.memory_dtype or field.dtype).name, field.shape)] * len(rows)
+        return [Image(field.read_dtype.name, field.shape)] * len(rows)
     values = steps.take(field.key, np.arange(rows.start, rows.stop, rows.step))
     if field.text:
         texts = steps.stored.texts(field.key)
@@ -113,6 +113,6 @@ def _column(steps: StepReader, field: Field, rows: range) -> Sequence[Any] | NDA
 
 def _final_value(steps: StepReader, field: Field, row: int) -> Any:
     if field.wide:
-        return Image((field.memory_dtype or field.dtype).name, field.shape)
+        return Image(field.read_dtype.name, field.shape)
     value = steps.next_state(field.key, row)
     return value if value is None or not field.text else steps.stored.texts(field.key)[int(value)]

@@ -50,7 +50,7 @@ def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[s
     described = _described_steps(manifest.id, manifest.history, manifest.metadata, read_value, "")
     fields = {
         dotted_name(column.key): {
-            "dtype": (column.memory_dtype or column.dtype).name,
+            "dtype": column.read_dtype.name,
             "shape": list(column.shape),
             "text": column.text,
         }

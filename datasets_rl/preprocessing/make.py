@@ -365,7 +365,7 @@ def _specs_of_result(schema: Schema, before: Mapping[str, Any], outside_spec: se
 
 def _fits_spec(field: Column, spec: Mapping[str, Any]) -> bool:
     if spec.get("kind") == "unbounded":
-        return (spec.get("dtype"), spec.get("shape")) == ((field.memory_dtype or field.dtype).name, list(field.shape))
+        return (spec.get("dtype"), spec.get("shape")) == (field.read_dtype.name, list(field.shape))
     return True
 
 

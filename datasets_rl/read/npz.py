@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import first_problems, join_names
+from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.read.zips import ZipReader
 
 
@@ -47,8 +47,8 @@ class NpzFile:
     def require(self, names: Iterable[str]) -> None:
         """Raise a ConversionError that lists the missing arrays, if there are any."""
         if missing := [name for name in names if name not in self.arrays]:
-            present = join_names([*self.arrays]) or "none"
-            raise ConversionError(self.name, [f"it has no array {join_names(missing)}; it has {present}"])
+            present = join_names([*self.arrays], ITEMS_MAX) or "none"
+            raise ConversionError(self.name, [f"it has no array {join_names(missing, ITEMS_MAX)}; it has {present}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.

@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from datasets_rl.errors import Argument, Remedy
 
-_ITEMS_MAX = 20
+ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
 AGAIN = Remedy("the file is damaged or truncated: download it again with {}", Argument("force", True))
 COMPRESSION_MAX = 1100
@@ -81,14 +81,8 @@ class JoinedStream(InputStream):
 
 def first_problems(problems: Sequence[str], noun: str = "") -> list[str]:
     """Return the first problems, and the number of the others, which are problems of `noun`."""
-    more = len(problems) - _ITEMS_MAX
-    return [*problems[:_ITEMS_MAX], *([f"and {more:,} more {noun}".rstrip()] if more > 0 else [])]
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Join names for a message, with a limit on their number."""
-    more = len(names) - _ITEMS_MAX
-    return ", ".join(names[:_ITEMS_MAX]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(problems) - ITEMS_MAX
+    return [*problems[:ITEMS_MAX], *([f"and {more:,} more {noun}".rstrip()] if more > 0 else [])]
 
 
 def unexpected_format(head: bytes, expected: str) -> str:

@@ -14,6 +14,7 @@ from datasets_rl.errors import (
     ManifestError,
     NotADatasetError,
     Remedy,
+    join_names,
 )
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
@@ -188,9 +189,8 @@ def check_own_files(folder: Path) -> None:
         InvalidArgumentError: If there are other files; the error names them.
     """
     if foreign := foreign_files(folder):
-        more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
         raise InvalidArgumentError(
-            f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
+            f"{folder} holds files that are not the dataset's: {join_names(foreign)}",
             hint="move them: the folder is about to be deleted",
         )
 

@@ -19,6 +19,7 @@ from datasets_rl.errors import (
     ManifestError,
     MissingDependencyError,
     UnknownIdError,
+    join_names,
 )
 from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
@@ -217,9 +218,7 @@ def _convert_again(
         checked.append(f"not compared with raw files: {error.message}")
         return False
     checked.append("description, metadata, decisions and the episode table against the raw files")
-    names = [file.name for file in files.values()]
-    more = f" and {len(names) - 3:,} more files" if len(names) > 3 else ""
-    checked.append(f"every converted value against {', '.join(names[:3])}{more}")
+    checked.append(f"every converted value against {join_names([file.name for file in files.values()])}")
     return True
 
 

@@ -111,7 +111,7 @@ class Panel:
         kind = "image" if images.is_image(field) else "text" if field.text else "number"
         return {
             "name": field.name,
-            "dtype": "text" if field.text else (field.memory_dtype or field.dtype).name,
+            "dtype": "text" if field.text else field.read_dtype.name,
             "shape": list(field.shape),
             "kind": "flag" if field.name in _FLAGS else kind,
             "shared": field.shared,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
-from datasets_rl.read.streams import join_names
+from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
 from datasets_rl.sources.values import WIDENED
@@ -187,7 +187,7 @@ def _final_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
 
 
 def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
-    arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
+    arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()], ITEMS_MAX) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
             yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.format.schema import Column
-from datasets_rl.read.streams import first_problems, join_names
+from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
@@ -89,7 +89,7 @@ class LocalReader(EpisodeReader):
             [first, *(name for name in places if name not in {first, FILE, description.table})]
         )
         self.columns = self._plan.columns
-        self.rules = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out)}"}
+        self.rules = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 
