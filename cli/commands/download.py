@@ -251,7 +251,7 @@ def _note_digests(shell: Shell, manifest: Manifest, *, present: bool) -> None:
         of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
     for file in copied_files(manifest):
-        shell.printer.note(f"  {file.url} is a copy by others: its shapes and steps were compared with the catalog")
+        shell.printer.note(f"  {file.url} is a copy by others: it was compared with what the catalog states of it")
 
 
 def _dry_run(shell: Shell, ids: list[str], options: DownloadOptions) -> Result:

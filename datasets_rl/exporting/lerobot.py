@@ -445,7 +445,7 @@ def _depths(content: Content) -> dict[Field, Depth]:
     for field in content.fields:
         law = laws.get(field.name)
         is_camera = len(field.shape) == 3 and field.shape[2] == 1 and min(field.shape[:2]) >= _DEPTH_SIDE
-        if is_camera and field.name in units and dtype_of(field) != np.uint8 and not field.encoded:
+        if is_camera and field.name in units and field.read_dtype != np.uint8 and not field.encoded:
             with suppress(ValueError):  # another unit, or no law
                 found[field] = Depth.of_law(units[field.name], law if isinstance(law, Mapping) else {})
     return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+_MAGIC = {"HDF5": b"\x89HDF\r\n\x1a\n", "npz": b"PK", "zip": b"PK", "Parquet": b"PAR1"}
+"""First bytes of the files of a format; an empty zip file begins with others than one with members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class Asset:
     """Lower-case hexadecimal digest, for an upstream that publishes no sha256."""
     crc32c: str | None = None
     """Checksum as eight lower-case hexadecimal digits, for an upstream that may publish no digest."""
+
+    def of_kind(self, kind: str) -> Asset:
+        """Return the file as one of a format, ``HDF5``, ``npz``, ``zip`` or ``Parquet``, by whose first bytes it is checked."""
+        return replace(self, kind=kind, magic=_MAGIC[kind])
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ __all__ = [
     "SpaceSummary",
     "bibtex_entries",
     "by_images",
+    "cut_file",
     "group_by_size",
+    "group_files",
     "nearest_names",
     "quality_tags",
 ]
@@ -183,6 +185,24 @@ def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) 
         group.append(item)
         total += size
     yield group
+
+
+def cut_file(asset: Asset, max_bytes: int, *, unsized: int = 1) -> tuple[Shard, ...]:
+    """Cut a file into shards, whose part is [k, n] for the k-th of n; `unsized` ones if its size is not known."""
+    count = unsized if asset.size is None else max(1, -(-asset.size // max_bytes))
+    return tuple(Shard((asset.path,), [number, count]) for number in range(count))
+
+
+def group_files(
+    assets: Sequence[Asset], selection: Selection, max_bytes: int
+) -> tuple[tuple[Asset, ...], tuple[Shard, ...]]:
+    """Return the selected files, all if none is, and shards of successive ones.
+
+    Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
+    """
+    kept = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or tuple(assets)
+    groups = group_by_size(kept, (asset.size or 0 for asset in kept), max_bytes)
+    return kept, tuple(Shard(tuple(asset.path for asset in group)) for group in groups)
 
 
 def by_images(sizes: Mapping[str, float], selection: Selection) -> dict[str, float]:
@@ -459,6 +479,18 @@ class Source(ABC):
         ``used_for`` in the catalog maps them to patterns of ids.
         """
         return [purpose for purpose, pattern in self._uses.items() if pattern.fullmatch(name)]
+
+    def listed_file(self, path: str, kind: str, **known: Any) -> Asset:
+        """Return a file below the ``base_urls`` of the catalog.
+
+        Args:
+            path: The path below each of them.
+            kind: The format, as in `Asset.of_kind`.
+            known: Further fields of the `Asset`, such as its digest.
+        """
+        from datasets_rl.fetch.asset import Asset
+
+        return Asset(tuple(base + path for base in self.catalog["base_urls"]), path, **known).of_kind(kind)
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them."""

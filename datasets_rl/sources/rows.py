@@ -1,16 +1,67 @@
-"""Splitting of consecutive rows into episodes, for files that have the rows of all episodes one after the other."""
+"""Episodes from rows: of files that have all episodes one after the other, and of long episodes in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key
+
+if TYPE_CHECKING:
+    from datasets_rl.format.schema import Column
+
+_CHUNK_BYTES = 8 << 20
+
+
+class EpisodeField(Protocol):
+    """Field that an episode has a value of for each of its rows."""
+
+    @property
+    def column(self) -> Column:
+        """The column that it is converted to."""
+
+    @property
+    def first_row(self) -> int:
+        """The row with the value of the first transition."""
+
+
+_Field = TypeVar("_Field", bound=EpisodeField)
+
+
+def split_episode(
+    steps: int,
+    fields: Sequence[_Field],
+    read: Callable[[_Field, int, int], Any],
+    *,
+    terminated: bool,
+    metadata: Mapping[str, Any],
+) -> Iterator[Episode]:
+    """Split an episode of T steps, whose states have T + 1 rows, into pieces of a few megabytes.
+
+    Args:
+        steps: The number of steps T.
+        fields: The fields to read.
+        read: Returns the rows [start, stop) of a field, [stop - start, ...].
+        terminated: Whether the last step is terminated; else it is truncated.
+        metadata: The metadata of the episode.
+    """
+    is_last = np.arange(steps)[:, None] == steps - 1
+    flags = {NEXT_TERMINATED: is_last & terminated, NEXT_TRUNCATED: is_last & (not terminated)}
+    chunk = max(1, _CHUNK_BYTES // max(1, sum(field.column.step_bytes for field in fields)))
+    for start in range(0, steps, chunk):
+        stop = min(start + chunk, steps)
+        values: dict[Key, Any] = {key: rows[start:stop] for key, rows in flags.items()}
+        states: dict[Key, Any] = {}
+        for field in fields:
+            group = states if field.column.shared else values
+            last = stop + (stop == steps and field.column.shared)
+            group[field.column.key] = read(field, start + field.first_row, last + field.first_row)
+        yield Episode(values, states, continues=stop < steps, metadata=metadata)
 
 
 def split_rows(

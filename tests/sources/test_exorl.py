@@ -194,7 +194,7 @@ def test_a_server_that_states_no_size_serves_the_file_in_sixteen_shards(golden, 
 def test_a_server_that_refuses_is_an_error_with_its_address(tmp_path, monkeypatch):
     with serve({"/walker/rnd.zip": Status(403)}) as server:
         monkeypatch.setattr(
-            get_source("exorl"), "catalog", {**get_source("exorl").catalog, "base_url": f"{server.url}/"}
+            get_source("exorl"), "catalog", {**get_source("exorl").catalog, "base_urls": [f"{server.url}/"]}
         )
         settings = Settings(home=tmp_path / "home", progress=False, retries=0)
 

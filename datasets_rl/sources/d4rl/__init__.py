@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["D4RL", "FLAT_FILE", "SOURCE", "flat_file_evidence", "flat_file_listing"]
 
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 FLAT_FILE = "file"
 """Parameter of a listing: the path of a file that the catalog does not list."""
 
@@ -66,22 +65,13 @@ class D4RL(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
         params = self.listed_facts(name)
         # The path of the upstream, so that a copy of the upstream's files can serve as a mirror.
         path: str = params["path"]
         bases: Sequence[str] = self.catalog.get("flat_urls", ())  # mirrors without the upstream's folders
         flat = (base + path.rpartition("/")[2] for base in bases)
-        asset = Asset(
-            urls=(*(base + path for base in self.catalog["base_urls"]), *flat),
-            path=path,
-            size=params.get("size"),
-            sha256=params.get("sha256"),
-            magic=_MAGIC,
-            kind="HDF5",
-        )
-        return (asset,)
+        asset = self.listed_file(path, "HDF5", size=params.get("size"), sha256=params.get("sha256"))
+        return (replace(asset, urls=(*asset.urls, *flat)),)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -134,7 +124,7 @@ def flat_file_evidence(files: AddressFiles, *, costs: bool) -> str:
 def flat_file_listing(entry: Entry, folder: Folder) -> Listing:
     """Return the listing of such a file."""
     (found,) = [asset for asset in folder.assets if asset.path.lower().endswith((".hdf5", ".h5"))]
-    asset = replace(found, magic=_MAGIC, kind="HDF5")
+    asset = found.of_kind("HDF5")
     return Listing((asset,), (Shard((asset.path,)),), params={FLAT_FILE: asset.path}, entry=entry)
 
 

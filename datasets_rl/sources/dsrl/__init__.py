@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DSRL", "SOURCE"]
 
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _STEP_BYTES = 500
 
 
@@ -57,10 +56,7 @@ class DSRL(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
-        path = self.listed_facts(name)["path"]
-        return (Asset(tuple(base + path for base in self.catalog["base_urls"]), path, magic=_MAGIC, kind="HDF5"),)
+        return (self.listed_file(self.listed_facts(name)["path"], "HDF5"),)
 
     @override
     def recognize(self, files: AddressFiles) -> str:

@@ -21,10 +21,10 @@ from datasets_rl.sources.base import (
     EpisodeReader,
     Listing,
     Selection,
-    Shard,
     Source,
     SpaceSummary,
-    group_by_size,
+    cut_file,
+    group_files,
 )
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.selection import Numbers
@@ -41,7 +41,6 @@ _FOLDERS = ("", "buffer")
 _SHARD_BYTES = 64 << 20
 _UNSIZED_SHARDS = 16
 """Shards of a zip file whose size no address reports."""
-_ZIP = b"PK\x03\x04"
 _GROWTH = {"": 1.1}
 """Assumed number of stored bytes per fetched byte, to estimate sizes: that of generated episodes."""
 
@@ -88,11 +87,8 @@ class ExORL(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
         self.entry(name)
-        path = f"{name}.zip"
-        return (Asset((self.catalog["base_url"] + path,), path, magic=_ZIP, kind="zip"),)
+        return (self.listed_file(f"{name}.zip", "zip"),)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Split the zip file, or a folder of its files, into shards; see `Source.resolve`."""
@@ -125,9 +121,7 @@ class ExORL(Source):
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         zips = [asset for asset in folder.assets if asset.path.lower().endswith(".zip")]
         found = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
-        return _listing(
-            entry, [replace(asset, magic=_ZIP, kind="zip") for asset in zips] or _episodes(found), selection
-        )
+        return _listing(entry, [asset.of_kind("zip") for asset in zips] or _episodes(found), selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -143,23 +137,18 @@ def _is_episode(path: str) -> bool:
 def _episodes(files: Mapping[str, Asset]) -> list[Asset]:
     """Return the files of episodes in order, from those of a folder by their path in it."""
     paths = sorted(filter(_is_episode, files), key=lambda path: episode_order(path) or ())
-    return [replace(files[path], magic=_ZIP, kind="npz") for path in paths]
+    return [files[path].of_kind("npz") for path in paths]
 
 
 def _listing(entry: Entry, assets: Sequence[Asset], selection: Selection) -> Listing:
     """Split a zip file, or the files of episodes, into shards."""
-    first = assets[0]
-    if first.kind == "zip":
-        count = _UNSIZED_SHARDS if first.size is None else max(1, -(-first.size // _SHARD_BYTES))
-        shards = [Shard((first.path,), [number, count]) for number in range(count)]
+    if assets[0].kind == "zip":
+        kept, shards = tuple(assets), cut_file(assets[0], _SHARD_BYTES, unsized=_UNSIZED_SHARDS)
     else:
-        # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
-        assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
-        groups = group_by_size(assets, (asset.size or 0 for asset in assets), _SHARD_BYTES)
-        shards = [Shard(tuple(asset.path for asset in group)) for group in groups]
+        kept, shards = group_files(assets, selection, _SHARD_BYTES)
     return Listing(
-        tuple(assets),
-        tuple(shards),
+        kept,
+        shards,
         params={"keys": list(selection.keys)},
         entry=entry,
         growth=_GROWTH,

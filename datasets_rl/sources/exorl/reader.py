@@ -31,14 +31,13 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
+from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
     NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
     OBSERVATION,
     Key,
     dotted_name,
@@ -47,7 +46,6 @@ from datasets_rl.ted.keys import (
 __all__ = ["ExORLReader", "inspect_zip"]
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
-_CHUNK_BYTES = 8 << 20
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
 _TASK_REWARD: Key = (NEXT, "task_reward")
 _DISCOUNT: Key = (NEXT, "discount")
@@ -71,6 +69,11 @@ class _Field:
     column: Column
     first_only: bool = False
     """Whether only the first element of each row is converted."""
+
+    @property
+    def first_row(self) -> int:
+        """The row of the first transition."""
+        return int(not self.column.shared)
 
 
 def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
@@ -160,27 +163,16 @@ class ExORLReader(EpisodeReader):
             return
         arrays = {array: file.arrays[array].read() for array in file.arrays if array in self._needed}
         discounts = arrays["discount"].reshape(-1)
-        is_last = np.arange(steps)[:, None] == steps - 1
-        over = bool(discounts[-1] == 0)
-        ends = {NEXT_TERMINATED: is_last & over, NEXT_TRUNCATED: is_last & (not over)}
         self.counts["action-before-observation"] += steps
         self.counts["reward-of-first-task"] += steps * any(field.first_only for field in self._fields)
         self.counts["discount-0-inside"] += int(np.count_nonzero(discounts[1:-1] == 0))
         number = episode_order(name)
         metadata: dict[str, Any] = {"episode_id": np.int64(0 if number is None else number[0])}
-        chunk = max(1, _CHUNK_BYTES // sum(field.column.step_bytes for field in self._fields))
-        for start in range(0, steps, chunk):
-            stop = min(start + chunk, steps)
-            values: dict[Key, NDArray[Any]] = {key: flags[start:stop] for key, flags in ends.items()}
-            states: dict[Key, NDArray[Any]] = {}
-            for field in self._kept:
-                if field.column.shared:
-                    states[field.column.key] = self._as_column(
-                        field, arrays[field.name][start : stop + (stop == steps)]
-                    )
-                else:
-                    values[field.column.key] = self._as_column(field, arrays[field.name][start + 1 : stop + 1])
-            yield Episode(values, states, continues=stop < steps, metadata=metadata)
+
+        def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
+            return self._as_column(field, arrays[field.name][start:stop])
+
+        yield from split_episode(steps, self._kept, read, terminated=bool(discounts[-1] == 0), metadata=metadata)
 
     def _as_column(self, field: _Field, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)

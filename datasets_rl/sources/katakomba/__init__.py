@@ -18,10 +18,10 @@ from datasets_rl.sources.base import (
     Listing,
     Score,
     Selection,
-    Shard,
     Source,
     SpaceSummary,
     by_images,
+    cut_file,
 )
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.keys import PLAIN
@@ -36,7 +36,6 @@ __all__ = ["ARRAYS", "SCREEN", "SOURCE", "Katakomba"]
 SCREEN = ("tty_chars", "tty_colors", "tty_cursor")
 ARRAYS = (*SCREEN, "actions", "rewards", "dones")
 """Names of the arrays of a game."""
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHARD_BYTES = 64 << 20
 _SCREEN_BYTES = {"compressed": 350.0, "raw": 2.0 * 24 * 80}
 """The characters and the colors of a step, by the form in which they are stored; compressed, as of a random player."""
@@ -71,11 +70,8 @@ class Katakomba(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
         self.listed_facts(name)
-        path = f"data-{name}-any.hdf5"
-        return (Asset((self.catalog["base_url"] + path,), path, magic=_MAGIC, kind="HDF5"),)
+        return (self.listed_file(f"data-{name}-any.hdf5", "HDF5"),)
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -100,7 +96,7 @@ class Katakomba(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith((".hdf5", ".h5"))]
-        return _listing(replace(asset, magic=_MAGIC, kind="HDF5"), selection)
+        return _listing(asset.of_kind("HDF5"), selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -112,10 +108,9 @@ class Katakomba(Source):
 
 def _listing(asset: Asset, selection: Selection) -> Listing:
     """Split a file into shards of its games."""
-    pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
     return Listing(
         (asset,),
-        tuple(Shard((asset.path,), [piece, pieces]) for piece in range(pieces)),
+        cut_file(asset, _SHARD_BYTES),
         params={"keys": list(selection.keys)},
         keys=(*(("observation", part) for part in SCREEN), *PLAIN[1:]),
         numbers=Numbers.read(selection.episodes),

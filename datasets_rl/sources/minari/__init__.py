@@ -51,7 +51,6 @@ _METADATA = "/data/metadata.json"
 _NAMESPACE = "namespace_metadata.json"
 _SHARD_BYTES = 64 << 20
 _EPISODE_FOLDER = re.compile(r"(?:episode_id=)?(\d+)/[^/]+")
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 class Minari(Source):
@@ -326,7 +325,7 @@ def _hdf5_asset(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
         raise ConversionError(
             entry.id, [f"it has no data/{_MAIN}; its files are {', '.join(sorted(inside)[:5]) or 'none'}"]
         )
-    return replace(inside[_MAIN], magic=_HDF5_MAGIC, kind="HDF5")
+    return inside[_MAIN].of_kind("HDF5")
 
 
 def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ __all__ = ["ARRAYS", "SOURCE", "NeoRL"]
 ARRAYS = ("obs", "next_obs", "action", "reward", "done")
 """Names of the arrays that every file has."""
 
-_MAGIC = b"PK\x03\x04"
 _REST = re.compile(
     r"(?:-(?P<level>low|medium|high|expert))?(?:-(?P<episodes>[1-9]\d*))?-(?P<split>train|val)", re.ASCII
 )
@@ -90,14 +88,11 @@ class NeoRL(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
         task, _ = self._words(name)
         is_second = self.catalog["tasks"][task]["collection"] == "neorl2"
         noise = "" if is_second or task == _WITHOUT_NOISE else "-noise"
         path = f"{'neorl2' if is_second else 'v2'}/{task}/{name}{noise}.npz"
-        md5 = self.catalog["digests"].get(name)
-        return (Asset((self.catalog["base_url"] + path,), path, magic=_MAGIC, kind="npz", md5=md5),)
+        return (self.listed_file(path, "npz", md5=self.catalog["digests"].get(name)),)
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -113,7 +108,7 @@ class NeoRL(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith(".npz")]
-        return _listing(replace(asset, magic=_MAGIC, kind="npz"), selection)
+        return _listing(asset.of_kind("npz"), selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OGMARL", "SOURCE"]
 
-_MAGIC = b"PK\x03\x04"
 _UID = re.compile(r"[\w-]+", re.ASCII)
 
 
@@ -75,11 +73,9 @@ class OGMARL(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
         facts, _ = self._scenario(name)
         path = f"{facts['folder']}/{name.split('/')[2]}.zip"
-        return (Asset((self.catalog["base_url"] + path,), path, magic=_MAGIC, kind="zip"),)
+        return (self.listed_file(path, "zip"),)
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -119,7 +115,7 @@ class OGMARL(Source):
             raise ConversionError(
                 entry.id, [f"{problem}; expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
             )
-        return _listing(replace(asset, magic=_MAGIC, kind="zip"), chosen, selection)
+        return _listing(asset.of_kind("zip"), chosen, selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:

@@ -49,7 +49,6 @@ _ID = re.compile(
 _PIXELS = (64, 64, 3)
 _NUMBER = re.compile(r"-\d+(?=\.npz$)")
 _NEEDED = ("observations", "actions", "terminals")
-_MAGIC = b"PK\x03\x04"
 _INFO = (("info", "qpos"), ("info", "qvel"))
 _BUTTONS = ("info", "button_states")
 
@@ -159,12 +158,7 @@ class OGBench(Source):
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        from datasets_rl.fetch.asset import Asset
-
-        return [
-            Asset(tuple(base + path for base in self.catalog["base_urls"]), path, magic=_MAGIC, kind="npz")
-            for path in self._parts(name).paths
-        ]
+        return [self.listed_file(path, "npz") for path in self._parts(name).paths]
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Make every file a shard; see `Source.resolve`."""
@@ -191,7 +185,7 @@ class OGBench(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         found = sorted((asset for asset in folder.assets if asset.path.endswith(".npz")), key=lambda one: one.path)
-        assets = [replace(asset, magic=_MAGIC, kind="npz") for asset in found]
+        assets = [asset.of_kind("npz") for asset in found]
         return _listing(assets, selection, {"address": True})
 
     @override
@@ -213,7 +207,7 @@ class OGBench(Source):
         except FetchError:  # neither a local folder nor an address that lists files
             return assets
         found = sorted((asset for asset in listed if asset.path.endswith(".npz")), key=lambda asset: asset.path)
-        return [replace(asset, magic=_MAGIC, kind="npz") for asset in found if "-val" not in asset.path] or assets
+        return [asset.of_kind("npz") for asset in found if "-val" not in asset.path] or assets
 
     def _parts(self, name: str) -> _Id:
         """Return the words of an id.

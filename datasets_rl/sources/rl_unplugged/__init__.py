@@ -24,11 +24,10 @@ from datasets_rl.sources.base import (
     Listing,
     Score,
     Selection,
-    Shard,
     Source,
     SpaceSummary,
     by_images,
-    group_by_size,
+    group_files,
 )
 from datasets_rl.sources.selection import Numbers
 
@@ -170,13 +169,10 @@ def _separator(files: AddressFiles, path: str) -> str:
 def _listing(entry: Entry, path: str, folder: Folder, selection: Selection) -> Listing:
     """Group the files of a folder into shards."""
     assets = _complete_files(entry, path, folder.assets)
-    # Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
-    assets = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
-    shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
-    groups = group_by_size(assets, (asset.size or 0 for asset in assets), shard_bytes)
+    kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
     return Listing(
-        tuple(assets),
-        tuple(Shard(tuple(asset.path for asset in group)) for group in groups),
+        kept,
+        shards,
         params={"keys": list(selection.keys)},
         entry=entry,
         revision=folder.revision,

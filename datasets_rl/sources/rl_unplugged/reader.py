@@ -31,14 +31,13 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
+from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
     NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
     OBSERVATION,
     Key,
     dotted_name,
@@ -46,7 +45,6 @@ from datasets_rl.ted.keys import (
 
 __all__ = ["LAYOUTS", "Layout", "RLUnpluggedReader", "inspect_file"]
 
-_CHUNK_BYTES = 8 << 20
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
 _CHANNELS = 3
 _PROBLEMS_MAX = 20
@@ -232,20 +230,13 @@ class RLUnpluggedReader(EpisodeReader):
         if steps < 1:
             self.counts["no-transition"] += 1
             return
-        ends = self._ends(features, steps)
+        terminated = self._is_terminated(features, steps)
         metadata: dict[str, Any] = {name: np.asarray(features[name])[0] for name in self._metadata}
-        chunk = max(1, _CHUNK_BYTES // sum(field.column.step_bytes for field in self._fields))
-        for start in range(0, steps, chunk):
-            stop = min(start + chunk, steps)
-            values: dict[Key, NDArray[Any]] = {key: flags[start:stop] for key, flags in ends.items()}
-            states: dict[Key, NDArray[Any]] = {}
-            for field in self._kept:
-                group = states if field.column.shared else values
-                last = stop + (stop == steps and field.column.shared)
-                group[field.column.key] = self._read_rows(
-                    field, features[field.name], start + field.first_row, last + field.first_row
-                )
-            yield Episode(values, states, continues=stop < steps, metadata=metadata)
+
+        def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
+            return self._read_rows(field, features[field.name], start, stop)
+
+        yield from split_episode(steps, self._kept, read, terminated=terminated, metadata=metadata)
 
     def _contradictions(self, features: Mapping[str, Feature], rows: int) -> Iterator[str]:
         """Yield how a record differs from the first one, or contradicts itself."""
@@ -273,16 +264,14 @@ class RLUnpluggedReader(EpisodeReader):
         if len(features.get(_STEP_TYPE, [])):
             yield from _broken_step_types(features[_STEP_TYPE], rows)
 
-    def _ends(self, features: Mapping[str, Feature], steps: int) -> dict[Key, NDArray[np.bool_]]:
-        """Return the end flags of an episode, [T, 1] each, and count its decisions."""
+    def _is_terminated(self, features: Mapping[str, Feature], steps: int) -> bool:
+        """Return whether the last step of an episode is terminated, and count its decisions."""
         discounts, kinds = np.asarray(features[_DISCOUNT]), features.get(_STEP_TYPE, [])
         marked = not len(kinds) or kinds[-1] == _LAST
-        is_last = np.arange(steps)[:, None] == steps - 1
-        over = bool(marked and discounts[-1] == 0)
         self.counts[self._layout.rule] += steps
         self.counts["end-without-flag"] += int(not marked)
         self.counts["discount-0-inside"] += int(np.count_nonzero(discounts[1:-1] == 0))
-        return {NEXT_TERMINATED: is_last & over, NEXT_TRUNCATED: is_last & (not over)}
+        return bool(marked and discounts[-1] == 0)
 
     def _read_rows(self, field: _Field, feature: Feature, start: int, stop: int) -> NDArray[Any]:
         """Return the values of a field at some rows of a record, [stop - start, ...]."""

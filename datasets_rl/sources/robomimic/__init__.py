@@ -40,7 +40,6 @@ __all__ = ["SOURCE", "Robomimic"]
 
 _ID = re.compile(r"(?:[\w][-\w.]*/)*[\w][-\w.]*", re.ASCII)
 _ENDINGS = (".hdf5", ".h5")
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHARD_BYTES = 64 << 20
 
 
@@ -98,7 +97,7 @@ class Robomimic(Source):
         facts = self._facts(name)
         if facts is None or facts["path"].endswith("/"):
             return super().assets(name)
-        return (Asset(tuple(self._urls(facts)), facts["path"], magic=_MAGIC, kind="HDF5"),)
+        return (Asset(tuple(self._urls(facts)), facts["path"]).of_kind("HDF5"),)
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
@@ -124,7 +123,7 @@ class Robomimic(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         found = [asset for asset in folder.assets if asset.path.lower().endswith(_ENDINGS)]
-        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        assets = tuple(asset.of_kind("HDF5") for asset in found)
         return self._listing(folder.revision, assets, selection, {}, is_folder=len(assets) > 1)
 
     def _listing(
@@ -204,13 +203,13 @@ class Robomimic(Source):
                 unknown.hint = Remedy("give the file, or the folder with the files: {}", Argument("from_local"))
                 raise unknown from error
             # The user gives a file, or a mirror that cannot list its files.
-            asset = Asset(upstream.mirror_urls(f"{name}.hdf5"), f"{name}.hdf5", magic=_MAGIC, kind="HDF5")
+            asset = Asset(upstream.mirror_urls(f"{name}.hdf5"), f"{name}.hdf5").of_kind("HDF5")
             return "", (upstream.with_size(asset),), False
         found = [asset for asset in folder.assets if asset.path.endswith(_ENDINGS)]
         if not found:
             names = ", ".join(asset.path for asset in folder.assets[:5])
             raise ConversionError(f"{self.name}/{name}", [f"it has no HDF5 file; its first files are {names}"])
-        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        assets = tuple(asset.of_kind("HDF5") for asset in found)
         return folder.revision, assets, facts is not None or len(assets) > 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCE", "RoboSet"]
 
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _PICKLES = (".pickle", ".pkl")
 _EXCLUDE = Remedy("exclude them with {}", Argument("selection", Call("Selection", exclude=("*.pickle", "*.pkl"))))
 _SHARD_BYTES = 64 << 20
@@ -88,7 +86,7 @@ class RoboSet(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         found = sorted((asset for asset in folder.assets if asset.path.endswith(_ENDINGS)), key=lambda one: one.path)
-        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        assets = tuple(asset.of_kind("HDF5") for asset in found)
         return _listing(folder.revision, assets, selection)
 
     @override
@@ -111,9 +109,7 @@ class RoboSet(Source):
         if pickles:
             problem = f"{pickles[0]} and {len(pickles) - 1:,} other files are pickles, which can run code"
             raise ConversionError(entry.id, [problem], hint=_EXCLUDE)
-        assets = tuple(
-            replace(by_path[path], magic=_MAGIC, kind="HDF5") for path in sorted(by_path) if path.endswith(".h5")
-        )
+        assets = tuple(by_path[path].of_kind("HDF5") for path in sorted(by_path) if path.endswith(".h5"))
         if not assets:
             files = ", ".join(sorted(by_path)[:5]) or "none"
             raise ConversionError(entry.id, [f"it has no .h5 file; its files are {files}"])

@@ -8,7 +8,7 @@ vd4rl/distracting/..., vd4rl/multitask/...                    the same
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from datasets_rl.sources.base import (
     Source,
     SpaceSummary,
     by_images,
+    cut_file,
     group_by_size,
     quality_tags,
 )
@@ -182,7 +183,8 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
     assets = sorted(assets, key=lambda asset: _natural_sort_key(asset.path))
     paths = [asset.path for asset in assets]
-    part = Listing(tuple(assets), tuple(_row_ranges(assets))).narrow_to(selection)
+    ranges = tuple(shard for asset in assets for shard in cut_file(asset, _SHARD_BYTES))
+    part = Listing(tuple(assets), ranges).narrow_to(selection)
     kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural_sort_key(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
         raise InvalidArgumentError(
@@ -203,12 +205,6 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
         shards.append(Shard((path,) if before is None else (before, path), params))
     # The first file defines the columns.
     return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
-
-
-def _row_ranges(assets: Sequence[Asset]) -> Iterator[Shard]:
-    for asset in assets:
-        pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
-        yield from (Shard((asset.path,), [piece, pieces]) for piece in range(pieces))
 
 
 def _natural_sort_key(path: str) -> list[Any]:
