@@ -9,7 +9,6 @@ The zip file is read in place, in parts of whole episodes. A folder of the unpac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
