@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 from chromium import browser, needs_chromium
 
 import datasets_rl
+from datasets_rl import Settings, list_datasets, sources
+from datasets_rl.sources import importable_sources
+from datasets_rl.sources.purposes import PURPOSES
 
 pytestmark = needs_chromium
 SCRIPT = Path(datasets_rl.__file__).parents[1] / "docs" / "catalog.js"
@@ -75,3 +79,37 @@ def test_a_column_sorts_by_its_numbers_both_ways_with_unknown_ones_last(driver, 
     assert rising == ["d4rl/pen", "d4rl/hopper", "atari_dqn/Pong/1", "demo/pendulum"]
     assert shown() == ["atari_dqn/Pong/1", "d4rl/hopper", "d4rl/pen", "demo/pendulum"]
     assert driver.find_element("css selector", "th[aria-sort]").get_attribute("aria-sort") == "descending"
+
+
+@pytest.fixture(scope="module")
+def catalog(driver, tmp_path_factory):
+    """Open the page of all datasets, as the site has it; return the ids of the rows that are shown."""
+    page = tmp_path_factory.mktemp("all") / "page.html"
+    head = f'<!doctype html><meta charset="utf-8"><script src="{SCRIPT.as_uri()}"></script>'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)
+        page.write_text(head + importlib.import_module("catalog_pages").all_datasets_page())
+    driver.get(page.as_uri())
+    return lambda: driver.execute_script(NAMES)
+
+
+@pytest.mark.slow
+def test_the_page_of_all_datasets_filters_and_sorts_every_id(driver, catalog, tmp_path):
+    every = {source.name: {f"{source.name}/{one}" for one in source.ids()} for source in importable_sources()[0]}
+    nothing_stored = Settings(home=tmp_path)
+
+    assert set(catalog()) == set().union(*every.values())
+    assert driver.find_element("css selector", "output").text == f"{len(catalog())} datasets"
+    for name in ("og_marl", "katakomba", "minari"):
+        choose(driver, "source", name)
+        assert set(catalog()) == every[name]
+    choose(driver, "source", "")
+    for purpose in PURPOSES:
+        choose(driver, "purpose", purpose)
+        assert set(catalog()) == {*list_datasets(used_for=purpose, settings=nothing_stored)}
+    choose(driver, "purpose", "")
+    steps = next(one for one in driver.find_elements("css selector", "th button") if one.text == "steps")
+    steps.click()
+    steps.click()
+    known = [sources.find(one).steps for one in catalog()]
+    assert [one or 0 for one in known] == sorted((one or 0 for one in known), reverse=True)
