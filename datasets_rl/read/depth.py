@@ -82,7 +82,7 @@ class Depth:
         """Description of the law, for the manifest."""
         name = {"m": "meters", "mm": "millimeters"}[self.unit]
         if not self.has_codes:
-            return f"depth in {name}, as it was stored"
+            return f"depth in {name}, with the stored values"
         law = f"logarithmically, with a shift of {self.shift:g} m" if self.logarithmic else "linearly"
         return f"depth in {name}: codes of 12 bits that divide {self.low:g} to {self.high:g} m {law}; code 0 is {self.low:g} m"
 
