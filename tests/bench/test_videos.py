@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -104,9 +108,9 @@ def test_random_frames_beside_opening_the_file_for_each(stored, files, form, com
     seconds = np.random.default_rng(0).integers(1, size(full=200, small=6), items) / FPS
 
     def open_each():
-        for time in seconds.tolist():
-            decode_frame(files[0], time - 1 / FPS)
-            decode_frame(files[0], time)
+        for second in seconds.tolist():
+            decode_frame(files[0], second - 1 / FPS)
+            decode_frame(files[0], second)
 
     taken = compare({"batch": dataset.sample, "open": open_each}, rounds=5, repeat=1)
 
@@ -122,6 +126,35 @@ def test_transcoding_beside_one_sequential_pass(convert, files, compare, expect,
     )
 
     expect("transcoding over one sequential pass", taken["convert"] / taken["pass"], at_most=1.3)
+
+
+def seconds_on_cores(cores, upstream, home, size):
+    """Return the seconds that a conversion to JPEG takes on some cores."""
+    wanted = Selection(keys=("observation.image.top",), options={"images": "encoded", "image-size": size})
+    settings = Settings(home=Path(home), progress=False, jobs=1)
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[:cores])
+    try:
+        start = time.perf_counter()
+        downloading.download(
+            f"lerobot/{NAME}", from_local=Path(upstream), settings=settings, selection=wanted, force=True
+        )
+        return time.perf_counter() - start
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not limit cores")
+def test_transcoding_on_two_cores_beside_one(upstream, tmp_path, run_in_child, expect, size, full):
+    if full and len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this machine has one core")
+    rounds, form = size(full=3, small=1), size(full="224", small="32")
+    taken = {cores: [] for cores in (1, 2)}
+    for _ in range(rounds):
+        for cores, found in taken.items():
+            found.append(run_in_child(seconds_on_cores, cores, str(upstream), str(tmp_path / f"{cores}"), form))
+
+    expect("time of transcoding on one core over that on two", min(taken[1]) / min(taken[2]), at_least=1.6)
 
 
 def test_items_beside_lerobot(stored, upstream, compare, expect, size):
