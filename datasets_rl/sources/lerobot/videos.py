@@ -107,12 +107,12 @@ def harmless_faults(
     if camera.codec and _CODECS.get(camera.codec, camera.codec) != video.codec.name:
         text = f"meta/info.json states {camera.codec}: the files were read all the same"
         yield f"codec of {camera.name}", f"frames of {camera.name} are {video.codec.name}, and {text}"
-    unused = np.count_nonzero(video.packets["pts"][video.frames] > video.packets["pts"][packets[-1]])
-    if unused and place.get("is_last"):
+    unused = len(video.frames) - 1 - int(np.flatnonzero(video.frames == packets[-1])[0]) if "is_last" in place else 0
+    if unused:
         file = place["path"].rpartition("/")[2]
         text = "if they are of an earlier one, the frames of those after it are shifted"
         yield (
-            f"unused-frames {camera.name} {file}",
+            f"unused-frames {place['path']}",
             f"{file} of {camera.name} ends with {unused:,} frames that no episode has: {text}",
         )
 
