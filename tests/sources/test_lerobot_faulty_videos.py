@@ -10,7 +10,7 @@ from pyarrow import parquet
 from raw.lerobot import LENGTHS, LOSS, NEW, OLD, draw, write_new, write_old, write_video
 
 from datasets_rl import LeRobotExperienceReplay, Selection, downloading, verify
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 
@@ -281,3 +281,26 @@ def test_a_description_of_videos_that_is_no_object_is_named(convert, folder, dra
 
     with pytest.raises(ConversionError, match=f"{CAMERA}: its info is .*; expected an object"):
         convert(OLD)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (flip_bytes, "the frame at 0.[0-9]+ s cannot be decoded"),
+        (cut, "it ends before the frame at"),
+        (lambda path: path.unlink(), "it is missing"),
+    ],
+)
+def test_damage_of_a_stored_video_is_an_error_of_the_batch_and_of_a_verification(
+    convert, folder, settings, drawn, change, message
+):
+    write_old(folder, drawn, **LONG_GOP, bf="0")
+    stored = convert(OLD)
+    dataset = LeRobotExperienceReplay(OLD, root=settings.home / "lerobot", batch_size=256)
+    path = max((stored.folder / "videos").iterdir(), key=lambda path: path.stat().st_size)
+
+    change(path)
+
+    with pytest.raises(IntegrityError, match=message):
+        dataset.sample()
+    assert any(f"videos/{path.name}" in problem for problem in verify(stored.folder, settings=settings).problems)
