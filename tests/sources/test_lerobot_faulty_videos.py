@@ -147,8 +147,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("images", ["video", "encoded"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "images"),
+    [*((fault, "video") for fault in FAULTS), *((fault, "encoded") for fault in ("cut", "damaged", "shorter"))],
+)
 def test_a_faulty_video_costs_its_episode(convert, folder, settings, drawn, fault, images):
     change, options, expected = FAULTS[fault]
     write_old(folder, drawn, **options)
