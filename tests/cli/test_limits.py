@@ -36,7 +36,7 @@ def marks(ran):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
 @pytest.mark.usefixtures("warm_python", "stored")
 @pytest.mark.parametrize(
-    "more", [pytest.param(more, marks=[] if more == 8 else pytest.mark.slow) for more in (1, 8, 30, 60, 120)]
+    "more", [pytest.param(more, marks=[] if more == 4 else pytest.mark.slow) for more in (1, 4, 30, 60, 120)]
 )
 @pytest.mark.parametrize(
     "words",
@@ -63,7 +63,7 @@ def test_too_little_memory_is_reported_and_never_an_internal_error(process_env, 
         # The interpreter prints exceptions that it ignores, and may lack the memory to end that line.
         assert re.search(r"rlds: .+\n  why: .+\n  next: .+\n\Z", done.stderr)
     else:
-        assert more >= 60
+        assert more >= 30
 
 
 @pytest.mark.usefixtures("stored")
