@@ -35,11 +35,11 @@ class Module:
 
     def imports(self) -> Iterator[str]:
         """Yield the modules of this package that a module uses; imports in functions and for type checkers count."""
-        return self._imports(self.nodes)
+        return self._imports(_statements(self.tree))
 
     def imports_at_run_time(self) -> Iterator[str]:
         """Yield the modules of this package that a module uses, except those that only type checkers import."""
-        return self._imports(_run_time(self.tree))
+        return self._imports(_statements(self.tree, run_time=True))
 
     def _imports(self, nodes: Iterable[ast.AST]) -> Iterator[str]:
         for node in nodes:
@@ -49,15 +49,14 @@ class Module:
                     yield module
 
 
-def _run_time(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run, including imports inside functions, which must not hide an import cycle."""
+def _statements(tree: ast.AST, *, run_time: bool = False) -> Iterator[ast.AST]:
+    """Yield all statements, those in functions too, and what holds some; at run time, not those for type checkers."""
     pending = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-                continue
-            # Expressions contain no imports.
-            if not isinstance(node, ast.expr):
+            type_checking = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            # Expressions contain no statements.
+            if not isinstance(node, ast.expr) and not (run_time and type_checking):
                 yield node
                 pending.append(node)
 

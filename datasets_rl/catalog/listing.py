@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -417,14 +417,21 @@ def candidates(
     stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored_folders(home)}
     for origin in origins:
         for name in dict.fromkeys((*origin.ids(), *(more or {}).get(origin.name, ()))):
-            entry = origin.entry(name)
+            if stored_only and f"{origin.name}/{name}" not in stored:
+                continue
+            entry = _catalog_entry(origin, name)
             folder = stored.pop(entry.id, None)
-            if folder is not None or not stored_only:
-                yield DatasetInfo(entry.id, entry, folder, _summary(folder))
+            yield DatasetInfo(entry.id, entry, folder, _summary(folder))
     # Stored datasets that no catalog has: derived ones, copies from elsewhere, datasets of another version.
     for dataset_id, folder in stored.items():
         if dataset_id.partition("/")[0] in names:
             yield DatasetInfo(dataset_id, _entry(dataset_id), folder, _summary(folder))
+
+
+@cache
+def _catalog_entry(origin: Source, name: str) -> Entry:
+    """Return an entry, made once for a program that lists several times."""
+    return origin.entry(name)
 
 
 def matches(dataset_id: str, pattern: str) -> bool:
