@@ -54,7 +54,9 @@ def _statements(tree: ast.AST, *, run_time: bool = False) -> Iterator[ast.AST]:
     pending = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            type_checking = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            type_checking = (
+                isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            )
             # Expressions contain no statements.
             if not isinstance(node, ast.expr) and not (run_time and type_checking):
                 yield node

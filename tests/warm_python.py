@@ -67,7 +67,7 @@ os._exit(os.waitstatus_to_exitcode(status))
 
 
 class WarmPython:
-    """A running server, and the path of the script that is called like Python."""
+    """A server, which needs some seconds to start, and the path of the script that is called like Python."""
 
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="warm-"))
@@ -78,30 +78,29 @@ class WarmPython:
         script = f'#!/bin/sh\nexec "{sys.executable}" -IS "{client}" "{address}" "{sys.executable}" "$@"\n'
         Path(self.path).write_text(script)
         Path(self.path).chmod(0o755)
-        words = [sys.executable, __file__, str(address), self.path]
         # A fork copies the tables of fewer, larger pages.
         environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        self._server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._server.stdout.readline()
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(address))
+            listening.listen(64)  # clients wait until the server has imported everything
+            words = [sys.executable, __file__, str(listening.fileno()), self.path]
+            self._server = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, pass_fds=[listening.fileno()]
+            )
 
     def close(self):
         """End the server and its children."""
         self._server.stdin.close()
         self._server.wait(60)
-        self._server.stdout.close()
         shutil.rmtree(self.folder)
 
 
-def serve(address, executable):
+def serve(listening, executable):
     """Fork a child for each connection, until stdin ends."""
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(address)
-    listening.listen(64)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    print("ready", flush=True)
     children = {}
     while True:
         ready, _, _ = select.select([0, woken, listening, *children], [], [])
@@ -256,4 +255,4 @@ def _spare_the_children():
 if __name__ == "__main__":
     _import_everything()
     _spare_the_children()
-    serve(*sys.argv[1:])
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

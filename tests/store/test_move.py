@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.store import move as moving
 
-OTHER_DISK = Path("/dev/shm")
+DISKS = [Path("/dev/shm"), Path(tempfile.gettempdir()), Path(__file__).parent]
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links")
 
@@ -56,12 +55,11 @@ def target(request, tmp_path):
     if request.param == "same disk":
         yield tmp_path / "new"
         return
-    if not OTHER_DISK.is_dir() or OTHER_DISK.stat().st_dev == tmp_path.stat().st_dev:
+    others = [disk for disk in DISKS if disk.is_dir() and disk.stat().st_dev != tmp_path.stat().st_dev]
+    if not others:
         pytest.skip("there is no second file system")
-    folder = OTHER_DISK / f"rlds-test-{os.getpid()}-{time.monotonic_ns()}"
-    folder.mkdir()
-    yield folder / "new"
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="rlds-test-", dir=others[0]) as folder:
+        yield Path(folder, "new")
 
 
 def moved(home, target, **options):
