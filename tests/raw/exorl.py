@@ -134,13 +134,13 @@ def _edit(number: int = 3, name: str = "", **changes: Any) -> Callable[[Path], N
 
 
 def _bomb(folder: Path) -> None:
-    """Write an episode of 300 MB of zeros, which takes 300 kB."""
-    write_zip(folder / WALKER, {"buffer/episode_0_1.npz": bytes(300_000_000)})
+    """Write an episode of 3 MB of zeros, which takes 3 kB."""
+    write_zip(folder / WALKER, {"buffer/episode_0_1.npz": bytes(3_000_000)})
 
 
 def _inner_bomb(folder: Path) -> None:
-    """Write an episode whose array has 300 MB of zeros."""
-    data = npz({"observation": np.zeros((2, 40_000_000)), "action": np.zeros((2, 1)), "reward": 0, "discount": 0})
+    """Write an episode whose array has 6 MB of zeros."""
+    data = npz({"observation": np.zeros((2, 400_000)), "action": np.zeros((2, 1)), "reward": 0, "discount": 0})
     write_zip(folder / WALKER, {"buffer/episode_0_1.npz": data})
 
 
@@ -163,8 +163,8 @@ FAULTS = {
     "no episodes": Fault(
         lambda folder: write_zip(folder / WALKER, {"video/0.mp4": b"0"}), "no file with the name of an episode"
     ),
-    "an episode of 300 MB": Fault(_bomb, "has 300,000,000 bytes; expected at most 268,435,456"),
-    "an array of 600 MB": Fault(_inner_bomb, "expected at most 268,435,456"),
+    "an episode of 3 MB": Fault(_bomb, "has 3,000,000 bytes; expected at most 2,097,152"),
+    "an array of 6 MB": Fault(_inner_bomb, "expected at most 2,097,152"),
     "a cut file": Fault(changed_bytes(WALKER, lambda data: data[:-100]), "damaged or truncated"),
     "a changed byte": Fault(changed_bytes(WALKER, flip_middle_byte), ""),
     "a web page": Fault(changed_bytes(WALKER, lambda _: b"<html><title>Moved</title></html>"), "web page"),
@@ -191,7 +191,10 @@ CASES = [
         faults=FAULTS,
         many=_many,
         manifest={"time_limit": 1000},
-        small={"datasets_rl.sources.exorl._SHARD_BYTES": 12_000},
+        small={
+            "datasets_rl.sources.exorl._SHARD_BYTES": 12_000,
+            "datasets_rl.sources.exorl.reader._FILE_MAX_BYTES": 2 << 20,
+        },
     ),
     Case("exorl/point_mass_maze/aps", _written(MAZE, zipfile.ZIP_STORED), _served),
 ]

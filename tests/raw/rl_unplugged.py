@@ -176,10 +176,14 @@ def _flip(data: bytes) -> bytes:
 
 
 def _huge(_: bytes) -> bytes:
-    """Return a gzip file of 300 MB of zeros after the length of a record."""
-    return gzip.compress(framed(bytes((1 << 28) + 1)), 1)
+    """Return a gzip file of 4 MB of zeros after the length of a record."""
+    return gzip.compress(framed(bytes((4 << 20) + 1)), 1)
 
 
+SMALL = {
+    "datasets_rl.sources.rl_unplugged._SHARD_BYTES": 3_000,
+    "datasets_rl.sources.rl_unplugged.reader._RECORD_MAX_BYTES": 4 << 20,
+}
 FAULTS = {
     "fewer rewards than steps": Fault(_record(FINGER, reward=lambda v: v[:-1]), "reward has 5 values"),
     "two rewards per step": Fault(_record(FINGER, reward=lambda v: v * 2), "reward has 2 values per step; expected 1"),
@@ -213,7 +217,7 @@ FAULTS = {
     "a git-LFS pointer": Fault(
         _bytes(FINGER, lambda _: b"version https://git-lfs.github.com/spec/v1\noid x\n"), "git-LFS"
     ),
-    "a record of 300 MB in a small file": Fault(_bytes(FINGER, _huge), "expected at most 268,435,456"),
+    "a record of 4 MB in a small file": Fault(_bytes(FINGER, _huge), "expected at most 4,194,304"),
     "files with other names": Fault(
         lambda folder: [path.rename(f"{path}.bak") for path in folder.glob(f"{FINGER}-*")], "has no files of episodes"
     ),
@@ -265,7 +269,7 @@ CASES = [
         faults=FAULTS,
         many=_many(FINGER, 1000, 4),
         manifest={"license": "CC BY 4.0", "time_limit": 1000},
-        small={"datasets_rl.sources.rl_unplugged._SHARD_BYTES": 3_000},
+        small=SMALL,
     ),
     Case(
         "rl_unplugged/locomotion/rodent_gaps",
@@ -273,7 +277,7 @@ CASES = [
         _served,
         faults=FAULTS_RODENT,
         many=_many(RODENT, 700, 4),
-        small={"datasets_rl.sources.rl_unplugged._SHARD_BYTES": 3_000},
+        small=SMALL,
     ),
     Case(
         "rl_unplugged/rwrl/cartpole_swingup_easy_1_percent",
@@ -281,6 +285,6 @@ CASES = [
         _served,
         faults=FAULTS_POLE,
         many=_many(POLE, 1000, 3),
-        small={"datasets_rl.sources.rl_unplugged._SHARD_BYTES": 1_000},
+        small=SMALL | {"datasets_rl.sources.rl_unplugged._SHARD_BYTES": 1_000},
     ),
 ]
