@@ -37,8 +37,8 @@ def sha256(data) -> str:
 
 @pytest.fixture
 def settings(tmp_path) -> Settings:
-    """Settings with a timeout of 0.5 s and three retries."""
-    return Settings(home=tmp_path, timeout=0.5, retries=3, progress=False)
+    """Settings with a timeout that a busy machine keeps, and three retries."""
+    return Settings(home=tmp_path, timeout=3.0, retries=3, progress=False)
 
 
 @pytest.fixture
