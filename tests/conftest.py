@@ -61,7 +61,7 @@ def pytest_configure(config):
     if "bench" not in config.option.markexpr:
         os.fsync = lambda handle: None  # noqa: ARG005 - the name of the argument is that of os.fsync
     # The default tests make 85,000 files with 1.5 GB, which memory takes and forgets at a fraction of a disk's cost.
-    if config.option.markexpr == "not slow" and _free_bytes(MEMORY) > 6 << 30:
+    if config.option.markexpr == "not slow" and _free_bytes(MEMORY) > 8 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
