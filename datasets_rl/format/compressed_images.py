@@ -1,4 +1,4 @@
-"""Images that are stored compressed, each alone, by zstd with one dictionary for all of a field."""
+"""Images that are stored compressed, each alone, with one dictionary for all of a field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CompressedImageColumn(SeparateImageColumn):
-    """Images of any shape, each a zstd frame; see `SeparateImageColumn`.
+    """Images of any shape, each a patch or a zstd frame; see `SeparateImageColumn`.
 
     Args:
         data: As in `SeparateImageColumn`.

@@ -304,7 +304,9 @@ class Manifest:
         pixels = sum(one.step_bytes * (self.steps + self.episodes * one.shared) for one in fields)
         if field.form == "raw" or not stored:
             return "raw"
-        form = {"compressed": "compressed by zstd", "encoded": "PNG or JPEG", "video": "frames of videos"}[field.form]
+        form = {"compressed": "compressed without loss", "encoded": "PNG or JPEG", "video": "frames of videos"}[
+            field.form
+        ]
         return f"{form}, {pixels / stored:,.1f} times smaller than the pixels"
 
     @property

@@ -77,7 +77,7 @@ class Column:
     text: bool = False
     """Whether the values are int32 codes of texts, one per step; a separate file lists the texts."""
     form: Form = "raw"
-    """How images are stored: as pixels, each as the PNG or JPEG file that it was, each compressed by zstd, or as the videos
+    """How images are stored: as pixels, each as the PNG or JPEG file that it was, each compressed without loss, or as the videos
     whose frames they are. `shape` is that of the pixels, which readers return for every form."""
 
     @property
@@ -92,7 +92,7 @@ class Column:
 
     @property
     def compressed(self) -> bool:
-        """Whether the images are stored compressed by zstd, with a dictionary."""
+        """Whether the images are stored compressed, with a dictionary."""
         return self.form == "compressed"
 
     @property
@@ -151,7 +151,7 @@ class Field(Column):
 
     @property
     def dictionary_file(self) -> str:
-        """File with the zstd dictionary of compressed images."""
+        """File with the dictionary of compressed images."""
         return f"{self.name}.dictionary"
 
     @property

@@ -10,8 +10,8 @@
     uint16 [n]          | code of each word; 0xffff for a word without one
     uint64              | each word without a code
 
-All numbers are little-endian. To make a patch takes a quarter of the time of zstd, which spends most of its time on
-beginning a frame. The first byte of a zstd frame is 0x28, so that both can be among the compressed frames of a column.
+All numbers are little-endian. To make a patch takes half of the time of zstd, and to read it a quarter: zstd spends most of
+its time on beginning a frame. The first byte of a zstd frame is 0x28, so that both can be among the compressed frames of a column.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ MIN_RATIO = 4.0
 """Number of bytes of pixels per compressed byte from which on images are compressed unless the user decides."""
 IMAGES = Option(
     "images",
-    "Store images as pixels, as pixels that are compressed by zstd, as the PNG and JPEG images of the source, or as its "
+    "Store images as pixels, as pixels that are compressed without loss, as the PNG and JPEG images of the source, or as its "
     f"videos; by default as PNG and JPEG images, and pixels compressed if that makes them {MIN_RATIO:g} times smaller.",
     choices=("raw", "compressed", "encoded"),
 )

@@ -269,7 +269,7 @@ def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], devi
     if needed > available:
         schema = steps.schema
         compressed = [dotted_name(key) for key in wide if key in schema and schema[key].compressed]
-        after = f" after {', '.join(compressed)}, stored compressed by zstd, is decompressed" if compressed else ""
+        after = f" after {', '.join(compressed)}, stored compressed, is decompressed" if compressed else ""
         raise NotEnoughMemoryError(
             f"the fields take {needed:,} bytes on {device}{after}; it has {available:,.0f}",
             hint="choose fewer fields, keys=[...]; or sample from the files, without a device",

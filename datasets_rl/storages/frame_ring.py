@@ -9,7 +9,7 @@ A step holds the references of its frames, so that a frame that two steps hold i
 ring order leave whole segments dead. After writes in any other order, frames of sparse segments are moved together.
 
 A frame of as many bytes as it has uncompressed is stored as it is: those before the dictionary exists, and those that
-zstd cannot make smaller. Frames that differ little from a typical one are patches of it, the others are zstd frames.
+zstd cannot make smaller. Frames that differ little from a typical one are patches of it, the others zstd frames.
 """
 
 from __future__ import annotations

@@ -92,11 +92,11 @@ def test_offsets_that_do_not_follow_each_other_are_refused(rlds, frames):
 @pytest.mark.usefixtures("frames")
 def test_info_says_how_images_are_stored(rlds):
     assert re.search(
-        r"images\s+observation: compressed by zstd, [\d.]+ times smaller than the pixels",
+        r"images\s+observation: compressed without loss, [\d.]+ times smaller than the pixels",
         rlds("info", "local/frames").out,
     )
     images = rlds("info", "local/frames", "--json").json["stored"]["images"]
-    assert images["observation"].startswith("compressed by zstd")
+    assert images["observation"].startswith("compressed without loss")
 
 
 @pytest.mark.usefixtures("frames")

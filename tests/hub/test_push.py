@@ -518,7 +518,7 @@ def test_the_card_says_how_images_are_stored(hub, frames):
 
     card = published(hub, "me/frames")["README.md"].decode()
     assert "| `observation` | uint8 | [64, 64, 3] |" in card
-    assert re.search(r"- `observation` on disk: compressed by zstd, [\d.]+ times smaller than the pixels", card)
+    assert re.search(r"- `observation` on disk: compressed without loss, [\d.]+ times smaller than the pixels", card)
 
 
 @pytest.mark.parametrize("name", ["observation.npy", "observation.ends.npy", "observation.dictionary"])

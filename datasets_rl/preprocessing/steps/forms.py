@@ -29,7 +29,7 @@ _MAX_QUALITY = 100
 
 @dataclass
 class CompressImages(DataStep):
-    """Store images compressed by zstd, without loss; as PNG or JPEG, with form=encoded; or as pixels, with form=raw.
+    """Store images compressed without loss; as PNG or JPEG, with form=encoded; or as pixels, with form=raw.
 
     Args:
         keys: The fields; by default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
