@@ -95,6 +95,12 @@ class FrameDictionary:
         """Return the maximum size of a dictionary that is trained on frames of so many bytes."""
         return _HEADER.size + TYPICAL_FRAMES * frame_bytes + MAX_WORDS * WORD + ZSTD_BYTES
 
+    def fits(self, frame_bytes: int) -> bool:
+        """Return whether the dictionary may have been trained on frames of so many bytes."""
+        typical = self.patches.typical
+        is_for_size = not len(typical) or typical.shape[1] * WORD == frame_bytes
+        return is_for_size and len(self.data) <= self.max_bytes(frame_bytes)
+
     def patches_of(self, frame_bytes: int) -> FramePatches:
         """Return what patches of frames of so many bytes need; nothing, for frames of another size than the typical ones."""
         return self.patches if self.patches.typical.shape[1] * WORD == frame_bytes else FramePatches()

@@ -317,6 +317,11 @@ class SavedFrames:
         self.dictionary = None
         if dictionary is not None:
             self.dictionary = FrameDictionary(tensors[-1].numpy().tobytes())
+            if not self.dictionary.fits(frame_bytes):
+                raise InvalidArgumentError(
+                    f"the dictionary of the state, {len(self.dictionary.data):,} bytes, is not one of frames of "
+                    f"{frame_bytes:,} bytes"
+                )
         self.frame_bytes = frame_bytes
         self._starts = np.cumsum([0, *map(len, self._pieces)])
 

@@ -278,3 +278,20 @@ def test_any_index_has_the_windows_of_its_rows(stored):
     for index in (3, -1, slice(4, 40, 3), [5, 5, 0], torch.tensor([[0, 1], [72, 30]]), mask, slice(0, 0)):
         assert torch.equal(buffer[index]["pixels"], expected["pixels"][index])
         assert buffer[index].shape == expected[index].shape
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loader_without_batches_gives_each_step_in_turn(stored, form, workers):
+    buffers = {name: TensorDictReplayBuffer(storage=DatasetStorage(stored[name])) for name in ("raw", form)}
+    context = "fork" if workers else None
+    # Without a function, torch iterates over the TensorDict as if it were a dict, whichever storage it is from.
+    options = {"num_workers": workers, "multiprocessing_context": context, "collate_fn": lambda step: step}
+    loader = DataLoader(buffers[form], batch_size=None, **options)
+
+    steps = [plain(step) for step in loader]
+    expected = [plain(buffers["raw"][row]) for row in range(len(buffers["raw"]))]
+    assert len(steps) == sum(count for count, _ in EPISODES)
+    for step, other in zip(steps, expected, strict=True):
+        assert step.keys() == other.keys()
+        assert all(np.array_equal(step[key], other[key]) for key in other)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import ClassVar
 
@@ -20,6 +22,7 @@ from datasets_rl import (
     ReplayBufferEnsemble,
     SliceSampler,
     TensorDictMaxValueWriter,
+    TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     TensorStorage,
 )
@@ -397,6 +400,75 @@ class TestBytes:
         check_counts(storage)
 
 
+def stamped(first, count):
+    """Return steps that follow each other, of which each has a number that tells its images."""
+    return steps(range(first, first + count))
+
+
+@pytest.mark.usefixtures("small_ring")
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+def test_priorities_of_steps_in_a_ring_that_is_written_again_belong_to_the_steps_that_are_there(kind):
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, eps=0.0, storage=kind(60, compress=KEYS), batch_size=32
+    )
+    for first in range(0, 300, 20):
+        buffer.extend(stamped(first, 20))
+    numbers = buffer.storage.get(slice(None))["number"]
+    assert sorted(numbers.tolist()) == list(range(240, 300))
+    buffer.update_priority(torch.arange(60), (numbers % 10 == 3).float() + 1e-9)
+
+    batch = buffer.sample(500)
+    assert set((batch["number"] % 10).tolist()) == {3}
+    assert same(batch.select("pixels", "number", "next"), steps(batch["number"].tolist()))
+    batch["td_error"] = (batch["number"] == 273).float() + 1e-9
+    buffer.update_tensordict_priority(batch)
+    assert buffer.sample(100)["number"].unique().tolist() == [273]
+    check_counts(buffer.storage)
+
+
+@pytest.mark.usefixtures("small_ring")
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+def test_two_threads_that_write_while_a_third_one_samples_lose_no_frame_and_mix_none(kind):
+    buffer = TensorDictReplayBuffer(storage=kind(200, compress=KEYS), batch_size=16)
+    buffer.extend(stamped(0, 20))
+    written = [[stamped(first, 10) for first in range(start, start + 300, 10)] for start in (1000, 2000)]
+    start = threading.Barrier(3)
+    done = threading.Event()
+
+    def write(chunks):
+        start.wait()
+        for chunk in chunks:
+            buffer.extend(chunk)
+
+    def sample():
+        start.wait()
+        count = 0
+        while not done.is_set() or not count:
+            batch = buffer.sample()
+            assert same(batch.select("pixels", "number", "next"), steps(batch["number"].tolist()))
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(3) as pool:
+        sampled = pool.submit(sample)
+        writers = [pool.submit(write, chunks) for chunks in written]
+        for one in writers:
+            one.result()
+        done.set()
+        assert sampled.result() >= 1
+
+    numbers = buffer.storage.get(slice(None))["number"].tolist()
+    assert same(buffer.storage.get(slice(None)), steps(numbers))
+    chunks = [numbers[at : at + 10] for at in range(0, 200, 10)]
+    assert all(chunk == list(range(chunk[0], chunk[0] + 10)) for chunk in chunks)
+    for offset in (1000, 2000):  # the chunks of each thread are in its order, in slots that are written in turn
+        firsts = [chunk[0] for chunk in chunks if offset <= chunk[0] < offset + 300]
+        turn = firsts.index(min(firsts)) if firsts else 0
+        assert firsts[turn:] + firsts[:turn] == sorted(firsts)
+        assert all(first % 10 == 0 for first in firsts)
+    check_counts(buffer.storage)
+
+
 @pytest.mark.usefixtures("small_ring")
 class TestSaving:
     MAKERS: ClassVar = {
@@ -446,6 +518,9 @@ class TestSaving:
             {"frames": [{**first, "pieces": []}]},
             {"frames": [{**first, "pieces": [first["pieces"][0].float()]}]},
             {"frames": [{**first, "dictionary": 3}]},
+            {"frames": [{**first, "dictionary": torch.full((100,), 255, dtype=torch.uint8)}]},
+            {"frames": [{**first, "dictionary": torch.zeros(24 + (1 << 20), dtype=torch.uint8)}]},
+            {"frames": [{**first, "dictionary": torch.tensor([1, 0, 0, 0, 0, 0, 0, 0] * 3 + [0] * 16).byte()}]},
         ]
         for damage in damages:
             other = filled(LazyTensorStorage(100, compress=KEYS), 5)
