@@ -96,7 +96,8 @@ class FramePatches:
             different[: len(frame)] += np.count_nonzero(self.typical != frame, axis=0)
         lines = np.sort(np.argsort(-different.reshape(-1, _LINE_WORDS).sum(axis=1), kind="stable")[:_PROBED_LINES])
         positions = (lines[:, None] * _LINE_WORDS + np.arange(_LINE_WORDS)).ravel()
-        return positions[positions < self.typical.shape[1]]
+        inside: NDArray[np.int64] = positions[positions < self.typical.shape[1]]
+        return inside
 
     @cached_property
     def probed(self) -> Words:

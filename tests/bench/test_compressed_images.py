@@ -19,7 +19,7 @@ from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.read.compressed_frames import FrameDictionary, compress
+from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.transforms import CatFrames
 
@@ -76,14 +76,6 @@ def folders(frames, size, session_path):
         folders["raw"].append(raw.folder)
         folders["compressed"].append(written.folder)
     return folders
-
-
-def test_the_bytes_of_frames_that_did_not_train_the_dictionary(frames, expect):
-    parts = []
-    for states in frames:
-        data, _ = compress(states[1::2], FrameDictionary.train(states[::2]))
-        parts.append(len(data) / states[1::2].nbytes)
-    expect("25 times the compressed bytes over the raw ones, mean of the games", 25 * np.mean(parts), at_most=1)
 
 
 def buffer_of(folder):
