@@ -198,7 +198,7 @@ def _convert(
             written = writer.finish()
         except ConversionError as error:
             reasons = first_problems([decision.text for decision in merge_decisions(decisions).values()], "decisions")
-            raise ConversionError(error.name, [*error.problems, *reasons], hint=error.hint) from error
+            raise ConversionError(error.name, [*error.problems, *reasons], hint=error.remedy) from error
     if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
         raise ConversionError(job.entry.id, [problem])

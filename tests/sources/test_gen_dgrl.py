@@ -155,13 +155,14 @@ def test_numeric_flags_and_uint8_frames_are_accepted(convert):
 
 
 def test_an_archive_of_many_blocks_is_read_in_parts(convert):
+    """The values are the same; compressed images are others, because the dictionary is trained on the first part."""
     levels = game([3, 9, 1, 4, 7, 2, 8, 5])
     whole = convert(packed(levels))
-    wanted = [file.digest for file in whole.manifest.files]
+    wanted = {field.key: whole.column(field.key)[:] for field in whole.schema}
 
     stored = convert(blocked(tarred(written(levels, "bigfish")), 200_000))
 
-    assert [file.digest for file in stored.manifest.files] == wanted
+    assert all(np.array_equal(stored.column(key)[:], values) for key, values in wanted.items())
     assert stored.episodes["number"].tolist() == list(range(8))
 
 
