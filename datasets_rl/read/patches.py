@@ -32,8 +32,6 @@ TYPICAL_FRAMES: Final = 8
 MAX_TYPICAL: Final = 32
 """Maximum number of typical frames: the first byte of a patch is less than that of a zstd frame."""
 _MAX_POSITIONS: Final = 1 << 16
-_MAX_PART: Final = 8
-"""A patch has at most this part of the bytes of its frame: what would be larger is left to zstd."""
 _MEDIAN_FRAMES, _ROUNDS, _TRAINING_BYTES = 101, 4, 8 << 20
 _FRAMES_PER_TYPICAL: Final = 16
 _LINE_WORDS, _PROBED_LINES = 8, 8
@@ -79,11 +77,6 @@ class FramePatches:
         others = words != frames_of_all[np.argmin(distances, axis=0)]
         found, counts = np.unique(words[others], return_counts=True)
         return cls(frames_of_all, found[np.argsort(-counts, kind="stable")[:MAX_WORDS]])
-
-    @property
-    def max_bytes(self) -> int:
-        """Maximum size of a patch."""
-        return int(self.typical.shape[1]) * WORD // _MAX_PART
 
     @cached_property
     def probes(self) -> NDArray[np.int64]:

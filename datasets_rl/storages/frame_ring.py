@@ -47,6 +47,8 @@ _SPARE_SEGMENTS: Final = 16
 """Number of segments that may be sparse, and least number of those whose frames are moved at once."""
 _MOVED_PART: Final = 8
 """The frames of one in so many segments are moved at once: to find the references takes longer than to move them."""
+_PATCH_PART: Final = 8
+"""Patches may be twice as large as on the disk: most games fit in memory anyway, and zstd takes twice the time to write."""
 _PIECE_BYTES: Final = 1 << 24
 _WORDS: Final = 8
 _WRITING, _HEAD, _END, _USED, _DICTIONARY = range(5)
@@ -181,7 +183,7 @@ class FrameRing:
         if self.dictionary is None:
             compressed, ends = np.empty(0, np.uint8), np.arange(1, len(frames) + 1) * self.frame_bytes
         else:
-            compressed, ends = compress(frames, self.dictionary)
+            compressed, ends = compress(frames, self.dictionary, patch_part=_PATCH_PART)
         references = np.empty(len(frames), np.int64)
         memory = self._data, self._live, self._words[_HEAD : _END + 1]
         number = 0

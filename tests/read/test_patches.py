@@ -76,16 +76,17 @@ def test_frames_that_differ_in_many_words_are_zstd_frames_and_a_column_may_have_
     assert (restored(data, ends, dictionary, 4) == frames).all()
 
 
-def test_a_patch_has_at_most_an_8th_of_the_bytes(dictionary):
+@pytest.mark.parametrize(("options", "part", "first"), [({}, 16, 82), ({"patch_part": 8}, 8, 168)])
+def test_a_patch_has_at_most_a_part_of_the_bytes(dictionary, options, part, first):
     first_zstd = None
-    for count in range(180):
+    for count in range(first + 5):
         frames = frames_of(dict.fromkeys(range(count), BALL))
-        data, ends = compress(frames, dictionary)
-        assert data[0] == 0x28 or ends[0] == 3 + 3 * count <= SIZE // 8
+        data, ends = compress(frames, dictionary, **options)
+        assert data[0] == 0x28 or ends[0] == 3 + 3 * count <= SIZE // part
         assert (restored(data, ends, dictionary, 1) == frames).all()
         if data[0] == 0x28:
             first_zstd = first_zstd or count
-    assert first_zstd == 168  # of which a patch would have 507 bytes, and there must be room for another word
+    assert first_zstd == first  # a patch of 3 bytes for each word must have room for another word
 
 
 @pytest.mark.parametrize("level", [0, 1])
