@@ -1,4 +1,4 @@
-"""Files that no upstream publishes a digest of: what stands in for it.
+"""Files without a published digest: what they are compared with instead.
 
     a stored version recorded the digest          every address must serve the same file when it is fetched again
     it is from a further address of the catalog   its number of steps must be that of the catalog; the reader checks shapes
