@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from warm_python import WarmPython
 
-# The time to draw an example depends on the machine, not on the code.
-settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+# The time to draw and to run an example depends on the machine, not on the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 # A shell starts background processes with SIGINT ignored; tests send SIGINT to the programs that they start.
