@@ -187,8 +187,11 @@ def _make_patch(
 
 @compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _TYPICAL, _WORDS, numba.uint64[::1]))
 def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> Any:
-    """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged."""
-    if stop - start < _HEADER or data[start] >= typical.shape[0]:
+    """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged.
+
+    Its first byte must be the number of a typical frame.
+    """
+    if stop - start < _HEADER:
         return False
     count = data[start + 1] | data[start + 2] << 8
     gaps = start + _HEADER
@@ -275,14 +278,14 @@ def decompress_frames(
             out[position] = 0
             continue
         if 0 <= start < stop <= data.size:
-            if data[start] != _ZSTD:
-                if _apply_patch(data, start, stop, typical, words, out[position].view(np.uint64)):
+            if data[start] == _ZSTD:
+                source, target = data[start:].ctypes.data, out[position].ctypes.data
+                if _call_six(function, context, target, size, source, stop - start, dictionary) == size:
                     continue
-                damaged[number] = True
-                count += 1
-                continue
-            source, target = data[start:].ctypes.data, out[position].ctypes.data
-            if _call_six(function, context, target, size, source, stop - start, dictionary) == size:
+            # Only frames that consist of whole words have typical ones.
+            elif data[start] < typical.shape[0] and _apply_patch(
+                data, start, stop, typical, words, out[position].view(np.uint64)
+            ):
                 continue
         damaged[number] = True
         count += 1

@@ -127,6 +127,17 @@ def test_all_damaged_frames_are_named_at_once():
         restored(damaged, ends, dictionary, frames.shape)
 
 
+def test_a_damaged_frame_that_does_not_consist_of_whole_words_is_named():
+    frames = game(30)[:, :5, :5].copy()
+    dictionary = FrameDictionary.train(frames)
+    data, ends = compress(frames, dictionary)
+    assert (restored(data, ends, dictionary, frames.shape) == frames).all()
+    damaged = data.copy()
+    damaged[ends[3]] = 7  # the first byte of frame 4
+    with pytest.raises(ConversionError, match="frame 4 is damaged"):
+        restored(damaged, ends, dictionary, frames.shape)
+
+
 def test_a_dictionary_of_frames_that_have_nothing_in_common_or_are_few_is_empty_or_harmless():
     noise = np.random.default_rng(1).integers(0, 256, (50, 24, 24), np.uint8)
     for frames in (noise, noise[:3], np.zeros((50, 2), np.uint8), noise[:0], np.zeros((100, 64, 64), np.uint8)):
