@@ -21,8 +21,6 @@ from datasets_rl.sources import Entry, Listing
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.find import stored_manifest
 
-__all__ = ["copied_files", "copy_problems", "expecting_recorded"]
-
 _TOLERANCE = {"exact": 1.0, "recorded": 1.01, "estimated": 2.0}
 """Ratio up to which the number of steps may differ from that of the catalog, by how well it is known."""
 

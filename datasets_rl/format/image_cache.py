@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.read.threads import run_on_all_cores
 
-__all__ = ["COPIED_BYTES", "ImageCache"]
-
 COPIED_BYTES: Final = 1 << 21
 """Bytes of images that a thread copies at once: some 100 microseconds."""
 

@@ -9,17 +9,6 @@ import numpy as np
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = [
-    "EMPTY",
-    "add_images",
-    "compare_images",
-    "copy_cached",
-    "copy_repeated",
-    "find_firsts",
-    "mark_added",
-    "reserve_slots",
-]
-
 EMPTY = np.iinfo(np.int64).min
 """Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
 

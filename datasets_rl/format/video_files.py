@@ -26,8 +26,6 @@ from datasets_rl.format.video_images import UNKNOWN, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.read.video import PACKET, Codec, Video
 
-__all__ = ["VIDEO_FOLDER", "PacketShifts", "VideoFiles", "read_videos", "video_name"]
-
 VIDEO_FOLDER = "videos"
 _NAME = re.compile(r"[0-9a-f]{32}\.mp4", re.ASCII)
 _MAX_BLOCK = 1 << 16

@@ -26,8 +26,6 @@ from datasets_rl.ted.episode import StoredImages
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["UNKNOWN", "VideoColumn", "VideoFrames"]
-
 UNKNOWN = -1
 """Packet of an image that is unknown."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ARRAYS", "episode_order"]
-
 ARRAYS = ("observation", "action", "reward", "discount")
 """Names of the arrays that every file has."""
 

@@ -43,8 +43,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["ExORLReader", "inspect_zip"]
-
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
 _TASK_REWARD: Key = (NEXT, "task_reward")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
 
-__all__ = ["MAIN", "Links", "Run", "inspect_file", "plain_value"]
-
 MAIN = "main_data.hdf5"
 _EPISODE = "episode_"
 _SPACES = ("observation_space", "action_space")

@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-__all__ = ["Task"]
-
 Floats = NDArray[np.float32]
 Bits = NDArray[np.bool_]
 

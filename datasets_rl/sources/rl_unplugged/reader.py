@@ -43,8 +43,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["LAYOUTS", "Layout", "RLUnpluggedReader", "inspect_file"]
-
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
 _CHANNELS = 3
 _PROBLEMS_MAX = 20
