@@ -11,6 +11,7 @@ anything, and the policy of the page allows no other origin.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
@@ -93,11 +94,20 @@ class ViewServer:
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or `stop`."""
         try:
-            self._server.run(sockets=[self._socket])
+            asyncio.run(self._serve())
         except KeyboardInterrupt:
-            pass  # the usual end; uvicorn raises the signal again after it has closed its connections
+            pass  # the usual end; uvicorn raises the signal again after it has stopped
         finally:
             self._socket.close()
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            # uvicorn leaves two kinds of connections open: those that it accepts while it stops, and those whose clients do
+            # not read. A browser would wait for the answer on such a connection without end.
+            for connection in self._server.server_state.connections:
+                connection.transport.abort()
 
     def stop(self) -> None:
         """End `run`, which another thread called."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import httpx
@@ -109,6 +110,26 @@ def test_each_server_has_its_own_token(tmp_path):
 
     assert first.token != second.token
     assert len(first.token) == 32
+
+
+def test_a_server_that_ends_closes_the_connections_of_clients_that_do_not_read(tmp_path, monkeypatch):
+    """An open connection of a server that has ended lets a browser wait without end."""
+    monkeypatch.setattr("datasets_rl.look.page.server.answer", lambda *_: {"text": "x" * 50_000_000})
+    made = ViewServer([Panel(view_data.state_dataset(tmp_path / "a"))], port=0)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+
+    with socket.create_connection(("127.0.0.1", made.port), timeout=20) as client:
+        client.sendall(f"GET /{made.token}/data/overview HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        client.recv(1)
+        open_connections = made._server.server_state.connections.copy()
+        made.stop()
+        thread.join()
+        with suppress(ConnectionResetError):
+            while client.recv(1 << 20):
+                pass
+    assert open_connections
+    assert all(connection.transport.is_closing() for connection in open_connections)
 
 
 @pytest.mark.parametrize(
