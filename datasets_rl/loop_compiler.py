@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np import arrayobj
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,3 +34,32 @@ def compile_for(signature: Any) -> Callable[[Function], Function]:
         return cast("Function", dispatcher)
 
     return compile_now
+
+
+@intrinsic
+def _copy(typing_context: Any, source: Any, start: Any, out: Any, out_start: Any, count: Any) -> Any:
+    del typing_context, start, out_start, count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        read = pointer_to(context, builder, signature, arguments, 0)
+        written = pointer_to(context, builder, signature, arguments, 2)
+        item_bytes = context.get_abi_sizeof(context.get_data_type(source.dtype))
+        cgutils.raw_memcpy(builder, written, read, arguments[4], item_bytes)  # type: ignore[no-untyped-call]  # numba has no types
+        return context.get_dummy_value()
+
+    return numba.void(source, numba.int64, out, numba.int64, numba.int64), generate
+
+
+copy_items: Any = _copy  # its first argument is passed by the compiler
+"""``copy_items(source, start, out, out_start, count)`` copies items between two arrays of a dtype, which do not overlap.
+
+The positions are those of the flat arrays. numba does not recognize a loop of single items as a copy, and takes seconds to
+compile an assignment of slices.
+"""
+
+
+def pointer_to(context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
+    """Return a pointer to an item of the array that is argument `number`; the next argument is its flat index."""
+    make_array: Any = arrayobj.make_array  # numba has no types
+    array = make_array(signature.args[number])(context, builder, arguments[number])
+    return builder.bitcast(builder.gep(array.data, [arguments[number + 1]]), ir.IntType(8).as_pointer())

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items
 
 EMPTY = np.iinfo(np.int64).min
 """Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
@@ -54,9 +54,10 @@ def copy_repeated(images: Any, origins: Any, first: int, last: int) -> None:
         first: First position.
         last: Position after the last one.
     """
+    size = images.shape[1]
     for position in range(first, last):
         if origins[position] != position:
-            images[position] = images[origins[position]]
+            copy_items(images, origins[position] * size, images, position * size, size)
 
 
 @compile_for(numba.void(_READ_ONLY_IMAGES, _READ_ONLY_IMAGES, numba.boolean[::1], numba.int64, numba.int64))
@@ -94,11 +95,12 @@ def copy_cached(
         first: Number of the first image.
         last: Number after the one of the last image.
     """
+    size = out.shape[1]
     for number in range(first, last):
         slot = rows[number] % slots.size
         missing[number] = slots[slot] != rows[number]
         if not missing[number]:
-            out[positions[number]] = cached[slot]
+            copy_items(cached, slot * size, out, positions[number] * size, size)
 
 
 @compile_for(numba.int64(_NUMBERS, _NUMBERS, _NUMBERS))
@@ -138,10 +140,11 @@ def add_images(rows: Any, slots: Any, cached: Any, images: Any, positions: Any, 
         first: Number of the first image.
         last: Number after the one of the last image.
     """
+    size = images.shape[1]
     for number in range(first, last):
         slot = rows[number] % slots.size
         if slots[slot] == ~rows[number]:
-            cached[slot] = images[positions[number]]
+            copy_items(images, positions[number] * size, cached, slot * size, size)
 
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS))

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items
 
 _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
@@ -198,9 +198,7 @@ def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out
     codes, end = gaps + count, gaps + 3 * count
     if end > stop:
         return False
-    base = typical[data[start]]
-    for position in range(out.size):
-        out[position] = base[position]
+    copy_items(typical, data[start] * out.size, out, 0, out.size)
     position = 0
     for number in range(count):
         position += data[gaps + number]

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items
 
 try:
     from isal import isal_zlib as inflating
@@ -64,9 +64,9 @@ def _undo_filters(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> 
     for y in range(rows):
         kind, line, row = raw[y, 0], raw[y, 1:], out[y]
         if kind == 0:
-            row[:] = line
+            copy_items(line, 0, row, 0, width)
         elif kind == 1:
-            row[:step] = line[:step]
+            copy_items(line, 0, row, 0, step)
             for x in range(step, width):
                 row[x] = line[x] + row[x - step]
         elif kind == 2:

@@ -11,11 +11,9 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np import arrayobj
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items, pointer_to
 
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until it is copied."""
@@ -35,7 +33,7 @@ def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
     del typing_context, number
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer_to(context, builder, signature, arguments, 0)
+        pointer = pointer_to(context, builder, signature, arguments, 0)
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
@@ -45,29 +43,7 @@ def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
     return numba.void(words, numba.int64), generate
 
 
-@intrinsic
-def _copy_words(typing_context: Any, words: Any, start: Any, out: Any, out_start: Any, count: Any) -> Any:
-    """Copy words; the compiler does not recognize a loop of single words as a copy."""
-    del typing_context, start, out_start, count
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source = _pointer_to(context, builder, signature, arguments, 0)
-        target = _pointer_to(context, builder, signature, arguments, 2)
-        cgutils.raw_memcpy(builder, target, source, arguments[4], 8)  # type: ignore[no-untyped-call]  # numba has no types
-        return context.get_dummy_value()
-
-    return numba.void(words, numba.int64, out, numba.int64, numba.int64), generate
-
-
-def _pointer_to(context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
-    """Return a pointer to an element of the array that is argument `number`; the next argument is its index."""
-    make_array: Any = arrayobj.make_array  # numba has no types
-    array = make_array(signature.args[number])(context, builder, arguments[number])
-    return builder.bitcast(builder.gep(array.data, [arguments[number + 1]]), ir.IntType(8).as_pointer())
-
-
 _prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
-_copy: Any = _copy_words
 
 
 @compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, numba.int64[::1], numba.int64[:, ::1], *_NUMBERS))
@@ -115,11 +91,11 @@ def gather_records(
                 return -2
             ends += 1
             flags = numba.int64(known[of_episode])
-            _copy(records, start, out, number * (width + 2), stride)
+            copy_items(records, start, out, number * (width + 2), stride)
             for word in range(width - stride):
                 out[number, stride + word] = finals[of_episode, word]
         else:
-            _copy(records, start, out, number * (width + 2), width)
+            copy_items(records, start, out, number * (width + 2), width)
         out[number, width] = of_episode
         out[number, width + 1] = flags << 24
     return ends
@@ -169,7 +145,7 @@ def gather_windows(
     total, words = len(records) // stride - 1, width * stride
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WINDOW_WORDS_AHEAD // words, 1), _ROWS_AHEAD)
-    steps = np.empty((width, stride), np.int64)
+    steps = np.empty(words, np.int64)
     for number in range(count):
         if number + ahead < count:
             later = min(max(rows[number + ahead] - before, 0), total - width) * stride
@@ -180,22 +156,21 @@ def gather_windows(
         if row < 0 or row >= total:
             return -1
         start = min(max(row - before, 0), total - width)
-        _copy(records, start * stride, out, number * words, words)
+        copy_items(records, start * stride, out, number * words, words)
         owner = (out[number, row - start, episode_word] >> episode_shift) & 0xFFFFFFFF
         if owner >= len(firsts):
             return -2
         first, last = firsts[owner], lasts[owner]
         low[number], high[number] = first, last
-        if row - before >= first and row - before + width - 1 <= last:
-            outside[number] = False
-            continue
+        within = row - before >= first and row - before + width - 1 <= last
         for step in range(width):
             wanted = row - before + step
             inside = min(max(wanted, first), last)
             outside[number, step] = inside != wanted
-            source = min(
-                max(inside - start, 0), width - 1
-            )  # always in the run, unless the table of episodes is damaged
-            steps[step] = out[number, source]
-        out[number] = steps
+            if not within:
+                # The source is always in the run, unless the table of episodes is damaged.
+                source = min(max(inside - start, 0), width - 1)
+                copy_items(out, number * words + source * stride, steps, step * stride, stride)
+        if not within:
+            copy_items(steps, 0, out, number * words, words)
     return 0

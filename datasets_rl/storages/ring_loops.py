@@ -6,7 +6,7 @@ from typing import Any
 
 import numba
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items
 
 _BYTES, _NUMBERS = numba.uint8[::1], numba.int64[::1]
 _FRAMES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
@@ -48,8 +48,10 @@ def place_frames(
         length = min(stop - start, frames.shape[1])
         if head + length > cursor[1]:
             return number
-        is_smaller = length < frames.shape[1]
-        data[head : head + length] = compressed[start:stop] if is_smaller else frames[number]
+        if length < frames.shape[1]:
+            copy_items(compressed, start, data, head, length)
+        else:
+            copy_items(frames, number * length, data, head, length)
         references[number] = head << length_bits | length
         live[head // segment_bytes] += length
         cursor[0] = head + length
