@@ -178,7 +178,9 @@ def _example(features: Sequence[_Feature], episode: Episode, whole: Mapping[str,
     messages["steps/is_last"] = _integers(last)
     messages["steps/is_terminal"] = _integers(last & terminated)
     if "steps/discount" not in messages:
-        messages["steps/discount"] = _floats(np.where(last & terminated, 0, 1).astype(np.float32))
+        # That of the transition into a terminal state is 0, as in the datasets of TensorFlow Datasets.
+        ends = np.arange(steps + 1) >= steps - 1
+        messages["steps/discount"] = _floats(np.where(ends & terminated, 0, 1).astype(np.float32))
     for name, value in whole.items():
         messages[f"episode_metadata/{name}"] = _metadata_message(value)
     entries = (_delimited(1, _delimited(1, name.encode()) + _delimited(2, body)) for name, body in messages.items())

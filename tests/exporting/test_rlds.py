@@ -55,7 +55,9 @@ def test_protobuf_parses_every_value_and_the_final_observations(plain, tmp_path)
         assert list(record["steps/is_first"]) == [1] + [0] * steps
         assert list(record["steps/is_last"]) == [0] * steps + [1]
         assert any(record["steps/is_terminal"]) == one.steps["next", "terminated"].any()
-        assert record["steps/discount"][steps] == 1 - one.steps["next", "terminated"].any()
+        # The last transition leads to a terminal state: a target must not use the value of that state.
+        end = float(not one.steps["next", "terminated"].any())
+        assert list(record["steps/discount"]) == [1.0] * (steps - 1) + [end, end]
 
 
 def test_the_files_of_tensorflow_datasets_name_shapes_shards_and_episodes(plain, tmp_path):
