@@ -236,6 +236,20 @@ def column_of(batch: EpisodeBatch, field: Field) -> Any:
     return batch.states[field.key] if field.shared else batch.steps[field.key]
 
 
+def info_paths(fields: Collection[Field]) -> Mapping[Key, Key]:
+    """Return the names below ``infos`` of fields by key, in formats that have this group for what they do not define.
+
+    info.qpos  ->  infos/qpos          qpos  ->  infos/qpos, or infos/qpos_ beside info.qpos
+    """
+    paths: dict[Key, Key] = {}
+    for key in sorted((field.key for field in fields), key=lambda key: key[0] != "info"):
+        path = key[1:] if key[0] == "info" and len(key) > 1 else key
+        while any(all(map(str.__eq__, path, other)) for other in paths.values()):  # one is the other, or a group of it
+            path = (f"{path[0]}_", *path[1:])
+        paths[key] = path
+    return paths
+
+
 def is_image(field: Field) -> bool:
     """Return whether a field consists of images, encoded or as pixels of 1, 3 or 4 channels."""
     return field.encoded or (field.read_dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})

@@ -13,7 +13,7 @@ import h5py
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses
-from datasets_rl.exporting.content import Content, column_of, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, info_paths, names_of, pixels, vocabulary_list
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -59,9 +59,10 @@ class D4rl(ExportFormat):
 
     @override
     def write(self, content: Content, target: Path, progress: Report) -> None:
-        fields = {
-            _array_name(field.key): field for field in content.fields if field.key in _NAMES or field.key[0] != NEXT
-        }
+        fields = {_NAMES[field.key]: field for field in content.fields if field.key in _NAMES}
+        others = {field.key: field for field in content.fields if field.key not in _NAMES and field.key[0] != NEXT}
+        paths = info_paths(others.values())
+        fields |= {"/".join(("infos", *paths[key])): field for key, field in others.items()}
         follows = OBSERVATION in {field.key for field in content.states} and bool(content.known.any())
         with h5py.File(target, "w") as file:
             for name, field in fields.items():
@@ -77,10 +78,6 @@ class D4rl(ExportFormat):
                     file["next_observations"][rows] = pixels(batch.next_states(OBSERVATION))
                 start = rows.stop
                 progress(batch.count)
-
-
-def _array_name(key: Key) -> str:
-    return _NAMES.get(key) or "infos/" + "/".join(key[1:] if key[0] == "info" and len(key) > 1 else key)
 
 
 def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses, next_losses
-from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
+from datasets_rl.exporting.content import Content, info_paths, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.hdf5 import write_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -83,12 +83,11 @@ def _arrays(content: Content, episode: Episode) -> Iterator[tuple[str, Any]]:
         yield _space_path("actions", field.key), episode.steps[field.key]
     for key, name in _FLAT.items():
         yield name, pixels(episode.steps[key]).reshape(-1)
-    for field in (*content.infos, *content.extras):
-        if field.key not in observed:
-            inner = field.key[1:] if field.key[0] == "info" and len(field.key) > 1 else field.key
-            # T rows of infos are those that the steps returned, after them; with T + 1 rows, row t belongs to step t.
-            values = episode.states[field.key] if field.shared else episode.steps[field.key]
-            yield "/".join(("infos", *inner)), with_final_row(values, steps)
+    for key, path in info_paths(
+        [field for field in (*content.infos, *content.extras) if field.key not in observed]
+    ).items():
+        # T rows of infos are those that the steps returned, after them; with T + 1 rows, row t belongs to step t.
+        yield "/".join(("infos", *path)), with_final_row({**episode.states, **episode.steps}[key], steps)
 
 
 def _space_path(root: str, key: Key) -> str:

@@ -6,11 +6,12 @@ import h5py
 import numpy as np
 import pytest
 from exports import export_stored, write_robot
-from stored_data import Model, trajectory, write_dataset
+from stored_data import Model, Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl import LocalExperienceReplay, load
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
 from datasets_rl.exporting import Content, plan_export, run_export
+from datasets_rl.format.schema import Column
 
 EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2)]
 
@@ -79,3 +80,19 @@ def test_the_layout_is_read_back_with_the_final_observations(plain, tmp_path):
 
     assert np.array_equal(dataset["next", "observation"], Model(EPISODES).column(("next", "observation")))
     assert np.array_equal(dataset["next", "terminated"], load(plain.folder)["next", "terminated"])
+
+
+def test_fields_of_one_name_inside_and_outside_of_info_are_both_written(tmp_path):
+    qpos = np.arange(4, dtype=np.float32)[:, None]
+    steps = {**EPISODES[0].steps, ("qpos",): qpos, ("info", "qpos"): qpos + 10}
+    own = [Column(key, np.dtype(np.float32), (1,)) for key in (("qpos",), ("info", "qpos"))]
+    stored = write_dataset(tmp_path / "stored", [Trajectory(steps, EPISODES[0].states)], columns(*own))
+
+    data = get_dataset(run_export(Content(stored), "d4rl", tmp_path / "toy.hdf5", show=False))
+    folder = run_export(Content(stored), "minari", tmp_path / "minari", show=False)
+
+    assert data["infos/qpos"].tolist() == [[10], [11], [12], [13]]
+    assert data["infos/qpos_"].tolist() == [[0], [1], [2], [3]]
+    with h5py.File(folder / "data" / "main_data.hdf5") as file:
+        assert file["episode_0/infos/qpos"][:4].tolist() == [[10], [11], [12], [13]]
+        assert file["episode_0/infos/qpos_"][:4].tolist() == [[0], [1], [2], [3]]
