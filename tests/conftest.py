@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,22 @@ def pytest_collection():
     gc.freeze()
     gc.enable()
     return collected
+
+
+@pytest.hookimpl(tryfirst=True)  # before the tests that `-m` excludes are dropped
+def pytest_collection_modifyitems(items):
+    """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves."""
+    taken = Counter()
+    for item in items:
+        mark = item.get_closest_marker("first")
+        if mark is None or item.get_closest_marker("slow"):
+            continue
+        (count,), of = mark.args, mark.kwargs.get("of", ())
+        values = (item.callspec.params[name] for name in ([of] if isinstance(of, str) else of))
+        group = (item.parent.nodeid, item.originalname, *map(id, values))
+        taken[group] += 1
+        if taken[group] > count:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(optionalhook=True)

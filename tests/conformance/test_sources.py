@@ -88,13 +88,29 @@ FAULTS = [
     for name, fault in one.values[0].faults.items()
 ]
 FIRST = [*{one.values[0].id.partition("/")[0]: one.values[0] for one in reversed(CASES)}.values()]
-FIRST_OF_EACH = pytest.mark.parametrize(
-    "made",
-    [pytest.param(one.values[0], id=one.id, marks=[] if one.values[0] in FIRST else pytest.mark.slow) for one in CASES],
-    indirect=True,
-    scope="module",
-)
-"""For tests that convert several times: the default run has the first case of each source, the slow run the others."""
+KINDS = {
+    "demo": "a file of the package",
+    "d4rl": "one file, whose size the upstream does not state",
+    "minari": "one file that is cut into shards, beside files that all of them need",
+    "gen_dgrl": "compressed images, and fields that are known before the download",
+    "openx": "shards of whole files, encoded images, and options",
+}
+"""Sources that differ in what the shared code of downloads, conversions and checks distinguishes."""
+
+
+def made_of(default: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test with all cases; those which are not in ``default`` are slow."""
+    found = [
+        pytest.param(one.values[0], id=one.id, marks=[] if one.values[0] in default else pytest.mark.slow)
+        for one in CASES
+    ]
+    return pytest.mark.parametrize("made", found, indirect=True, scope="module")
+
+
+FIRST_OF_EACH = made_of(FIRST)
+"""For what each source does itself, and its cases do alike: the default run has the first case of each source."""
+ONE_OF_EACH_KIND = made_of([case for case in FIRST if case.id.partition("/")[0] in KINDS])
+"""For what the code shared by all sources does: the default run has one source of each kind."""
 MANY = [one for one in CASES if one.values[0].many is not None]
 
 
@@ -257,7 +273,7 @@ def test_every_source_has_cases():
 
 
 @pytest.mark.usefixtures("warm_python")
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_the_command_converts_it(made, home, rlds, tmp_path):
     """In a separate process for one case per source."""
     words = ["download", made.case.id, "--json", *made.words]
@@ -282,7 +298,7 @@ def test_the_command_converts_it(made, home, rlds, tmp_path):
 
 
 @pytest.mark.usefixtures("warm_python")
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "2")
     options = {**made.case.plain, **({"selection": made.selection} if made.case.options else {})}
@@ -300,7 +316,7 @@ def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, mo
 @pytest.mark.parametrize(
     "to", ["hdf5", pytest.param("npz", marks=pytest.mark.slow), pytest.param("parquet", marks=pytest.mark.slow)]
 )
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_its_export_is_read_back_bit_for_bit(made, to, tmp_path):
     back = read_back(made.stored, to, tmp_path)
 
@@ -327,7 +343,7 @@ class Nodes(contextlib.nullcontext):
         return lambda: json.loads(said)
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_a_cluster_that_writes_each_shard_separately_makes_the_same(made, home):
     assert content(made.download(home, engine=Nodes()).folder) == content(made.stored.folder)
     assert leftovers(home / made.case.id.partition("/")[0]) == []
@@ -449,6 +465,7 @@ def test_the_manifest_records_the_raw_files(made):
         assert getattr(manifest, name) == value, name
 
 
+@FIRST_OF_EACH
 def test_a_dry_run_reports_the_bytes_of_the_download_and_writes_nothing(made, home, rlds, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, document, _ = rlds("download", made.case.id, "--dry-run", "--json", *made.words)
@@ -467,7 +484,7 @@ def test_a_dry_run_reports_the_bytes_of_the_download_and_writes_nothing(made, ho
     assert [*tmp_path.iterdir()] == []
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_verify_compares_it_with_the_raw_files(made, rlds):
     code, document, _ = rlds("verify", made.stored.folder, "--deep", "--json")
 
@@ -483,7 +500,7 @@ def test_its_values_are_those_that_the_oracle_reads(made):
     assert comparison.compare(made.case.id, files, comparison.column_of(stored), stored.episodes) == []
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_verify_converts_the_selected_part_again(made, tmp_path, rlds):
     """The files that are kept are not all files of the upstream, whose list is kept with them."""
     if not made.case.episodes or "episodes" not in sources.get_source(made.case.id.partition("/")[0]).selects:
@@ -498,6 +515,7 @@ def test_verify_converts_the_selected_part_again(made, tmp_path, rlds):
     assert told["checked"][-1].startswith("every converted value against")
 
 
+@ONE_OF_EACH_KIND
 def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
     copy = shutil.copytree(made.stored.folder, tmp_path / "copy")
     place = copy / max(made.stored.manifest.files, key=lambda file: file.bytes).path
@@ -511,7 +529,7 @@ def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
     assert any(place.name in problem for problem in document["datasets"][0]["problems"])
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
     """Start, length and return are recomputed from the rows; the rest is compared with the raw files."""
     folder = made.stored.folder
@@ -534,7 +552,7 @@ def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
     assert missed == []
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
     """A known final state is compared with the raw files; an unknown one must be zeros."""
     folder = made.stored.folder
@@ -572,6 +590,7 @@ def unreachable(monkeypatch):
 
 
 @pytest.mark.usefixtures("home")
+@ONE_OF_EACH_KIND
 def test_a_dataset_that_is_not_downloaded_asks_no_network(made, unreachable, monkeypatch):
     kind = dataset_class(made.case.id.partition("/")[0])
     for missing in (lambda: kind(made.name, download=False), lambda: load(made.case.id, download=False)):
@@ -598,7 +617,7 @@ def test_the_proxy_of_these_tests_sees_requests_to_any_host(unreachable, home, m
     assert len(unreachable.requests) >= 2
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_verify_finds_a_changed_value_with_a_valid_digest(made, rlds):
     """The dataset stays in its folder beside the raw files, and is restored afterwards."""
     folder, field = made.stored.folder, changeable(made)
@@ -652,6 +671,7 @@ def words(stored, key):
     return np.array(stored.texts(key))[values] if stored.schema[key].text else values
 
 
+@ONE_OF_EACH_KIND
 def test_an_unknown_field_is_refused(made, home, rlds):
     code, document, err = rlds("download", made.case.id, "--json", "--keys", "no_such_field", *made.words)
 
@@ -661,7 +681,7 @@ def test_an_unknown_field_is_refused(made, home, rlds):
     assert [*store.stored_folders(home)] == []
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_files_are_selected_by_globs(made, home):
     if not made.last:
         with pytest.raises(InvalidArgumentError, match="include and exclude match none"):
@@ -683,7 +703,7 @@ def begins_with(stored, less):
     assert np.array_equal(less.episodes.lengths[:-1], lengths)
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_the_first_files_that_fit_are_selected(made, home):
     sizes = {file.path: file.bytes for file in made.stored.manifest.raw}
     unsized = None in {asset.size for asset in made.contents.assets}
@@ -698,6 +718,7 @@ def test_the_first_files_that_fit_are_selected(made, home):
     begins_with(made.stored, less)
 
 
+@FIRST_OF_EACH
 def test_episodes_are_selected_before_the_download(made, home):
     if not (made.case.episodes and "episodes" in sources.get_source(made.place.root.name).selects):
         with pytest.raises(InvalidArgumentError, match="episodes"):
@@ -735,6 +756,7 @@ def downloaded_parts(made, tmp_path_factory):
     return [(part, home, made.download(home, part=part)) for part, home in homes]
 
 
+@ONE_OF_EACH_KIND
 def test_its_values_are_described_and_its_episodes_are_shown(made):
     steps = StepReader(made.stored)
 
@@ -759,7 +781,7 @@ def test_its_values_are_described_and_its_episodes_are_shown(made):
                 assert np.array_equal(got, wanted, equal_nan=got.dtype.kind == "f"), field.name
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_every_type_of_part_opens_without_options_and_reports_its_selection(
     made, downloaded_parts, home, monkeypatch, rlds
 ):
@@ -788,7 +810,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(
     assert str(selection) in repr(load(out))
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, downloaded_parts):
     kind = dataset_class(made.place.root.name)
     for part, _, stored in downloaded_parts:
@@ -812,7 +834,7 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, down
             kind(made.name, root=root, selection=Selection(**{name: more[name]}), download=False)
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_a_download_without_options_completes_a_part(made, downloaded_parts, home, rlds, monkeypatch):
     root = made.place.root.name
     for number, (part, place, stored) in enumerate(downloaded_parts):
@@ -836,7 +858,7 @@ def test_a_download_without_options_completes_a_part(made, downloaded_parts, hom
         assert (code, document["datasets"][0]["present"]) == (0, True)
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_other_episodes_and_fields_are_added_to_a_part(made, home):
     if not (made.case.episodes and "episodes" in sources.get_source(made.place.root.name).selects):
         pytest.skip("it gives whole files")
@@ -861,7 +883,7 @@ class _Death(BaseException):
     """Simulates a kill; no handler in the code under test catches it."""
 
 
-@FIRST_OF_EACH
+@ONE_OF_EACH_KIND
 def test_committed_shards_are_not_fetched_again(made, home, monkeypatch):
     if len(made.contents.shards) < 2:
         pytest.skip("it is one shard")
@@ -919,6 +941,7 @@ def killed(made, tmp_path, **task):
     return sum(life["died"] for life in lives)
 
 
+@FIRST_OF_EACH
 def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
     if not made.contents.keys:
         pytest.skip("the files tell")
@@ -931,7 +954,12 @@ def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
 
 
 @pytest.mark.usefixtures("warm_python")
-@pytest.mark.parametrize("made", [pytest.param(one, id=one.id) for one in FIRST[:1]], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "made",
+    [pytest.param(one, id=one.id) for one in FIRST if one.id.startswith("minari/")],
+    indirect=True,
+    scope="module",
+)
 def test_a_killed_download_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=1) == 1
 
@@ -942,6 +970,7 @@ def test_a_download_that_is_killed_many_times_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=80, random=20) >= 10
 
 
+@ONE_OF_EACH_KIND
 def test_without_a_network_stored_data_opens_and_the_rest_is_an_error(made, home, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     kind = dataset_class(made.place.root.name)
@@ -966,6 +995,7 @@ def alone(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.first(5, of="case")
 @pytest.mark.parametrize(("case", "fault"), FAULTS)
 def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, written, alone, monkeypatch, rlds):
     shrunk(monkeypatch, case)

@@ -410,10 +410,10 @@ def many_images(folder: Path, size: int) -> None:
     write_file(path, demos, write_libero, **libero_attributes("pick up the bowl", demos))
 
 
-SMALL = {"datasets_rl.sources.robomimic._SHARD_BYTES": 20_000}
+SMALL, LARGER = ({"datasets_rl.sources.robomimic._SHARD_BYTES": size} for size in (20_000, 500_000))
 CASES: Sequence[Case] = [
     Case(f"robomimic/{LIFT}", written, served, faults=FAULTS, many=many, small=SMALL),
-    Case(f"robomimic/{SUITE}", written_libero, served, many=many_images, small=SMALL),
-    Case(f"robomimic/{REGENERATED}", written_regenerated, served, small=SMALL),
+    Case(f"robomimic/{SUITE}", written_libero, served, many=many_images, small=LARGER),
+    Case(f"robomimic/{REGENERATED}", written_regenerated, served, small=LARGER),
     Case(f"robomimic/{STACK}", written_without_next, served, small=SMALL),
 ]

@@ -337,6 +337,6 @@ CASES = [
         many=_many_84,
         manifest={"license": "MIT"},
         plain={"totensor": False},
-        small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 4_000},
+        small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 30_000},
     ),
 ]
