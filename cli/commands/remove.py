@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +34,10 @@ class _StoredFiles:
 
     folder: str
     bytes: int
+    link_to: str | None = None
+    """Where the folder really is, if a link leads there."""
+    is_link_alone: bool = False
+    """Whether the link is deleted, and the data to which it leads stays."""
     kept: tuple[str, ...] = ()
     """Names in the folder that are not the dataset's, which are not deleted."""
 
@@ -61,14 +65,15 @@ def run(
     if dry_run:
         return _result(found, removed=False, dry_run=True)
     # Without files there may still be the empty folder of a killed removal.
-    if total and not yes and not ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
+    removed = [_name_with_target(one) for one in found if _has_files(one)]
+    size = f" ({size_text(total)})" if total else ""
+    if removed and not yes and not ask_to_confirm(f"delete {', '.join(removed)}{size}"):
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
     def delete(one: Outcome[_StoredFiles]) -> _StoredFiles:
         freed = store.remove(one.item, settings=shell.settings)
-        left = _stored_files(shell, one.item)
-        return _StoredFiles(left.folder, freed, left.kept)
+        return replace(one.value, bytes=freed, kept=_stored_files(shell, one.item).kept)
 
     by_id = {one.item: one for one in found if one.value}
     deleted = iter(apply_to_each(shell, by_id, lambda item: delete(by_id[item])))
@@ -83,7 +88,11 @@ def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
             f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
-    return _StoredFiles(str(paths.folder), paths.bytes(), tuple(path.name for path in paths.foreign()))
+    place = paths.folder.resolve()
+    link_to = str(place) if place != shell.settings.home.resolve() / paths.root.name / paths.name else None
+    if store.is_link_alone(paths):
+        return _StoredFiles(str(paths.folder), 0, link_to, is_link_alone=True)
+    return _StoredFiles(str(paths.folder), paths.bytes(), link_to, kept=tuple(path.name for path in paths.foreign()))
 
 
 def _removal_hint(shell: Shell, folder: Path) -> str:
@@ -101,8 +110,17 @@ def _removal_hint(shell: Shell, folder: Path) -> str:
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 
-def _removed_paths(stored_files: list[Outcome[_StoredFiles]]) -> list[str]:
-    return [one.item for one in stored_files if one.value and one.value.bytes]
+def _has_files(one: Outcome[_StoredFiles]) -> bool:
+    return one.value is not None and (one.value.bytes > 0 or one.value.is_link_alone)
+
+
+def _name_with_target(one: Outcome[_StoredFiles]) -> str:
+    """Return the id and, where its folder is a link, what of it is deleted."""
+    if one.value is None or one.value.link_to is None:
+        return one.item
+    if one.value.is_link_alone:
+        return f"the link {one.item}, whose target {one.value.link_to} stays"
+    return f"{one.item} at {one.value.link_to}"
 
 
 def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bool) -> Result:
@@ -111,22 +129,24 @@ def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bo
     return Result(
         {"datasets": documents, "dry_run": dry_run},
         [Lines(lines)],
-        quiet=_removed_paths(outcomes),
+        quiet=[one.item for one in outcomes if _has_files(one)],
         code=combined_exit_code([one.code for one in outcomes]),
     )
 
 
 def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
-    document = outcome.document({"folder": None, "bytes": 0, "kept": []})
-    return {**document, "removed": removed and document["bytes"] > 0}
+    document = outcome.document({"folder": None, "bytes": 0, "link_to": None, "kept": []})
+    return {**document, "removed": removed and _has_files(outcome)}
 
 
 def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:
-    size = outcome.value.bytes if outcome.value else 0
-    if not size:
+    if outcome.value is None or not _has_files(outcome):
         return f"{outcome.item}: nothing is stored"
-    line = f"{outcome.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"
-    kept = outcome.value.kept if outcome.value else ()
-    if not kept:
+    verb = "deleted" if removed else "would be deleted"
+    if outcome.value.is_link_alone:
+        return f"{outcome.item}: link {verb}; {outcome.value.link_to} stays"
+    where = "" if outcome.value.link_to is None else f" in {outcome.value.link_to}"
+    line = f"{outcome.item}: {size_text(outcome.value.bytes)}{where} {verb}"
+    if not (kept := outcome.value.kept):
         return line
     return f"{line}; {join_names(kept)} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"

@@ -31,6 +31,7 @@ from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import Version, current_version, versions_of
 from datasets_rl.store.versions import (
     has_only_copy,
+    is_link_alone,
     prune,
     prune_raw,
     prune_streams,
@@ -52,6 +53,7 @@ __all__ = [
     "find_paths",
     "has_only_copy",
     "id_or_path",
+    "is_link_alone",
     "locate",
     "paths_of",
     "prune",

@@ -50,7 +50,7 @@ class Inventory:
     streams: int = 0
     """Bytes of the shards that streams keep."""
     bytes: int = 0
-    """Everything below the folder, also what is not of this package."""
+    """Everything below the folder, also what is not of this package, and the datasets to which links lead from there."""
     free: int = 0
     """Free bytes of the file system."""
 
@@ -63,15 +63,21 @@ class Inventory:
 def take_inventory(home: Path) -> Inventory:
     """Return what a folder of datasets holds; nothing is changed."""
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
+    sizes: dict[Path, int] = {}
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
-        inventory.streams += disk.tree_bytes(path) if path.is_dir() else 0
+        size = disk.tree_bytes(path) if path.is_dir() else 0
+        inventory.streams += size
+        sizes[path.resolve()] = size
     for root in source_folders(home):
         for paths in dataset_places(root):
             kept = kept_bytes(paths)
             inventory.datasets += [kept] if kept.bytes else []
-            trash = [path for path in paths.entries() if TRASH_NAME.fullmatch(path.name)]
-            inventory.trash += sum(map(disk.tree_bytes, trash))
+            trash = sum(disk.tree_bytes(path) for path in paths.entries() if TRASH_NAME.fullmatch(path.name))
+            inventory.trash += trash
+            sizes[paths.folder.resolve()] = kept.bytes + trash
     inventory.datasets.sort(key=lambda kept: kept.id)
+    # A link may lead to a dataset, or a whole source, on another disk, of which the size of the tree has nothing.
+    inventory.bytes += sum(size for path, size in sizes.items() if not path.is_relative_to(home.resolve()))
     return inventory
 
 

@@ -126,7 +126,7 @@ def remove_folder(folder: Path) -> int:
 
 def remove_dataset(paths: DatasetPaths, name: str) -> int:
     """Delete a dataset given by its paths; see `remove`."""
-    if _is_second_name(paths):
+    if is_link_alone(paths):
         paths.folder.unlink()
         return 0
     freed = paths.bytes()
@@ -159,14 +159,16 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
     return freed
 
 
-def _is_second_name(paths: DatasetPaths) -> bool:
-    """Return whether the folder of a dataset is a link to that of another dataset of the same home."""
+def is_link_alone(paths: DatasetPaths) -> bool:
+    """Return whether removing a dataset deletes a link, and not the data to which it leads.
+
+    The link is a second name of a dataset of the same home, or leads to a single version, which may be one of another dataset.
+    """
     home, place = paths.root.resolve().parent, paths.folder.resolve()
-    return (
-        paths.folder.is_symlink()
-        and place.is_relative_to(home)
-        and place.relative_to(home).parts[:1] in {(name,) for name in sources.source_names()}
-    )
+    is_second_name = place.is_relative_to(home) and place.relative_to(home).parts[:1] in {
+        (name,) for name in sources.source_names()
+    }
+    return paths.folder.is_symlink() and (is_second_name or paths.has_no_pointer)
 
 
 def check_unused(paths: DatasetPaths, name: str) -> None:

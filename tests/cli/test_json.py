@@ -61,7 +61,7 @@ ITEMS = {
     },
     "digest": {"id", "files", "error"},
     "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
-    "remove": {"id", "folder", "bytes", "kept", "removed", "error"},
+    "remove": {"id", "folder", "bytes", "link_to", "kept", "removed", "error"},
 }
 PLAN = {
     "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from datasets_rl import info
+from datasets_rl import disk, info
 
 COPY = "local/mine"
 READING = [("sample", "-n", "1"), ("verify",), ("describe",), ("describe", "--episode", "0"), ("info",)]
@@ -138,3 +138,46 @@ def test_removing_a_second_name_of_a_dataset_removes_the_link_alone(rlds, stored
     assert not (home / "local" / "mine").is_symlink()
     assert files_below(stored) == before
     assert rlds("verify", "demo/pendulum").code == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")
+def test_remove_names_the_disk_to_which_a_link_leads(rlds, elsewhere):
+    refused = rlds("remove", COPY)
+    would = rlds("remove", COPY, "--dry-run", "--json").json["datasets"][0]
+
+    assert refused.code == 10
+    assert f"delete {COPY} at {elsewhere} (614.2 kB)" in refused.err
+    assert (would["link_to"], would["bytes"] > 0) == (str(elsewhere), True)
+    assert rlds("remove", COPY, "--yes").out == f"{COPY}: 614.2 kB in {elsewhere} deleted\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")
+@pytest.mark.parametrize("target", ["a second name", "a single version"])
+def test_remove_of_a_link_whose_target_stays_says_so(rlds, stored, home, tmp_path, target):
+    place = stored
+    if target == "a single version":
+        place = tmp_path / "version"
+        shutil.copytree(next(stored.glob("0001-*")), place)
+    (home / "local").mkdir()
+    (home / "local" / "mine").symlink_to(place)
+    before = files_below(place)
+
+    assert f"delete the link {COPY}, whose target {place} stays requires" in rlds("remove", COPY).err
+    assert rlds("remove", COPY, "--dry-run").out == f"{COPY}: link would be deleted; {place} stays\n"
+    assert rlds("remove", COPY, "--yes", "-q").out == f"{COPY}\n"
+    assert not (home / "local" / "mine").is_symlink()
+    assert files_below(place) == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")
+@pytest.mark.parametrize("linked", ["home", "home/demo", "home/demo/pendulum"])
+def test_cache_ls_counts_what_is_behind_a_link(rlds, stored, tmp_path, linked):
+    size = disk.tree_bytes(stored)
+    (tmp_path / "disk").mkdir()
+    shutil.move(tmp_path / linked, tmp_path / "disk" / "moved")
+    (tmp_path / linked).symlink_to(tmp_path / "disk" / "moved")
+
+    shown = rlds("cache", "ls", "--json").json
+
+    assert [one["bytes"] for one in shown["datasets"]] == [size]
+    assert (shown["bytes"], shown["other_bytes"]) == (size, 0)

@@ -26,7 +26,15 @@ def test_yes_deletes(rlds, stored):
     ran = rlds("remove", "demo/pendulum", "--yes", "--json")
 
     assert ran.json["datasets"] == [
-        {"id": "demo/pendulum", "folder": str(stored), "bytes": size, "kept": [], "removed": True, "error": None}
+        {
+            "id": "demo/pendulum",
+            "folder": str(stored),
+            "bytes": size,
+            "link_to": None,
+            "kept": [],
+            "removed": True,
+            "error": None,
+        }
     ]
     assert not stored.exists()
 
