@@ -250,6 +250,44 @@ def test_a_nonfinite_reward_affects_only_its_episode(odd, gamma):
     assert sums[4:] == [4, 1 + 2 * gamma, 2, 1]
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("shape", [(2,), ()])
+@pytest.mark.parametrize("step", ["normalize", "normalize_range", "normalize_quantiles"])
+def test_a_nonfinite_value_does_not_count_for_the_scale_of_the_others(step, shape, odd):
+    key = ("observation",)
+    finite = np.random.default_rng(0).normal(size=(7, *shape))
+    values = np.insert(finite, 2, odd, axis=0)
+    scaled = [
+        made(Recipe.inline([f"{step}:observation"]), episodes(lengths, states={key: rows}, final_states={key: ends}))
+        for lengths, rows, ends in (([4, 4], values, values[[0, 2]]), ([3, 4], finite, finite[:2]))
+    ]
+
+    others, expected = (one.states[key] for one in scaled)
+    assert np.allclose(np.delete(others, 2, axis=0), expected, rtol=0, atol=1e-12)
+    limit = {"normalize_quantiles": 1}.get(step, np.inf)
+    assert np.array_equal(others[2], np.clip(values[2], -limit, limit), equal_nan=True)
+
+
+def test_an_element_without_finite_values_does_not_change_the_others():
+    key = ("observation",)
+    states = np.array([[0, np.nan], [4, np.nan]])
+    batch = episodes([2], states={key: states}, final_states={key: states[:1]})
+    for step in ("normalize:eps=0", "normalize_range", "normalize_quantiles:keys=[observation],low=0.0,high=1.0"):
+        came = made(Recipe.inline([step]), batch).states[key]
+        assert np.allclose(came[:, 0], [-1, 1])
+        assert np.isnan(came[:, 1]).all()
+
+
+@pytest.mark.parametrize("step", ["scale_by_returns:10", "scale_by_returns:10,max_steps=2"])
+def test_a_nonfinite_return_does_not_count_for_the_scale_of_rewards(step):
+    """Returns 3, NaN and 1: a difference of 2 becomes 10."""
+    came = made(Recipe.inline([step]), episodes([2, 2, 2], [1, 2, np.nan, 4, 1, 0]))
+
+    assert np.array_equal(flat(came.steps["next", "reward"]), [5, 10, np.nan, 20, 5, 0], equal_nan=True)
+    with pytest.raises(PreprocessError, match="no return is finite"):
+        made(Recipe.inline([step]), episodes([2], [1, np.inf]))
+
+
 def test_returns_to_go_are_sums_of_the_remaining_rewards():
     came = made("returns_to_go", episodes([3, 2], [1, 2, 4, 8, 16]))
     assert flat(came.steps["returns_to_go",]) == [7, 6, 4, 24, 16]

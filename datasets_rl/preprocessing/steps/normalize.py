@@ -122,7 +122,7 @@ class Normalize(_Affine):
 
         y = (x - mean) / (std + eps)          y = (x - shift) / scale
 
-    Final states are transformed alike.
+    Final states are transformed alike. Values that are not finite do not count, and stay what they are.
 
     Args:
         keys: The fields.
@@ -154,22 +154,25 @@ class Normalize(_Affine):
 
     def _moments(self, values: NDArray[Any]) -> Array:
         values = values.astype(np.float64)
-        mean = values.mean(0)
-        return np.stack([np.full_like(mean, len(values)), mean, ((values - mean) ** 2).sum(0)])
+        finite = np.isfinite(values)
+        counts = finite.sum(0)
+        mean = np.where(finite, values, 0.0).sum(0) / np.maximum(counts, 1)
+        return np.stack([counts, mean, ((np.where(finite, values, mean) - mean) ** 2).sum(0)])
 
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         # Chan, Golub and LeVeque, 1979: combines the sums of squares around the means of batches, numerically stable.
         counts, means, squares = np.stack(list(moments), axis=1)
-        mean = (counts * means).sum(0) / counts.sum(0)
+        total = np.maximum(counts.sum(0), 1)
+        mean = (counts * means).sum(0) / total
         total_squares = (squares + counts * (means - mean) ** 2).sum(0)
-        return mean, np.sqrt(total_squares / counts.sum(0)) + self.eps
+        return mean, np.sqrt(total_squares / total) + self.eps
 
 
 @dataclass
 class NormalizeRange(_Affine):
     """Normalize fields to [-1, 1]: the lowest value of all steps becomes -1, and the highest becomes 1.
 
-    Known final states are included. Elements that are constant become 0.
+    Known final states are included, and values that are not finite are not. Elements that are constant become 0.
 
     Args:
         keys: The fields.
@@ -186,11 +189,14 @@ class NormalizeRange(_Affine):
         return np.concatenate([values, np.asarray(batch.final_states[key])[batch.final_known]])
 
     def _moments(self, values: NDArray[Any]) -> Array:
-        return np.stack([values.min(0), values.max(0)]).astype(np.float64)
+        values = values.astype(np.float64)
+        finite = np.isfinite(values)
+        return np.stack([np.where(finite, values, np.inf).min(0), np.where(finite, values, -np.inf).max(0)])
 
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         lows, highs = np.stack(list(moments), axis=1)
         low, high = lows.min(0), highs.max(0)
+        low, high = (np.where(high < low, 0.0, bound) for bound in (low, high))  # no value of the element is finite
         scaled = (high > low) & (high - low >= self.eps)
         return np.where(scaled, (low + high) / 2, low), np.where(scaled, (high - low) / 2, 1.0)
 
@@ -201,9 +207,9 @@ class NormalizeQuantiles(_Affine):
 
         y = 2 (x - q_low) / (q_high - q_low + eps) - 1
 
-    Octo (Ghosh et al., 2024) and OpenVLA (Kim et al., 2024) normalize actions in this way. Quantiles are exact, over all
-    steps, with linear interpolation; all values of a field are in memory while they are computed. Elements that are
-    constant become 0.
+    Octo (Ghosh et al., 2024) and OpenVLA (Kim et al., 2024) normalize actions in this way. Quantiles are exact, over the
+    finite values of all steps, with linear interpolation; all values of a field are in memory while they are computed.
+    Elements that are constant become 0.
 
     Args:
         keys: The fields.
@@ -229,9 +235,14 @@ class NormalizeQuantiles(_Affine):
 
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         values = np.concatenate(list(moments))
-        low, high = np.quantile(values, [self.low, self.high], axis=0)
+        quantile, finite = np.quantile, np.isfinite(values)
+        if not finite.all():
+            values[~finite] = np.nan
+            values[:, ~finite.any(0)] = 0.0  # no value of these elements is finite
+            quantile = np.nanquantile
+        low, high = quantile(values, [self.low, self.high], axis=0)
         half = (high - low + self.eps) / 2
-        constant = values.min(0) == values.max(0)
+        constant = np.nanmin(values, 0) == np.nanmax(values, 0)
         shift, scale = np.where(constant, low, low + half), np.where(constant, 1.0, half)
         for element in self.unchanged:
             shift[..., element], scale[..., element] = 0.0, 1.0

@@ -129,7 +129,7 @@ class ScaleByReturns(DataStep):
         r * to / (highest return - lowest return)
 
     Implicit Q-Learning (Kostrikov, Nair and Levine, 2021) and RLPD (Ball et al., 2023) scale the rewards of D4RL's
-    locomotion datasets in this way, with 1000. `modify_reward` in CORL (Tarasov et al., 2022) does so with `max_steps`:
+    locomotion datasets in this way, with 1000. Returns that are not finite do not count. `modify_reward` in CORL (Tarasov et al., 2022) does so with `max_steps`:
 
         max_steps 3      rewards     1  2  3 |  4  5  6  7  8       terminated after 3, timed out after 8
                          returns           6       15     -         the rest, 7 + 8, is not counted
@@ -164,6 +164,10 @@ class ScaleByReturns(DataStep):
             raise InvalidArgumentError(
                 f"no return is complete: no step is terminated, and there are fewer than {self.max_steps}"
             )
+        # A return that is not finite would make all rewards so.
+        episode_returns = episode_returns[np.isfinite(episode_returns)]
+        if not len(episode_returns):
+            raise InvalidArgumentError("no return is finite; expected returns that differ")
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
