@@ -11,7 +11,7 @@ layout that results for the first batches then applies to the dataset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -114,7 +114,8 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
             continue
         states[key] = leaves.pop(key)
         final_states[key] = leaves.pop((NEXT, *key))[stops - 1]
-    vocabulary = {key: texts for key, texts in batch.vocabulary.items() if key in leaves or key in states}
+    texts = {**batch.vocabulary, **_next_vocabulary(batch, batch.states)}
+    vocabulary = {key: words for key, words in texts.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     metadata = {name: values[origin] for name, values in batch.metadata.items()}
     numbers = batch.numbers[origin]
@@ -178,8 +179,14 @@ def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
         steps=steps,
         states={key: values for key, values in batch.states.items() if key not in keys},
         final_states={key: values for key, values in batch.final_states.items() if key not in keys},
+        vocabulary={**batch.vocabulary, **_next_vocabulary(batch, separate)},
         compressed=batch.compressed | {(NEXT, *key) for key in batch.compressed.intersection(separate)},
     )
+
+
+def _next_vocabulary(batch: EpisodeBatch, states: Iterable[Key]) -> dict[Key, Sequence[str]]:
+    """Return the texts of the codes at t + 1 of states, if they are texts, by the key under "next"."""
+    return {(NEXT, *key): batch.vocabulary[key] for key in states if key in batch.vocabulary}
 
 
 def _is_one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[np.bool_]) -> bool:

@@ -9,17 +9,19 @@ import random
 import numpy as np
 import pytest
 import torch
-from stored_data import Model, columns, plain, store_dataset, trajectory
+from stored_data import Model, Whole, columns, plain, store_dataset, trajectory
 
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
 from datasets_rl.store import restore, version_folder
+from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.transforms import Compose, RewardClipping
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
@@ -531,3 +533,26 @@ def test_a_step_that_cannot_be_fitted_is_an_error_with_the_existing_fields(folde
 def test_contradictory_arguments_are_refused(dataset, arguments, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
         dataset.preprocess(with_norm, **arguments, in_place=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "key", "expected"),
+    [
+        (Function(lambda episode: episode[[0, 2, 3]], per="episode"), ("next", "lang"), "0b 0d 0e 1b 1d 1e"),
+        ("n_step_targets:2", ("n_step", "lang"), "0c 0d 0e 0e 1c 1d 1e 1e"),
+    ],
+)
+def test_texts_of_later_states_stay_texts(step, key, expected, tmp_path):
+    """Two datasets, whose numbers of texts differ: a, b, c, d and the final text e, after the number of the dataset."""
+    lang = Column(("lang",), np.dtype(np.int32), (), shared=True, text=True)
+
+    def stored(number):
+        one, texts = trajectory(4), TextStates.from_texts([f"{number}{letter}" for letter in "abcde"])
+        episode = Episode(one.steps, {**one.states, lang.key: texts})
+        return store_dataset(tmp_path / str(number), [Whole(episode)], columns(lang)).folder
+
+    recipe = Recipe.inline([step]) if isinstance(step, str) else Recipe([step])
+
+    result = StoredDataset(preprocess([stored(0), stored(1)], recipe, out=tmp_path / "out"))
+
+    assert [result.texts(key)[code] for code in result.column(key)] == expected.split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -107,4 +107,5 @@ class NStepTargets(DataStep):
         targets["n_step", "reward"] = sums.astype(rewards.dtype)
         targets["n_step", "gamma"] = (self.gamma ** (ends - rows + 1.0))[:, None].astype(rewards.dtype)
         targets["n_step", "nonterminal"] = (~terminated[ends] & (usable | (ends < last)))[:, None]
-        return with_steps(batch, targets)
+        texts = {("n_step", *key): batch.vocabulary[key] for key in batch.states if key in batch.vocabulary}
+        return replace(with_steps(batch, targets), vocabulary={**batch.vocabulary, **texts})
