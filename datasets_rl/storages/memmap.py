@@ -42,8 +42,9 @@ class LazyMemmapStorage(LazyTensorStorage):
         compilable: Accepted for compatibility with TorchRL; has no effect.
         shared_init: Accepted for compatibility with TorchRL: any process may always write the first data.
         auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
-            only a temporary folder is removed. If the process is killed, the next process that creates a temporary
-            folder removes the one of this storage; a folder passed as `scratch_dir` stays.
+            only a temporary folder is removed. Of a folder passed as `scratch_dir`, the files of the storage are
+            removed, and the folder if it contains nothing else; if the process is killed, they stay. The next process
+            that creates a temporary folder removes those of killed processes.
         compress: Keys of images to store compressed, in `frames.0.bin`, see `LazyTensorStorage`; by default, those of
             an earlier storage in the folder.
 
@@ -90,7 +91,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 hint="choose an empty folder, delete these files, or continue with their steps with existsok=True",
             )
         if auto_cleanup and scratch_dir is not None:
-            weakref.finalize(self, _remove_folder, self.scratch_dir, os.getpid())
+            weakref.finalize(self, _remove_files, files, os.getpid())
         self._use_files(files)
         if self._ensure_ledger().unfinished:
             files.lock_path.touch()
@@ -124,7 +125,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return part.to(self.device, non_blocking=True)
 
 
-def _remove_folder(folder: Path, owner: int) -> None:
-    """Remove a folder; a forked process that ends leaves it to its parent."""
+def _remove_files(files: MappedRows, owner: int) -> None:
+    """Remove the files of a storage, and its folder if others have nothing in it; a forked process leaves it to its parent."""
     if os.getpid() == owner:
-        disk.remove_tree(folder)
+        files.remove()

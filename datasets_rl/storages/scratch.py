@@ -57,6 +57,8 @@ class ScratchFolder:
     @classmethod
     def containing(cls, path: Path) -> ScratchFolder | None:
         """Use a folder that another process has created; None if it is not a scratch folder, which no sweep removes."""
+        if not path.name.startswith(_PREFIX):  # other programs have files of the name, too
+            return None
         scratch = cls.__new__(cls)
         try:
             scratch.__setstate__({"path": path})

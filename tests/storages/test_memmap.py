@@ -152,6 +152,20 @@ class TestFolder:
 
         assert not (tmp_path / "steps").exists()
 
+    def test_files_of_others_in_a_folder_of_the_user_stay(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        (tmp_path / "owner.lock").write_text("of another program")
+        storage = LazyMemmapStorage(10, scratch_dir=tmp_path, auto_cleanup=True)
+        storage.set(0, data(1))
+        del storage
+        gc.collect()
+
+        assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "owner.lock"}
+        storage = LazyMemmapStorage(10, scratch_dir=tmp_path)
+        storage.set(0, data(1))
+        assert storage.cleanup()
+        assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "owner.lock"}
+
     def test_a_disk_that_is_too_small_is_detected_before_any_write(self, tmp_path, monkeypatch):
         monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
