@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -46,7 +46,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO
-from datasets_rl.ted.keys import ACTION, NEXT_REWARD, Key, dotted_name
+from datasets_rl.ted.keys import ACTION, NEXT_REWARD, dotted_name
 
 _SILENT = Report()
 _BAD_SHARDS_TEXT = "files whose images take more than a quarter of the bytes of their pixels, although those of the first rows take less"
@@ -187,8 +187,7 @@ def _convert(
         shards = stack.enter_context(closing(open_in_order(options, remaining)))
         first = stack.enter_context(next(shards))
         reader = first.open()
-        kept = options.kept_keys(reader)
-        writer = _open_writer(job, reader, kept, folder, choice.forms, [entry["commit"] for entry in entries], report)
+        writer = _open_writer(job, reader, folder, choice.forms, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
@@ -213,14 +212,13 @@ def _convert(
 def _open_writer(
     job: ConversionJob,
     reader: EpisodeReader,
-    kept: Collection[Key],
     folder: Path,
     forms: ImageForms,
     commits: Sequence[Commit],
     report: Report,
 ) -> DatasetWriter:
     """Create the writer, which continues after the rows that an earlier process committed."""
-    columns = forms.columns(column for column in reader.columns if column.key in kept)
+    columns = forms.columns(column for column in reader.columns if column.key in reader.kept)
     try:
         Schema.layout(columns)
     except InvalidArgumentError as error:

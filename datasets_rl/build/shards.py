@@ -113,10 +113,6 @@ class ShardOptions:
     partials: Path | None = None
     """The folder of the partial datasets, which the processes of the engine can access too."""
 
-    def kept_keys(self, reader: EpisodeReader) -> Collection[Key]:
-        """Return the keys of the fields that are stored."""
-        return self.selection.kept_keys([column.key for column in reader.columns])
-
 
 def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
     """Yield each shard once its files are fetched; requesting the next shard means that this one has been read.
@@ -180,7 +176,9 @@ class LocalShard(Chunk):
     def open(self) -> EpisodeReader:
         """Return the reader of the files, which is opened at the first call."""
         with _conversion_errors(self.options.spec.id, self.files.values()):
-            self._reader = self._reader or self.options.spec.open(self.files)
+            if self._reader is None:
+                self._reader = self.options.spec.open(self.files)
+                self._reader.keep(self.options.selection)
         return self._reader
 
     def choose_forms(self) -> None:
@@ -190,7 +188,6 @@ class LocalShard(Chunk):
             ConversionError: If the files violate their own format, or do not have images as they were requested.
         """
         reader = self.open()
-        kept = self.options.kept_keys(reader)
 
         def read() -> Generator[Episode | DeferredStates | EpisodeBatch, None, None]:
             # By another reader, because what one reader has counted ends up in the manifest.
@@ -198,9 +195,10 @@ class LocalShard(Chunk):
                 _conversion_errors(self.options.spec.id, self.files.values()),
                 self.options.spec.open(self.files) as again,
             ):
+                again.keep(self.options.selection)
                 yield from again.episodes(self.shard.part)
 
-        self.options.choice.make([column for column in reader.columns if column.key in kept], read)
+        self.options.choice.make([column for column in reader.columns if column.key in reader.kept], read)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the selected episodes, and return the files, the decisions and the number of episodes so far.
@@ -209,12 +207,11 @@ class LocalShard(Chunk):
             ConversionError: If a file violates its own format.
         """
         reader = self.open()
-        kept = self.options.kept_keys(reader)
         with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
                 part = piece if isinstance(piece, DeferredStates) else self.options.filter.select(piece)
                 if part is not None:
-                    self.options.report(_append_piece(writer, part, reader, kept, self.options.choice.forms))
+                    self.options.report(_append_piece(writer, part, reader, self.options.choice.forms))
         return self._journal_entry([asdict(decision) for decision in reader.decisions])
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -329,15 +326,15 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         _conversion_errors(dataset_id, files.values()),
         get_source(task["source"]).open(task["name"], files, task["params"]) as reader,
     ):
-        kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
+        reader.keep(Selection.from_json(task["selection"]))
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(_append_piece(writer, piece, reader, kept, forms))
+                report(_append_piece(writer, piece, reader, forms))
             decisions = [asdict(decision) for decision in reader.decisions]
             return {"schema": writer.schema.to_json(), "forms": forms.digest, "decisions": decisions}
 
-        columns = forms.columns(column for column in reader.columns if column.key in kept)
+        columns = forms.columns(column for column in reader.columns if column.key in reader.kept)
         return make_partial(Path(task["folder"]), columns, dataset_id, fill, forms.dictionaries)
 
 
@@ -345,7 +342,6 @@ def _append_piece(
     writer: DatasetWriter,
     piece: Episode | DeferredStates | EpisodeBatch,
     reader: EpisodeReader,
-    kept: Collection[Key],
     forms: ImageForms,
 ) -> int:
     """Append the stored fields of a piece, and return the number of steps."""
@@ -354,7 +350,7 @@ def _append_piece(
         return 0
     columns = {column.key: column for column in reader.columns}
     steps = 0
-    for part in with_pixels(stored_part(piece, kept), columns, forms):
+    for part in with_pixels(stored_part(piece, reader.kept), columns, forms):
         if isinstance(part, EpisodeBatch):
             writer.extend(part)
             steps += part.count

@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -337,6 +338,22 @@ class EpisodeReader(ABC):
     """Values that apply to no single step, by slash-joined name: weights of the behavior policy, its algorithm."""
     rules: Mapping[str, str] = MappingProxyType({})
     """Rule and text of each decision on the data that the reader may make, in the order in which they are recorded."""
+
+    @cached_property
+    def kept(self) -> AbstractSet[Key]:
+        """Keys of the fields to read: those that are stored, see `keep`, or by default all.
+
+        A reader need not read other fields; if it yields them, they are dropped.
+        """
+        return {column.key for column in self.columns}
+
+    def keep(self, selection: Selection) -> None:
+        """Set `kept` to the selected fields, before the episodes are read.
+
+        Raises:
+            UnknownKeyError: If a selected name matches no field.
+        """
+        self.kept = selection.kept_keys([column.key for column in self.columns])
 
     @cached_property
     def counts(self) -> Counter[str]:

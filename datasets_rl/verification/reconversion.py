@@ -176,7 +176,7 @@ class _Reconversion:
             for field in stored.schema
             if field.text
         }
-        self._kept: set[Key] = set()
+        self._kept: Collection[Key] = ()
         self._row = 0
         self._episode = 0
         self._open_steps = 0
@@ -201,9 +201,10 @@ class _Reconversion:
                 raise FetchError(missing[0], [], hint=_KEEP_RAW)
             files = {path: self._files[path] for path in needed}
             with origin.open(name, files, listing.params) as reader:
+                reader.keep(self._selection)
+                self._kept = reader.kept
                 if not number:
-                    self._kept = self._selection.kept_keys([column.key for column in reader.columns])
-                    problems = [*_schema_differences(manifest, reader, self._kept)]
+                    problems = [*_schema_differences(manifest, reader)]
                     yield from problems
                     if problems:
                         return
@@ -414,13 +415,13 @@ def _value_text(value: Any) -> str:
     return short_text(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
 
 
-def _schema_differences(manifest: Manifest, reader: EpisodeReader, kept: Collection[Key]) -> Iterator[str]:
+def _schema_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
     stated = {field.key: _column_of(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
     # Images can have another form than in the files: the conversion measures which one is smaller.
     expected = {
         column.key: replace(stored_column(column), form=getattr(stated.get(column.key), "form", column.form))
         for column in reader.columns
-        if column.key in kept
+        if column.key in reader.kept
     }
     for key in [*stated, *(key for key in expected if key not in stated)]:
         if stated.get(key) != expected.get(key):

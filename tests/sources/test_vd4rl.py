@@ -178,7 +178,7 @@ def test_only_the_folder_itself_is_the_dataset(place, convert):
 
 def test_a_long_episode_is_read_in_pieces_that_join(tmp_path):
     path = write_npz(tmp_path, as_npz(roll(1500)))
-    recording = EpisodeFiles("x", {path.name: path}, {})
+    recording = EpisodeFiles("x", {path.name: path})
 
     found = [*recording.episodes([[7, path.name]])]
 

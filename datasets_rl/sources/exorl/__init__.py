@@ -126,7 +126,7 @@ class ExORL(Source):
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.exorl.reader import ExORLReader
 
-        return ExORLReader(f"{self.name}/{name}", files, (params or {}).get("keys", ()))
+        return ExORLReader(f"{self.name}/{name}", files)
 
 
 def _is_episode(path: str) -> bool:
@@ -148,7 +148,6 @@ def _listing(entry: Entry, assets: Sequence[Asset], selection: Selection) -> Lis
     return Listing(
         kept,
         shards,
-        params={"keys": list(selection.keys)},
         entry=entry,
         growth=_GROWTH,
         numbers=Numbers.read(selection.episodes),

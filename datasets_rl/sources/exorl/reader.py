@@ -29,7 +29,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.values import WIDENED, count_not_finite
@@ -93,7 +93,6 @@ class ExORLReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        keys: The selected keys; all if it is empty.
 
     Raises:
         ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
@@ -101,7 +100,7 @@ class ExORLReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path], keys: Sequence[str] = ()) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path]) -> None:
         self._dataset_id = dataset_id
         self._paths = {path: Path(file) for path, file in files.items()}
         self._zip: ZipReader | None = None
@@ -115,10 +114,7 @@ class ExORLReader(EpisodeReader):
                 raise ConversionError(dataset_id, [f"{', '.join(files)} has no file with the name of an episode"])
             self._fields = self._fields_of_first()
             self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
-            kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
             self._closing = closing.pop_all()
-        self._kept = [field for field in self._fields if field.column.key in kept]
-        self._needed = {field.name for field in self._kept} | {"discount"}
 
     @override
     def __exit__(self, *details: object) -> None:
@@ -159,7 +155,9 @@ class ExORLReader(EpisodeReader):
         if not steps:
             self.counts["no-transition"] += 1
             return
-        arrays = {array: file.arrays[array].read() for array in file.arrays if array in self._needed}
+        kept = [field for field in self._fields if field.column.key in self.kept]
+        needed = {field.name for field in kept} | {"discount"}
+        arrays = {array: file.arrays[array].read() for array in file.arrays if array in needed}
         discounts = arrays["discount"].reshape(-1)
         self.counts["action-before-observation"] += steps
         self.counts["reward-of-first-task"] += steps * any(field.first_only for field in self._fields)
@@ -170,7 +168,7 @@ class ExORLReader(EpisodeReader):
         def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
             return self._as_column(field, arrays[field.name][start:stop])
 
-        yield from split_episode(steps, self._kept, read, terminated=bool(discounts[-1] == 0), metadata=metadata)
+        yield from split_episode(steps, kept, read, terminated=bool(discounts[-1] == 0), metadata=metadata)
 
     def _as_column(self, field: _Field, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)

@@ -107,7 +107,6 @@ class GenDGRL(Source):
         return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
-            params={"keys": list(selection.keys)},
             keys=PLAIN,
             # The lengths of the episodes are not known.
             stored_bytes={}
@@ -122,7 +121,7 @@ class GenDGRL(Source):
 
         (path,) = files.values()
         games = {game: game == self._game_and_category(name)[0] for game in self.catalog["games"]}
-        return GenDGRLReader(f"{self.name}/{name}", Path(path), games, params or {})
+        return GenDGRLReader(f"{self.name}/{name}", Path(path), games)
 
     def _game_and_category(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the game and the catalog entry of the category."""

@@ -29,7 +29,7 @@ from datasets_rl.read.archive import Member, members_of_chunk
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, JoinedStream, fill, unexpected_format
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -71,18 +71,16 @@ class GenDGRLReader(EpisodeReader):
         dataset_id: Id of the dataset, for messages.
         path: The archive.
         games: All games; True for the game of the dataset.
-        metadata: `Listing.params`: the selected keys.
     """
 
     rules = _TEXTS
 
     columns = _COLUMNS
 
-    def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool]) -> None:
         self._dataset_id = dataset_id
         self._path = path
         self._games = games
-        self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -133,14 +131,13 @@ class GenDGRLReader(EpisodeReader):
             NEXT_TERMINATED: ends,
             NEXT_TRUNCATED: np.zeros_like(ends),
         }
-        columns = {key: values for key, values in columns.items() if key in self._kept_keys}
         metadata: dict[str, Any] = {
             "saved": np.int64(date + time),
             "number": np.int64(number),
             "level_seed": np.int64(seed),
             "stated_return": np.float64(total),
         }
-        if OBSERVATION not in self._kept_keys:
+        if OBSERVATION not in self.kept:
             yield Episode(columns, {}, metadata=metadata)
             return
         for start, frames in self._frame_blocks(name, file):

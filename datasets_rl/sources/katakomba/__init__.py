@@ -103,7 +103,7 @@ class Katakomba(Source):
         from datasets_rl.sources.katakomba.reader import KatakombaReader
 
         (path,) = files.values()
-        return KatakombaReader(f"{self.name}/{name}", Path(path), params or {})
+        return KatakombaReader(f"{self.name}/{name}", Path(path))
 
 
 def _listing(asset: Asset, selection: Selection) -> Listing:
@@ -111,7 +111,6 @@ def _listing(asset: Asset, selection: Selection) -> Listing:
     return Listing(
         (asset,),
         cut_file(asset, _SHARD_BYTES),
-        params={"keys": list(selection.keys)},
         keys=(*(("observation", part) for part in SCREEN), *PLAIN[1:]),
         numbers=Numbers.read(selection.episodes),
     )

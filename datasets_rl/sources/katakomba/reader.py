@@ -22,7 +22,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -49,7 +49,6 @@ class KatakombaReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         path: The file.
-        params: `Listing.params`: the selected keys.
 
     Raises:
         ConversionError: If the file is damaged or has no game, or its first game lacks an array; the error names every
@@ -68,7 +67,7 @@ class KatakombaReader(EpisodeReader):
         **NO_TRANSITION,
     }
 
-    def __init__(self, dataset_id: str, path: Path, params: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, path: Path) -> None:
         self._dataset_id = dataset_id
         self._path = path
         with Hdf5File(path, threads=1, group=None) as file:
@@ -96,8 +95,6 @@ class KatakombaReader(EpisodeReader):
             }
         self.columns = [self._column(name, key) for name, key in _ARRAYS.items()]
         self.columns += [Column(NEXT_TRUNCATED, _FLAG, (1,))]
-        keys = [column.key for column in self.columns]
-        self._kept = Selection(keys=tuple(params.get("keys", ()))).kept_keys(keys)
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -156,7 +153,7 @@ class KatakombaReader(EpisodeReader):
         self.counts["final-observation-unknown"] += 1
         self.counts["end-without-flag"] += int(not ends[-1])
         self.counts["flags-cast"] += arrays["dones"].dtype.kind != "b"
-        names = [name for name, key in _ARRAYS.items() if key in self._kept and name != "dones"]
+        names = [name for name, key in _ARRAYS.items() if key in self.kept and name != "dones"]
         row_bytes = sum(arrays[name].row_bytes for name in names)
         truncated = np.zeros((rows, 1), np.bool_)
         truncated[-1] = not ends[-1]

@@ -162,7 +162,6 @@ class LeRobot(Source):
             shards,
             common=tuple(asset.path for asset in common),
             params={
-                "keys": list(selection.keys),
                 "info": inside[_INFO].path,
                 "tasks": [asset.path for asset in tables["tasks"]],
                 "stats": [asset.path for asset in tables["stats"]],

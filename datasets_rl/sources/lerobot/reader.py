@@ -29,9 +29,9 @@ from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.lerobot.depth_images import read_depths
-from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, keys_of, read_info
+from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, read_info
 from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
@@ -96,7 +96,7 @@ class LeRobotReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        metadata: `Listing.params`: the paths of the tables in meta, and the selection.
+        metadata: `Listing.params`: the paths of the tables in meta, and the options.
 
     Raises:
         ConversionError: If the tables in meta are invalid; the error names every problem.
@@ -121,16 +121,24 @@ class LeRobotReader(EpisodeReader):
             columns.append(Column(NEXT_REWARD, np.dtype(np.float32), (1,)))
         self.columns = columns
         self._by_key = {column.key: column for column in columns}
-        keys = Selection(keys=tuple(metadata["keys"])).kept_keys(keys_of(self._info))
-        self._features = [feature for feature in features if feature.key in keys]
-        self._cameras = [feature for feature in self._features if feature.kind == "video"]
-        self._has_task = TASK in keys and self._tasks is not None
         shape = f"{self._size[0]} x {self._size[1]} pixels and " if self._size else ""
         self.rules = {
             **_TEXTS,
             "video-to-jpeg": f"frames of videos became JPEG images of {shape}quality {self._quality}, with a loss",
             "video-resized": f"frames of videos were resized to {shape.removesuffix(' and ')}",
         }
+
+    @cached_property
+    def _features(self) -> list[Feature]:
+        return [feature for feature in self._info.features.values() if feature.key in self.kept]
+
+    @cached_property
+    def _cameras(self) -> list[Feature]:
+        return [feature for feature in self._features if feature.kind == "video"]
+
+    @property
+    def _has_task(self) -> bool:
+        return TASK in self.kept and self._tasks is not None
 
     @property
     @override

@@ -123,7 +123,6 @@ class Local(Source):
                 "document": document,
                 "format": form,
                 "first": first,
-                "keys": list(selection.keys),
                 "chosen": bool(selection.episodes),
             },
             entry=described,
@@ -141,7 +140,6 @@ class Local(Source):
             params["format"],
             {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()},
             params["first"],
-            params["keys"],
             chosen=params.get("chosen", False),
         )
 

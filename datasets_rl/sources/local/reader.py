@@ -18,7 +18,6 @@ from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
-from datasets_rl.sources.selection import Selection
 from datasets_rl.sources.values import count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -60,7 +59,6 @@ class LocalReader(EpisodeReader):
         file_format: The format of the files.
         places: The local files, by name.
         first: Name of the file that defines the columns.
-        keys: The selected fields; all by default.
         chosen: Whether episodes were selected by number, which requires one episode per file.
 
     Raises:
@@ -75,7 +73,6 @@ class LocalReader(EpisodeReader):
         file_format: str,
         places: Mapping[str, Path],
         first: str,
-        keys: Sequence[str] = (),
         *,
         chosen: bool = False,
     ) -> None:
@@ -90,7 +87,6 @@ class LocalReader(EpisodeReader):
         )
         self.columns = self._plan.columns
         self.rules = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
-        self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 
     @override
@@ -155,9 +151,9 @@ class LocalReader(EpisodeReader):
     def _read_episodes(
         self, file: ArrayFile, plan: Plan, bounds: EpisodeBounds, number: int
     ) -> Iterator[Episode | EpisodeBatch]:
-        parts = [part for part in plan.parts if part.column.key in self._kept]
-        after = {key: name for key, name in plan.following.items() if key in self._kept}
-        finals = {key: name for key, name in plan.finals.items() if key in self._kept}
+        parts = [part for part in plan.parts if part.column.key in self.kept]
+        after = {key: name for key, name in plan.following.items() if key in self.kept}
+        finals = {key: name for key, name in plan.finals.items() if key in self.kept}
         names = [*(part.array for part in parts if part.array), *after.values()]
         block = max(1, _BLOCK_BYTES // max(1, sum(file.arrays[name].row_bytes for name in names)))
         reading = _FileReader(file, parts, after, finals, bounds, block, self._limits())

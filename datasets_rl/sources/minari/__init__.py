@@ -239,7 +239,6 @@ def _listing(
             return linked
     total = metadata["total_episodes"]
     numbers = read_numbers(selection.episodes, total)
-    params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
     common = inside["metadata.json"]
     if metadata["data_format"] == "hdf5":
         main = _hdf5_asset(entry, inside)
@@ -260,7 +259,7 @@ def _listing(
         assets,
         shards,
         common=(common.path,),
-        params=params,
+        params={"metadata": metadata},
         entry=_entry_from_metadata(entry, metadata),
         revision=folder.revision,
         steps=metadata["total_steps"] if len(numbers) == total else None,
@@ -270,7 +269,7 @@ def _listing(
 def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
     """Return the listing of a dataset of a version before 0.5, whose metadata is in the HDF5 file."""
     main = _hdf5_asset(entry, inside)
-    params = {"episodes": selection.episodes, "keys": list(selection.keys)}
+    params = {"episodes": selection.episodes}
     return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
 
 
@@ -313,7 +312,7 @@ def _linked_listing(
         tuple({**common, **links.assets}.values()),
         tuple(shards),
         common=tuple(common),
-        params={"metadata": stated, "runs": [list(run) for run in runs], "keys": list(selection.keys)},
+        params={"metadata": stated, "runs": [list(run) for run in runs]},
         entry=_entry_from_metadata(entry, stated),
         revision=folder.revision,
         steps=steps if whole and isinstance(steps, int) else None,

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
     Hdf5Episodes,
@@ -94,7 +94,7 @@ class MinariReader(EpisodeReader):
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
-        self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
+        self._selected: str = metadata.get("episodes", "")
         self._given = metadata
         self._metadata = dict(metadata.get("metadata", {}))
         self._episodes = self._open(files)
@@ -112,7 +112,6 @@ class MinariReader(EpisodeReader):
         except BaseException:
             self._episodes.close()
             raise
-        self._kept_keys = self._selection.kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     def __exit__(self, *details: object) -> None:
@@ -158,7 +157,7 @@ class MinariReader(EpisodeReader):
                 self._dataset_id, [f"it has {len(numbers):,} episodes; its metadata states {total:,}"]
             )
         steps = self._metadata.get("total_steps")
-        return int(steps) if isinstance(steps, int) and not self._selection.episodes else None
+        return int(steps) if isinstance(steps, int) and not self._selected else None
 
     def _check_complete(self, raw: RawEpisode) -> None:
         missing = [dotted_name(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
@@ -180,7 +179,7 @@ class MinariReader(EpisodeReader):
         """Yield the episodes with the given numbers; by default the selected episodes of the file."""
         self.counts.clear()
         numbers = self._episodes.numbers
-        selected = part if part is not None else [numbers[row] for row in self._selected_numbers(len(numbers))]
+        selected = part if part is not None else [numbers[row] for row in read_numbers(self._selected, len(numbers))]
         for number in selected:
             try:
                 yield from self._split(self._read_episode(number))
@@ -196,9 +195,6 @@ class MinariReader(EpisodeReader):
         numbers = self._episodes.numbers
         opened = (self._read_episode(number) for number in numbers)
         return next((raw for raw in opened if not _is_empty(raw)), None) or self._read_episode(numbers[0])
-
-    def _selected_numbers(self, total: int) -> list[int]:
-        return read_numbers(self._selection.episodes, total)
 
     def _read_episode(self, number: int) -> RawEpisode:
         try:
@@ -217,7 +213,7 @@ class MinariReader(EpisodeReader):
             self.counts["no-transition"] += 1
             return
         steps = self._check_episode(raw)
-        columns = {key: stored for key, stored in raw.columns.items() if key in self._kept_keys}
+        columns = {key: stored for key, stored in raw.columns.items() if key in self.kept}
         flags = [self._read_flag(columns[key], key) for key in _FLAGS]
         ends = flags[0] | flags[1]
         self.counts["minari-n-plus-one"] += 1

@@ -122,7 +122,7 @@ class OGMARL(Source):
         from datasets_rl.sources.og_marl.reader import VaultReader
 
         (path,) = files.values()
-        return VaultReader(f"{self.name}/{name}", Path(path), params or {"vault": self._scenario(name)[1]})
+        return VaultReader(f"{self.name}/{name}", Path(path), params["vault"] if params else self._scenario(name)[1])
 
     def _scenario(self, name: str) -> tuple[dict[str, Any], str]:
         """Return what the catalog states about the scenario of an id, and the name of its vault.
@@ -141,7 +141,7 @@ def _listing(asset: Asset, vault: str, selection: Selection) -> Listing:
     return Listing(
         (asset,),
         (Shard((asset.path,)),),
-        params={"vault": vault, "keys": list(selection.keys)},
+        params={"vault": vault},
         numbers=Numbers.read(selection.episodes),
     )
 

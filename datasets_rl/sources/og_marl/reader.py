@@ -24,7 +24,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.vault import Vault
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -59,7 +59,7 @@ class VaultReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         path: The zip file.
-        params: `Listing.params`: the name of the vault, ``Good``, and the selected keys.
+        vault: The name of the vault, ``Good``.
 
     Raises:
         MissingDependencyError: If tensorstore is not installed.
@@ -82,9 +82,9 @@ class VaultReader(EpisodeReader):
         **NO_TRANSITION,
     }
 
-    def __init__(self, dataset_id: str, path: Path, params: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, path: Path, vault: str) -> None:
         self._dataset_id = dataset_id
-        self._vault = Vault(path, params["vault"])
+        self._vault = Vault(path, vault)
         if problems := [*self._problems()]:
             raise ConversionError(dataset_id, first_problems([f"{self._vault.name}: {one}" for one in problems]))
         self._agents = self._vault.shapes["observations"][0]
@@ -94,8 +94,6 @@ class VaultReader(EpisodeReader):
             Column(NEXT_REWARD, _FLOAT, (1,)),
             *END_COLUMNS,
         ]
-        kept = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in self.columns])
-        self._kept = [leaf for leaf, column in self._by_leaf.items() if column.key in kept]
 
     def __exit__(self, *details: object) -> None:
         self._vault.__exit__(*details)
@@ -104,13 +102,14 @@ class VaultReader(EpisodeReader):
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         del part
         vault = self._vault
+        kept = [leaf for leaf, column in self._by_leaf.items() if column.key in self.kept]
         self.counts.clear()
         self.counts["no-transition"] = int(not vault.rows)
         self.counts["same-row"] = self.counts["team-reward"] = vault.rows
         self.counts["no-truncations"] = int("truncations" not in vault.leaves)
         self.counts["flags-cast"] = sum(vault.dtypes[leaf].kind != "b" for leaf in _FLAGS if leaf in vault.leaves)
-        self.counts["widened"] = sum(vault.dtypes[leaf] in WIDENED for leaf in self._kept) * vault.rows
-        needed = [*dict.fromkeys([*self._kept, "rewards", *(leaf for leaf in _FLAGS if leaf in vault.leaves)])]
+        self.counts["widened"] = sum(vault.dtypes[leaf] in WIDENED for leaf in kept) * vault.rows
+        needed = [*dict.fromkeys([*kept, "rewards", *(leaf for leaf in _FLAGS if leaf in vault.leaves)])]
         row_bytes = sum(prod(vault.shapes[leaf]) * vault.dtypes[leaf].itemsize for leaf in needed)
         block = max(1, _BLOCK_BYTES // max(1, row_bytes))
         is_begun = False
@@ -123,7 +122,7 @@ class VaultReader(EpisodeReader):
             steps |= {NEXT_TERMINATED: terminated[:, None], NEXT_TRUNCATED: truncated[:, None]}
             steps[NEXT_REWARD] = steps[NEXT_REWARD].astype(np.float32)
             states: dict[Key, NDArray[Any]] = {}
-            for leaf in self._kept:
+            for leaf in kept:
                 column = self._by_leaf[leaf]
                 self.counts["not-finite"] += count_not_finite(arrays[leaf])
                 values = arrays[leaf].reshape(stop - start, *column.shape).astype(column.dtype, copy=False)

@@ -194,10 +194,10 @@ class OGBench(Source):
         from datasets_rl.sources.ogbench.tasks import Task
 
         if params and params.get("address"):
-            return OGBenchReader(f"{self.name}/{name}", files, None, oracle=False, params=params)
+            return OGBenchReader(f"{self.name}/{name}", files, None, oracle=False)
         parts = self._parts(name)
         task = Task.of(parts.facts["tasks"], parts.task) if parts.task is not None or parts.oracle else None
-        return OGBenchReader(f"{self.name}/{name}", files, task, oracle=parts.oracle, params=params or {})
+        return OGBenchReader(f"{self.name}/{name}", files, task, oracle=parts.oracle)
 
     def _listed_assets(self, assets: Sequence[Asset], upstream: Upstream) -> Sequence[Asset]:
         """Return the files of a folder as its address lists them; by their names in the catalog if none does."""
@@ -258,7 +258,7 @@ def _listing(assets: Sequence[Asset], selection: Selection, params: Mapping[str,
         tuple(chosen),
         tuple(Shard((asset.path,), [asset.path, numbers[asset.path]]) for asset in chosen),
         common=(chosen[0].path,),  # its arrays define the columns
-        params={"keys": list(selection.keys), **params},
+        params=params,
         numbers=Numbers.read(selection.episodes),
     )
 

@@ -22,7 +22,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.ogbench.tasks import Task
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -52,7 +52,6 @@ class OGBenchReader(EpisodeReader):
         files: The local file of each path; the first one defines the columns.
         task: The task that gives the rewards and the representations of goals; None for none.
         oracle: Whether to add the representations of goals instead of the rewards.
-        params: `Listing.params`: the selected keys.
     """
 
     rules: Mapping[str, str] = {
@@ -67,9 +66,7 @@ class OGBenchReader(EpisodeReader):
         **NO_TRANSITION,
     }
 
-    def __init__(
-        self, dataset_id: str, files: Mapping[str, Path], task: Task | None, *, oracle: bool, params: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], task: Task | None, *, oracle: bool) -> None:
         self._dataset_id = dataset_id
         self._paths = files
         self._task = task
@@ -80,9 +77,7 @@ class OGBenchReader(EpisodeReader):
             self._arrays = [name for name in _KEYS if name in file.arrays]
             self._dtypes = {name: _stored_dtype(name, file.arrays[name].dtype) for name in self._arrays}
             self._shapes = {name: file.arrays[name].shape[1:] for name in self._arrays}
-            every = self._all_columns()
-        self._kept = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in every])
-        self.columns = [column for column in every if column.key in self._kept]
+            self.columns = self._all_columns()
 
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         """Yield the episodes of files, in order; by default those of all files.
@@ -195,11 +190,11 @@ class OGBenchReader(EpisodeReader):
                 solved |= self._is_solved(piece.steps)
                 yield piece
             first += 1
-        self.counts["never-solved"] += _MASK in self._kept and not solved
+        self.counts["never-solved"] += _MASK in self.kept and not solved
 
     def _reads(self, name: str) -> bool:
         """Return whether an array is needed."""
-        return _KEYS[name] in self._kept or (self._task is not None and name in self._task.widths)
+        return _KEYS[name] in self.kept or (self._task is not None and name in self._task.widths)
 
     def _read_rows(self, readers: Mapping[str, NpyReader], count: int) -> dict[str, NDArray[Any]]:
         """Return the next rows of each array, in the dtype of its column."""
@@ -259,10 +254,7 @@ class OGBenchReader(EpisodeReader):
         elif self._task is not None:
             rewards, masks = self._task.rewards({name: arrays[name][is_step] for name in self._task.widths})
             steps |= {NEXT_REWARD: rewards[:, None], _MASK: masks[:, None]}
-        return (
-            {key: values for key, values in steps.items() if key in self._kept},
-            {key: values for key, values in states.items() if key in self._kept},
-        )
+        return steps, {key: values for key, values in states.items() if key in self.kept}
 
     @staticmethod
     def _is_solved(steps: Mapping[Key, Any]) -> bool:

@@ -151,7 +151,6 @@ class OpenX(Source):
 
 def _params(selection: Selection) -> dict[str, Any]:
     return {
-        "keys": list(selection.keys),
         "images": selection.options.get(IMAGES.name, "encoded"),
         "last": selection.options.get("last-step") or "observation",
     }

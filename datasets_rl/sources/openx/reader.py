@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.sources.values import count_not_finite
@@ -101,13 +102,17 @@ class OpenXReader(EpisodeReader):
             key: np.asarray(value).dtype for key, value in first.whole.items() if not isinstance(value, str)
         }
         self.columns = [field.column for field in self._fields]
-        self._kept_paths: set[Key] | None = None
-        if keys := tuple(metadata.get("keys", ())):
-            kept = Selection(keys=keys).kept_keys([column.key for column in self.columns])
-            self._fields = [field for field in self._fields if field.column.key in kept]
-            self._kept_paths = (
-                {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD} | set(self._episode_dtypes)
-            )
+
+    @cached_property
+    def _kept_fields(self) -> list[_Field]:
+        return [field for field in self._fields if field.column.key in self.kept]
+
+    @property
+    def _kept_paths(self) -> set[Key] | None:
+        """The paths that are read; None for all, also those that the first episode does not have."""
+        if len(self._kept_fields) == len(self._fields):
+            return None
+        return {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD} | set(self._episode_dtypes)
 
     def _fields_of(self, first: RawEpisode) -> list[_Field]:
         problems: list[str] = []
@@ -211,12 +216,12 @@ class OpenXReader(EpisodeReader):
         metadata: dict[str, Any] = {_metadata_name(key): raw.whole[key] for key in self._episode_dtypes}
         if raw.number is not None:
             metadata["source"] = np.int64(raw.number)
-        block = max(1, _CHUNK_BYTES // max(1, sum(self._step_bytes(field, columns) for field in self._fields)))
+        block = max(1, _CHUNK_BYTES // max(1, sum(self._step_bytes(field, columns) for field in self._kept_fields)))
         for start in range(0, rows, block):
             stop = min(start + block, rows)
             values: dict[Key, Values] = {}
             states: dict[Key, Values] = {}
-            for field in self._fields:
+            for field in self._kept_fields:
                 key = field.column.key
                 if key in ends:
                     values[key] = ends[key][start:stop]
@@ -243,10 +248,10 @@ class OpenXReader(EpisodeReader):
 
     def _check_alike(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, rows: int) -> None:
         """Check that an episode has the same fields as the first one."""
-        expected = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD}
+        expected = {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD}
         extra = [path for path in columns if path not in expected]
         problems = [f"it has {dotted_name(path)}, unlike the first episode" for path in extra]
-        for field in self._fields:
+        for field in self._kept_fields:
             path, column = field.path, field.column
             if path in raw.whole or path in {_LAST, _REWARD}:
                 if column.text and not isinstance(raw.whole.get(path), str):

@@ -120,15 +120,14 @@ class RLUnplugged(Source):
         files = AddressFiles(folder, entry.name, upstream)
         separator = _separator(files, next(filter(_FILE.fullmatch, files.paths)))
         listing = _listing(entry, entry.name, folder, selection)
-        return replace(listing, params={**listing.params, "separator": separator})
+        return replace(listing, params={"separator": separator})
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.rl_unplugged.reader import LAYOUTS, RLUnpluggedReader
 
-        params = params or {}
-        separator = params.get("separator", ":" if name.startswith(f"{_RWRL}/") else "/")
-        return RLUnpluggedReader(f"{self.name}/{name}", files, LAYOUTS[separator], params.get("keys", ()))
+        separator = (params or {}).get("separator", ":" if name.startswith(f"{_RWRL}/") else "/")
+        return RLUnpluggedReader(f"{self.name}/{name}", files, LAYOUTS[separator])
 
     def _facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about a dataset."""
@@ -173,7 +172,6 @@ def _listing(entry: Entry, path: str, folder: Folder, selection: Selection) -> L
     return Listing(
         kept,
         shards,
-        params={"keys": list(selection.keys)},
         entry=entry,
         revision=folder.revision,
         numbers=Numbers.read(selection.episodes),

@@ -30,7 +30,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
@@ -120,7 +120,6 @@ class RLUnpluggedReader(EpisodeReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         layout: Layout of their records.
-        keys: The selected keys; all if it is empty.
 
     Raises:
         ConversionError: If no record has a step, or the first one is invalid; the error names every problem.
@@ -128,7 +127,7 @@ class RLUnpluggedReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path], layout: Layout, keys: Sequence[str] = ()) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], layout: Layout) -> None:
         self._dataset_id = dataset_id
         self._layout = layout
         self._paths = [Path(files[path]) for path in sorted(files)]
@@ -141,8 +140,6 @@ class RLUnpluggedReader(EpisodeReader):
         self._fields = self._fields_of(*first)
         self._metadata = [name for name in _WHOLE if _is_integer(first[1].get(name))]
         self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
-        kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
-        self._kept = [field for field in self._fields if field.column.key in kept]
 
     @property
     @override
@@ -234,7 +231,8 @@ class RLUnpluggedReader(EpisodeReader):
         def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
             return self._read_rows(field, features[field.name], start, stop)
 
-        yield from split_episode(steps, self._kept, read, terminated=terminated, metadata=metadata)
+        kept = [field for field in self._fields if field.column.key in self.kept]
+        yield from split_episode(steps, kept, read, terminated=terminated, metadata=metadata)
 
     def _contradictions(self, features: Mapping[str, Feature], rows: int) -> Iterator[str]:
         """Yield how a record differs from the first one, or contradicts itself."""

@@ -143,7 +143,6 @@ class Robomimic(Source):
             params={
                 "files": numbers,
                 "folder": is_folder,
-                "keys": list(selection.keys),
                 **{option.name: selection.choice(option.name, self.options) for option in self.options},
             },
             revision=revision,

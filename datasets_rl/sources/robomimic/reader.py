@@ -15,6 +15,7 @@ terminated if it is set there and the reward is positive; else it is truncated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentE
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.robomimic.demonstrations import (
     DONES,
     LANGUAGE,
@@ -99,7 +100,7 @@ class RobomimicReader(EpisodeReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path: those of the shard, and the first file of the dataset, whose first demonstration
             defines the columns.
-        params: `Listing.params`: the number of each path, whether the dataset is a folder, the keys and the options.
+        params: `Listing.params`: the number of each path, whether the dataset is a folder, and the options.
 
     Raises:
         ConversionError: If a file has other contents, or its columns differ; the error names every problem.
@@ -136,9 +137,10 @@ class RobomimicReader(EpisodeReader):
             if not params.get("folder", False):
                 self.metadata |= {name: text for name in _METADATA if (text := file.attribute(name))}
                 self.metadata |= {"environment": file.environment} if file.environment else {}
-        kept_keys = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in self.columns])
-        self._kept_columns = [column for column in self.columns if column.key in kept_keys]
-        self._keeps_all = not params.get("keys")
+
+    @cached_property
+    def _kept_columns(self) -> list[Column]:
+        return [column for column in self.columns if column.key in self.kept]
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -321,10 +323,9 @@ class RobomimicReader(EpisodeReader):
         problems = []
         if bool(opened.next_obs) != has_next:
             problems.append(f"it has {'no ' if has_next else ''}next_obs, unlike the first demonstration")
-        kept = {column.key for column in self._kept_columns}
         for key, column in self._expected.items():
             array, after = opened.arrays.get(key), opened.next_obs.get(key)
-            if key not in kept and key not in _ONE_VALUE:
+            if key not in self.kept and key not in _ONE_VALUE:
                 continue
             if array is None:
                 problems.append(f"it has no {dotted_name(key)}, unlike the first demonstration")
@@ -336,7 +337,7 @@ class RobomimicReader(EpisodeReader):
                     f"{array.name} is {array.dtype.name} {list(array.shape)}"
                 )
         extra = opened.arrays.keys() - self._expected.keys() - ({STATES} if self._left_out else set())
-        if self._keeps_all:
+        if len(self._kept_columns) == len(self.columns):
             problems += [f"it has {dotted_name(key)}, unlike the first demonstration" for key in sorted(extra)]
         if problems:
             raise DemonstrationError(*problems)

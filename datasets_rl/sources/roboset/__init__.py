@@ -133,7 +133,7 @@ def _listing(revision: str, assets: tuple[Asset, ...], selection: Selection) -> 
         assets,
         shards,
         common=(assets[0].path,),  # the first trial of the first file defines the columns
-        params={"seeds": seeds, "keys": list(selection.keys)},
+        params={"seeds": seeds},
         revision=revision,
         numbers=Numbers.read(selection.episodes),
     )

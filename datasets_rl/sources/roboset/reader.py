@@ -31,7 +31,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -102,7 +102,7 @@ class RoboSetReader(EpisodeReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path: those of the shard, and the first file of the dataset, whose first trial
             defines the columns.
-        metadata: `Listing.params`: the number of each path, and the selected keys.
+        metadata: `Listing.params`: the number of each path.
 
     Raises:
         ConversionError: If a file has anything other than trials, or their columns differ; the error names every
@@ -125,7 +125,6 @@ class RoboSetReader(EpisodeReader):
                 next((trial for trial in trials if trial.rows), trials[0]), f"{dataset_id}: {first}"
             )
         self._by_key = {column.key: column for column in self.columns}
-        self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([*self._by_key])
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -160,7 +159,7 @@ class RoboSetReader(EpisodeReader):
         self.counts["flag-inside-trial"] += int(ends[:-1].sum())
         self.counts["end-without-flag"] += int(not ends[-1])
         self.counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
-        names = {key: arrays[key].name for key in arrays if key in self._kept_keys or key == ACTION}
+        names = {key: arrays[key].name for key in arrays if key in self.kept or key == ACTION}
         row_bytes = sum(arrays[key].row_bytes for key in names)
         size = max(1, _BLOCK_BYTES // max(row_bytes, 1))
         metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
@@ -201,13 +200,7 @@ class RoboSetReader(EpisodeReader):
                 step_values[key] = values[first + shift : last + shift].reshape(-1, 1).astype(dtype, copy=False)
             else:
                 step_values[key] = values[first:last].astype(dtype, copy=False)
-        keep = self._kept_keys
-        return Episode(
-            {key: values for key, values in step_values.items() if key in keep},
-            states,
-            continues=goes_on,
-            metadata=metadata,
-        )
+        return Episode(step_values, states, continues=goes_on, metadata=metadata)
 
     def _read_end_flags(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
         """Read the end flags, [rows]; all are False if the trial has none."""

@@ -131,9 +131,7 @@ class VD4RL(Source):
             if asset.path.endswith(suffix)
         ]
         shards = _episode_shards if suffix == ".npz" else _row_shards
-        return replace(
-            shards(assets, selection), params={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
-        )
+        return replace(shards(assets, selection), entry=entry, revision=folder.revision)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -141,7 +139,7 @@ class VD4RL(Source):
         from datasets_rl.sources.vd4rl.shards import RowFiles
 
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
-        return kind(f"{self.name}/{name}", files, params or {})
+        return kind(f"{self.name}/{name}", files)
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:

@@ -64,9 +64,9 @@ class EpisodeFiles(RowReader):
         small = {name: file.read(name) for name in columns if name != "image"}
         flags = self._with_known_ends(self._read_flags(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
-        values = {key: self.as_column_rows(key, array) for key, array in values.items() if key in self.wanted}
+        values = {key: self.as_column_rows(key, array) for key, array in values.items() if key in self.kept}
         metadata = {"source": np.int64(number)}
-        if PIXELS not in self.wanted:
+        if PIXELS not in self.kept:
             yield from self.transitions(values, flags, metadata)
             return
         for start, images in _image_blocks(file, rows):

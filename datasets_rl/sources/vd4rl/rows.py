@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -75,7 +75,6 @@ class RowReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        metadata: `Listing.params`: the selected keys.
 
     Raises:
         ConversionError: If the first file lacks a required array; the error names every problem.
@@ -83,12 +82,11 @@ class RowReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path]) -> None:
         self._dataset_id = dataset_id
         self._files = files
         self.stored = self._stored_columns(next(iter(files)))
         self.columns = [*self.stored, *_FLAGS]
-        self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     @abstractmethod
@@ -155,7 +153,7 @@ class RowReader(EpisodeReader):
                 NEXT_TERMINATED: (flags.ends & flags.terminal)[then, None],
                 NEXT_TRUNCATED: (flags.ends & ~flags.terminal)[then, None],
             }
-            if _IS_INIT in self.wanted:
+            if _IS_INIT in self.kept:
                 steps[_IS_INIT] = flags.first[now]
             states: dict[Key, NDArray[Any]] = {}
             for key, values in rows.items():

@@ -93,7 +93,7 @@ class RowFiles(RowReader):
         columns = self._columns_by_name(path, file)
         if problems := [*self.column_differences([*columns.values()])]:
             raise self.conversion_error(path, problems)
-        return {name: column.key for name, column in columns.items() if column.key in self.wanted}
+        return {name: column.key for name, column in columns.items() if column.key in self.kept}
 
     def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
         """Return the first, last and terminal rows of a file, from its step_type and discount."""
