@@ -12,6 +12,8 @@ from pathlib import Path
 
 import typer
 
+from datasets_rl.disk import expand_home
+
 from .commands import command_names
 
 
@@ -36,7 +38,7 @@ def stored_ids(ctx: typer.Context) -> list[str]:
     from datasets_rl.settings import Settings
 
     home = ctx.params.get("root") or ctx.find_root().params.get("root")
-    home = Settings.from_env().home if home is None else home.expanduser().absolute()
+    home = Settings.from_env().home if home is None else expand_home(home).absolute()
     return [folder.relative_to(home).as_posix() for folder in store.stored_folders(home)]
 
 

@@ -1,4 +1,4 @@
-"""The exit code of an exception, and its explanation in three lines: what failed, why, and what to do next."""
+"""The exit code of an exception, and its explanation in up to three lines: what failed, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -86,13 +86,14 @@ EXIT_CODES = (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation of an error; no text is empty."""
+    """Explanation of an error."""
 
     kind: str
     """The name of the exception's class."""
     what: str
     """What failed."""
     why: str
+    """The reason; empty if what failed says it."""
     hint: str
     """What to do next."""
     code: int
@@ -115,7 +116,7 @@ def explain(error: Exception, command: str = "", root: Path | None = None) -> Ex
     row = _exit_code_row(error)
     what, why = _what_and_why(error)
     default = row.hint.format(rlds=command_line(root=root), command=f"rlds {command}".rstrip())
-    return Explanation(type(error).__name__, what, why or row.meaning, _hint_of(error, root) or default, row.code)
+    return Explanation(type(error).__name__, what, why, _hint_of(error, root) or default, row.code)
 
 
 def _exit_code_row(error: Exception) -> ExitCode:

@@ -326,7 +326,7 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
     # Where an option lacks its value, Typer does not report whose option it is.
     path = getattr(context, "command_path", " ".join(["rlds", *[one for one in words if one in command_names()][:1]]))
     hint = f"{meant[0].lower()}{meant[1:]} {path} --help lists all" if meant else f"{path} --help"
-    return Explanation("UsageError", what, why or "wrong usage", hint, USAGE)
+    return Explanation("UsageError", what, why, hint, USAGE)
 
 
 def _parameter_name(parameter: Any) -> str:

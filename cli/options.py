@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import (
     ConfirmationRequiredError,
     DatasetsRLError,
@@ -118,7 +119,7 @@ class Shell:
     def settings(self) -> Settings:
         """The environment's settings under those of the command line."""
         settings = Settings.from_env()
-        home = settings.home if self.root is None else self.root.expanduser().absolute()
+        home = settings.home if self.root is None else expand_home(self.root).absolute()
         return dataclasses.replace(settings, home=home, progress=settings.progress and not self.printer.quiet)
 
     def check_home(self) -> None:

@@ -130,7 +130,7 @@ class Printer:
             _write_to_stderr(_printable_text(text))
 
     def failed(self, command: str, told: Explanation, *, document: bool = True) -> None:
-        """Report an error in three lines, and as a JSON document where one was asked for.
+        """Report an error in up to three lines, and as a JSON document where one was asked for.
 
         Args:
             command: Whose error it is.
@@ -140,7 +140,8 @@ class Printer:
         if self.json and document:
             self._document({"command": command, "error": told})
         for mark, line in (("rlds:", told.what), ("  why:", told.why), ("  next:", told.hint)):
-            _write_to_stderr(f"{self._marked(mark)} {_printable_text(line)}")
+            if line:
+                _write_to_stderr(f"{self._marked(mark)} {_printable_text(line)}")
 
     def traceback(self, error: Exception) -> None:
         """Show where an error came from."""

@@ -52,6 +52,23 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
+def expand_home(path: Path | str) -> Path:
+    """Return a path in which ``~`` at its beginning is replaced by the home folder of a user.
+
+    Raises:
+        InvalidArgumentError: If that folder is unknown.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        user = Path(path).parts[0]
+        problem = "HOME is not set" if user == "~" else f"there is no user {user[1:]}"
+        raise InvalidArgumentError(
+            f"{path} is not a path: {user} means a home folder, and {problem}",
+            hint=f"write the whole path, or ./{path} for a folder of that name",
+        ) from error
+
+
 def sync_file(path: Path) -> None:
     """Flush the bytes of a file, or the entries of a folder, to the disk (fsync)."""
     # Windows cannot open a folder, nor fsync a file that is open for reading; there the rename alone orders the commit.

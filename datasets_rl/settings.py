@@ -113,7 +113,7 @@ class Setting:
 def _parse_folder(value: Any) -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(value)
-    return Path(value).expanduser().absolute()
+    return disk.expand_home(value).absolute()
 
 
 def _parse_flag(value: Any) -> bool:
@@ -228,7 +228,7 @@ def user_file(env: Mapping[str, str] | None = None) -> Path:
     """Return the path of the user file, which need not exist."""
     named = (os.environ if env is None else env).get("RLDS_CONFIG", "")
     if named.strip():
-        return Path(named).expanduser().absolute()
+        return disk.expand_home(named).absolute()
     import platformdirs  # takes as long to import as the rest of `import datasets_rl`
 
     return Path(platformdirs.user_config_dir("datasets-rl", appauthor=False), "config.toml")
@@ -280,7 +280,7 @@ def untrusted_keys(path: Path) -> list[str]:
 
 def trust_key(path: Path) -> str:
     """Return the absolute path by which a project file is trusted."""
-    return str(path.expanduser().absolute().parent.resolve() / path.name)
+    return str(disk.expand_home(path).absolute().parent.resolve() / path.name)
 
 
 def trust_project(path: Path | str | None = None) -> Path:
@@ -323,7 +323,7 @@ def revoke_trust(path: Path | str | None = None) -> Path:
 def _project_file_at(path: Path | str | None) -> Path:
     if path is None:
         return project_file()
-    path = Path(path).expanduser().absolute()
+    path = disk.expand_home(path).absolute()
     return path / PROJECT_FILE if path.is_dir() else path
 
 
@@ -400,7 +400,7 @@ def _bad_values(path: Path, text: str, key: str, value: Any) -> Iterator[str]:
 
 def _relative_to(folder: Path, value: Any) -> Any:
     """Return the path in a file as an absolute one: paths are relative to the folder of the file."""
-    return str(folder / Path(value).expanduser()) if isinstance(value, str) and value.strip() else value
+    return str(folder / disk.expand_home(value)) if isinstance(value, str) and value.strip() else value
 
 
 def parse_document(text: str) -> dict[str, Any]:

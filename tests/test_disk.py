@@ -18,7 +18,7 @@ import pytest
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import disk
-from datasets_rl.errors import DiskFullError, IntegrityError, LockedError, NotWritableError
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError, LockedError, NotWritableError
 
 HOLDER = """
 import sys, time
@@ -453,3 +453,20 @@ def test_a_lock_is_acquired_although_another_process_deletes_the_empty_folder_th
     with disk.lock(tmp_path / "toy" / ".lock", "toy", wait=0):
         assert (tmp_path / "toy").is_dir()
     assert found
+
+
+def test_a_tilde_is_the_home_folder_only_at_the_beginning_of_a_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # Windows
+
+    assert disk.expand_home("~/x") == tmp_path / "x"
+    assert disk.expand_home("x/~nobody-here") == Path("x/~nobody-here")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no list of users")
+@pytest.mark.parametrize("path", ["~nobody-here/x", Path("~nobody-here")])
+def test_the_home_folder_of_nobody_is_refused_by_name(path):
+    with pytest.raises(InvalidArgumentError, match="there is no user nobody-here") as refused:
+        disk.expand_home(path)
+
+    assert refused.value.hint == f"write the whole path, or ./{path} for a folder of that name"

@@ -163,3 +163,15 @@ def test_no_module_swallows_every_exception():
     ]
 
     assert not broad, listed(broad)
+
+
+def test_only_the_disk_looks_for_home_folders():
+    """Python's error about the home of an unknown user would be reported as a fault of this package."""
+    others = [
+        f"{module.name}:{node.lineno}"
+        for module in MODULES.values()
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and node.attr == "expanduser" and module.name != "datasets_rl.disk"
+    ]
+
+    assert not others, listed(others)

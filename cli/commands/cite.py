@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from datasets_rl.disk import expand_home
+
 from .. import candidates
 from ..options import Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
@@ -42,7 +44,7 @@ def run(
     from datasets_rl.catalog.citations import cite
 
     def citations(dataset: str) -> Sequence[Citation]:
-        is_file = Path(dataset).suffix == ".toml" and Path(dataset).expanduser().is_file()
+        is_file = Path(dataset).suffix == ".toml" and expand_home(dataset).is_file()
         where = {"dataset": dataset, "settings": shell.settings} if is_file else dataset_arguments(shell, dataset)
         return cite(**where)
 

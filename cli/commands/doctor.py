@@ -106,7 +106,7 @@ def _reach_problem(one: Reachability) -> dict[str, Any]:
 
 
 def _listing_problem(dataset: str, told: Explanation) -> dict[str, Any]:
-    return {"what": f"{dataset}: {told.what}: {told.why}", "hint": told.hint, "code": told.code}
+    return {"what": ": ".join(filter(None, (dataset, told.what, told.why))), "hint": told.hint, "code": told.code}
 
 
 def _blocks(checks: list[Check], reached: list[Reachability]) -> list[Block]:

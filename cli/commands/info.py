@@ -118,7 +118,7 @@ def _not_stored_result(
     state = ""
     if versions:
         told = shell.explained(error)
-        state = f"{paths.folder}; {told.why}; {told.hint}"
+        state = f"{paths.folder}; {told.why or told.what}; {told.hint}"
     data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions, "found": None}
     blocks = [*catalog_blocks(shell, _info_of(entry), name, state), *_version_blocks(versions)]
     if found is not None:

@@ -175,7 +175,7 @@ def _report_damage(shell: Shell, shown: Sequence[DatasetInfo]) -> None:
                 Summary.read(locate(**dataset_arguments(shell, one.id if is_id(one.id) else str(one.folder))))
             except DatasetsRLError as error:
                 told = shell.explained(error)
-                shell.printer.note(f"damaged: {one.id}: {told.why}; {told.hint}")
+                shell.printer.note(f"damaged: {one.id}: {told.why or told.what}; {told.hint}")
 
 
 def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
@@ -83,7 +84,7 @@ def run(
     from datasets_rl.store.find import locate
 
     if out is not None:
-        _check_writable(out.expanduser())
+        _check_writable(expand_home(out))
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
     _check_shares_are_apart(shell, datasets)
     folders = [locate(**dataset_arguments(shell, one)) for one in datasets]
@@ -104,7 +105,7 @@ def run(
     ]
     text = mixture_toml(members, settings)
     if out is not None:
-        file = out.expanduser()
+        file = expand_home(out)
         # The same command run again finds its own file.
         if file.exists() and not force and file.read_bytes() != text.encode():
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
@@ -163,7 +164,7 @@ def _dataset_reference(name: str, folder: Path, out: Path | None, root: Path | N
 
     The reader of the file does not know the root of this command line.
     """
-    if root is None and not Path(name).expanduser().exists():
+    if root is None and not expand_home(name).exists():
         return name
     return str(folder) if out is None else Path(os.path.relpath(folder, out.absolute().parent)).as_posix()
 

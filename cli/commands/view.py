@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
@@ -103,7 +104,7 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
     from datasets_rl.look.page import write_report
 
-    file = export.expanduser()
+    file = expand_home(export)
     if file.is_dir():
         raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
     if file.exists() and not force:

@@ -11,6 +11,7 @@ from typing import Any
 
 from datasets_rl import sources, store
 from datasets_rl.catalog.mixture_file import read_mixture
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
@@ -55,7 +56,7 @@ def cite(
         UnknownIdError: If there is no such dataset.
         InvalidArgumentError: If nothing is known to cite, or the file is not a mixture.
     """
-    path = Path(dataset).expanduser()
+    path = expand_home(dataset)
     if path.suffix == ".toml" and path.is_file():
         citations = _merge(
             one for member in read_mixture(path)[0] for one in cite(member.dataset, root=root, settings=settings)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import sources, store
 from datasets_rl.catalog.mixture_file import read_mixture
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.space_summary import ActionKind, Basis, ObservationKind, SpaceSummary, least_known
 from datasets_rl.format.summary import Summary
@@ -464,7 +465,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
         InvalidArgumentError: If the file of a mixture cannot be read, or has no members.
     """
     if str(dataset).endswith(".toml"):
-        return _mixture_info(Path(dataset).expanduser(), settings)
+        return _mixture_info(expand_home(dataset), settings)
     dataset = store.id_or_path(dataset)
     entry = _entry(dataset) if isinstance(dataset, str) else None
     try:

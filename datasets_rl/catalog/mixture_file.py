@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl import store
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.read.toml import parse_toml
 
@@ -143,6 +144,6 @@ def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, 
 
 def _absolute_dataset(name: str, base: Path) -> str:
     """Return the absolute folder of a stored dataset, which may be relative to the folder of the mixture; else the id."""
-    folder = base / Path(name).expanduser()
+    folder = base / expand_home(name)
     is_folder = not isinstance(store.id_or_path(name), str) or store.paths_of(folder).exists
     return os.path.normpath(Path.cwd() / folder) if is_folder else name

@@ -8,6 +8,7 @@ from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import DatasetOptions
+from datasets_rl.disk import expand_home
 
 
 class LocalExperienceReplay(BaseDatasetExperienceReplay):
@@ -40,7 +41,7 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
         folder: Path | str | None = None,
         **options: Unpack[DatasetOptions],
     ) -> None:
-        self.folder = None if folder is None else Path(folder).expanduser()
+        self.folder = None if folder is None else expand_home(folder)
         super().__init__(dataset_id, batch_size, **options)
 
     def _local_copy(self) -> Path | None:

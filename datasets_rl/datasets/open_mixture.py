@@ -14,6 +14,7 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.datasets import BaseDatasetExperienceReplay
 from datasets_rl.datasets.loading import load
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.current import is_dataset
 from datasets_rl.preprocessing.naming import make_step
@@ -129,7 +130,7 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         InvalidArgumentError: If the file is invalid; the message lists all problems. Otherwise as for `mixture`.
         UnknownIdError: If there is no such dataset.
     """
-    members, settings = read_mixture(Path(path).expanduser())
+    members, settings = read_mixture(expand_home(path))
     return mixture(members, **{**settings, **options})
 
 
@@ -152,7 +153,7 @@ def _open_member(
     member: Member, sampler: Mapping[str, Any] | None, *, download: bool, home: Path | None
 ) -> BaseDatasetExperienceReplay:
     options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
-    folder = Path(member.dataset).expanduser()
+    folder = expand_home(member.dataset)
     opened: BaseDatasetExperienceReplay
     if is_dataset(folder):
         opened = load(folder, **options)

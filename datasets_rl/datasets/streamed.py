@@ -18,7 +18,7 @@ from datasets_rl.datasets.options import BufferOptions, NamedOptions
 from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import MANIFEST_FILE, expand_home
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
@@ -190,7 +190,7 @@ def source_stream(
         **options: Arguments of `Stream`.
     """
     entry = sources.find(dataset_id)
-    folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER
+    folder = expand_home(root or settings.home / entry.source).absolute() / store.STREAM_FOLDER
     return Stream(dataset_id, folder / entry.name, partial(SourceShards, dataset_id, selection, settings), **options)
 
 
@@ -199,7 +199,7 @@ def _open_stream(
 ) -> Stream:
     if is_remote_address(dataset):
         address = dataset.rstrip("/")
-        home = Path(root).expanduser().absolute() if root else settings.home
+        home = expand_home(root).absolute() if root else settings.home
         folder = home / store.STREAM_FOLDER / hashlib.sha256(address.encode()).hexdigest()[:32]
         return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
     dataset_id, selection = sources.split_address(dataset, selection)
@@ -212,7 +212,7 @@ def _open_stream(
     if entry.source == "hf" and (
         address := published_address(entry.name, selection.options.get("revision", ""), settings)
     ):
-        folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER / entry.name
+        folder = expand_home(root or settings.home / entry.source).absolute() / store.STREAM_FOLDER / entry.name
         return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
     stream = source_stream(dataset_id, root, selection, settings, **options)
     listing = cast("SourceShards", stream.shards).listing

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
+from datasets_rl.disk import expand_home
 from datasets_rl.downloading.stored_selection import check_contains, grown_selection
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
@@ -42,7 +43,7 @@ class DownloadOptions:
     @property
     def local(self) -> Path | None:
         """The absolute path of the user's raw files."""
-        return None if self.from_local is None else Path(self.from_local).expanduser().absolute()
+        return None if self.from_local is None else expand_home(self.from_local).absolute()
 
 
 @dataclass(frozen=True, slots=True)

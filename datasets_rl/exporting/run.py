@@ -70,7 +70,7 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
             f"expected {' or '.join(exported.image_forms)}" if exported.image_forms else f"{to} has one form of images"
         )
         raise InvalidArgumentError(f"images is {content.images!r}; {expected}")
-    path = Path(out if out is not None else default_path(content.manifest.id, to)).expanduser().absolute()
+    path = disk.expand_home(out if out is not None else default_path(content.manifest.id, to)).absolute()
     return ExportPlan(
         to,
         path,

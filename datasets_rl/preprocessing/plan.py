@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing.merge import merged_manifest
@@ -146,14 +147,14 @@ def plan_result(
     base = paths_of(folders[0])
     plan = Plan(folders, manifest, recipe, description, num_frames, seed, base, manifest.id, in_place)
     if out is not None:
-        paths = named_paths(Path(out).expanduser().resolve(), manifest.id)
+        paths = named_paths(expand_home(out).resolve(), manifest.id)
         _check_destination(paths, folders)
         return replace(plan, paths=paths)
     if in_place:
         return plan
-    if found[0].expanduser().is_symlink():
+    if expand_home(found[0]).is_symlink():
         # Next to the link that the user refers to, where `list` and `load` find the derived dataset.
-        base = named_paths(found[0].expanduser().absolute(), manifest.id)
+        base = named_paths(expand_home(found[0]).absolute(), manifest.id)
     derived = name or _derived_name(description)
     check_derived_name(derived)
     plan = replace(plan, paths=DatasetPaths(base.root, f"{base.name}{DERIVED}{derived}"))
@@ -175,7 +176,7 @@ def _derived_name(recipe: Mapping[str, Any]) -> str:
 
 def _resolved(folders: Sequence[Path]) -> list[Path]:
     """Return the folders with links resolved, so that a dataset is replaced and not the link to it."""
-    folders = [path.expanduser().resolve() for path in folders]
+    folders = [expand_home(path).resolve() for path in folders]
     if duplicates := sorted({str(path) for path in folders if folders.count(path) > 1}):
         raise InvalidArgumentError(
             f"{', '.join(duplicates)} is named twice; a merge takes each dataset once",

@@ -24,6 +24,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import (
     Argument,
     DatasetsRLError,
@@ -89,10 +90,10 @@ class Recipe:
                 problems.
         """
         if python := _PYTHON.fullmatch(text):
-            return _from_python(Path(python[1]).expanduser(), python[2] or "")
+            return _from_python(expand_home(python[1]), python[2] or "")
         if text.endswith(".toml") or Path(text).is_file():
             try:
-                return _from_toml(Path(text).expanduser().read_text("utf-8"), text)
+                return _from_toml(expand_home(text).read_text("utf-8"), text)
             except OSError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError as error:

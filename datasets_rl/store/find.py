@@ -78,7 +78,7 @@ def entry_paths(
     check_name(entry.name)
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
-    return DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{suffix}")
+    return DatasetPaths(disk.expand_home(root).absolute(), f"{entry.name}{suffix}")
 
 
 def check_derived_name(name: str) -> None:
@@ -104,7 +104,7 @@ def id_or_path(dataset: str | Path) -> str | Path:
     Returns:
         A path, the id unchanged, or the id of the raw files at a path, from which a dataset may be converted.
     """
-    path = Path(dataset).expanduser()
+    path = disk.expand_home(dataset)
     if not (isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~"))):
         with suppress(UnknownIdError):
             sources.find(dataset)
@@ -166,7 +166,7 @@ def paths_of(folder: Path) -> DatasetPaths:
     """
     from datasets_rl.format.manifest import Manifest
 
-    folder = folder.expanduser().resolve()
+    folder = disk.expand_home(folder).resolve()
     if folder == folder.parent:
         raise NotADatasetError(folder, "it is the root of a file system")
     with suppress(NotADatasetError, ManifestError):
@@ -272,7 +272,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
         ManifestError: If the file that names its current version is damaged.
     """
-    as_path = Path(dataset).expanduser()
+    as_path = disk.expand_home(dataset)
     if isinstance(dataset, Path) or (root is None and is_dataset(as_path)):
         return _locate_folder(as_path.absolute())
     paths = dataset_paths(dataset, root=root, settings=settings)

@@ -53,7 +53,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
         InvalidArgumentError: If the folder cannot be moved there.
         IntegrityError: If the file at the target with the old place is none of ours.
     """
-    target = target.expanduser().absolute()
+    target = disk.expand_home(target).absolute()
     home, place = home.resolve(), target.resolve()
     started_from = _read_marker(target)
     is_switched = home == place

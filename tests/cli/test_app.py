@@ -211,10 +211,10 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
             ["list", "a", "b"],
             ["Got unexpected extra", "the usage is rlds list [OPTIONS] [PATTERN]", "rlds list --help"],
         ),
-        (["list", "--limit"], ["Option '--limit' requires an argument", "wrong usage", "rlds list --help"]),
+        (["list", "--limit"], ["Option '--limit' requires an argument", "rlds list --help"]),
         (
             ["download", "demo/pendulum", "--from-local"],
-            ["Option '--from-local' requires an argument", "wrong usage", "rlds download --help"],
+            ["Option '--from-local' requires an argument", "rlds download --help"],
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -222,7 +222,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
 def test_wrong_usage_names_the_value_the_expectation_and_the_help(rlds, words, lines):
     told = [line.split(": ", 1)[1] for line in rlds(*words).err.splitlines()]
 
-    assert [line.startswith(wanted) for line, wanted in zip(told, lines, strict=True)] == [True] * 3, told
+    assert [line.startswith(wanted) for line, wanted in zip(told, lines, strict=True)] == [True] * len(lines), told
 
 
 @pytest.mark.parametrize("name", command_names())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 
 import pytest
 
@@ -59,12 +60,15 @@ def test_an_error_has_its_code(error, code):
 
 
 @pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
-def test_every_error_has_three_lines_what_why_and_what_to_do(error, capsys):
-    Printer(env={}).failed("download", explain(error, "download"))
+def test_every_error_says_what_failed_and_what_to_do_and_why_if_there_is_more_to_say(error, capsys):
+    told = explain(error, "download")
+    Printer(env={}).failed("download", told)
 
     marks = [line.partition(": ") for line in capsys.readouterr().err.splitlines()]
-    assert [mark.strip() for mark, _, _ in marks] == ["rlds", "why", "next"]
+    assert [mark.strip() for mark, _, _ in marks] == ["rlds", *(["why"] if told.why else []), "next"]
     assert all(text.strip() for _, _, text in marks)
+    # What an exit code means in general is not the reason of one error.
+    assert told.why not in [row.meaning for row in EXIT_CODES]
 
 
 def test_additional_lines_of_a_message_are_not_printed():
@@ -100,6 +104,23 @@ def test_an_id_that_is_too_long_for_a_file_name_is_an_unknown_id(rlds, command, 
 
 def test_a_path_that_no_file_can_have_is_not_a_dataset(rlds, tmp_path):
     assert rlds("info", tmp_path / ("a" * 300)).code == 3
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no list of users")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["info", "~nobody-here/x"],
+        ["download", "demo/pendulum", "--from-local", "~nobody-here/x"],
+        ["append", "local/new", "~nobody-here/x"],
+        ["--root", "~nobody-here/x", "list"],
+    ],
+)
+def test_the_home_folder_of_nobody_is_wrong_usage(rlds, words):
+    ran = rlds(*words)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("rlds: ~nobody-here/x is not a path\n")
 
 
 def test_codes_are_unique_and_in_order():

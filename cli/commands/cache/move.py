@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from datasets_rl.disk import expand_home
 from datasets_rl.settings import setting_values, user_file
 
 from ...config_file import set_value
@@ -35,7 +36,7 @@ def run(
     from datasets_rl.store.move import move, plan_move
 
     plan = plan_move(shell.settings.home, folder)
-    target = str(folder.expanduser().absolute())
+    target = str(expand_home(folder).absolute())
     data = {
         "from": None if plan is None else str(plan.source),
         "to": target,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from datasets_rl.disk import expand_home
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.sources.base import (
     Entry,
@@ -160,7 +161,7 @@ def _attributes(files: AddressFiles, path: str) -> Mapping[str, Any]:
 
 def minari_cache_folder() -> Path:
     """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or its default."""
-    return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
+    return expand_home(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").absolute()
 
 
 def _is_complete(data: Path) -> bool:
