@@ -113,9 +113,15 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
             sequence is shorter than L tokens or ends with the end-of-sequence token, so that nothing was cut.
 
         Raises:
-            InvalidArgumentError: If the example has no such key.
+            InvalidArgumentError: If the example has no such key, or the tokenizer pads or cuts on the left.
         """
         prompts, labels = _column(sample, self.key), _column(sample, "label")
+        sides = {name: getattr(self.tokenizer, name, "right") for name in ("padding_side", "truncation_side")}
+        if left := [name for name, side in sides.items() if side != "right"]:
+            raise InvalidArgumentError(
+                f"{' and '.join(left)} of the tokenizer is 'left'; expected 'right': prompt_rindex counts from the first column",
+                hint="assign 'right', as load_tokenizer does",
+            )
         if isinstance(prompts, str):
             one = self._encode_pairs([prompts], [labels])
             return self._result({key: values[0] for key, values in one.items()}, [])
@@ -154,7 +160,7 @@ def _as_tensor(values: Any) -> Tensor:
 
 
 def load_tokenizer(tokenizer_class: Any = None, tokenizer_model_name: str | Path | None = None) -> Any:
-    """Load a tokenizer whose padding token is its end-of-sequence token.
+    """Load a tokenizer that pads sequences with its end-of-sequence token, and pads and cuts them on the right.
 
     Code from the hub is never run.
 
@@ -191,6 +197,8 @@ def load_tokenizer(tokenizer_class: Any = None, tokenizer_model_name: str | Path
             hint="set its eos_token, save it with save_pretrained, and name that folder",
         )
     tokenizer.pad_token = tokenizer.eos_token
+    # Positions, such as that of the last token of a prompt, count from the first column.
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
     return tokenizer
 
 

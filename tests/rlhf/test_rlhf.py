@@ -30,6 +30,7 @@ from datasets_rl.rlhf import (
     pre_tokenization_hook,
 )
 from datasets_rl.rlhf import loader as loading
+from datasets_rl.rlhf.tokenizers import load_tokenizer
 
 END = "<end>"
 LENGTH = 24
@@ -142,6 +143,25 @@ def test_a_prompt_is_tokenized_with_its_label(tokenizer):
     single = PromptTensorDictTokenizer(tokenizer, max_length=10)({"prompt": "it is", "label": " good"})
     assert single.batch_size == torch.Size([])
     assert (single == done[0]).all()
+
+
+def test_a_tokenizer_that_pads_on_the_left_gives_the_same_positions(folder, tokenizer, tmp_path):
+    """Tokenizers of models for generation pad on the left, where positions from the first column are others."""
+    from transformers import PreTrainedTokenizerFast
+
+    left = PreTrainedTokenizerFast.from_pretrained(
+        folder / "tokenizer", padding_side="left", truncation_side="left", pad_token=END
+    )
+    left.save_pretrained(tmp_path)
+    example = {"prompt": ["it is", "a b c"], "label": [" good", " d e f" * 9]}
+
+    loaded = PromptTensorDictTokenizer(load_tokenizer(PreTrainedTokenizerFast, tmp_path), max_length=10)(example)
+
+    assert (loaded == PromptTensorDictTokenizer(tokenizer, max_length=10)(example)).all()
+    with pytest.raises(
+        errors.InvalidArgumentError, match="padding_side and truncation_side of the tokenizer is 'left'"
+    ):
+        PromptTensorDictTokenizer(left, max_length=10)(example)
 
 
 def test_pairs_of_a_file_are_stored_as_chosen_and_rejected(folder, settings, tokenizer):
