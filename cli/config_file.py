@@ -147,4 +147,4 @@ def _write(path: Path, lines: Sequence[str], document: dict[str, Any], key: str)
     if done != {name: value for name, value in document.items() if value != {}}:
         raise InvalidArgumentError(f"{path} has {key} in a form that cannot be edited here", hint=f"edit {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    disk.write_text(path, text)
+    disk.rewrite_file(path, text.encode())

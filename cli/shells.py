@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,17 +85,27 @@ def find_shell(name: str) -> str:
 
 
 def install(shell: str) -> list[Path]:
-    """Write the script of a shell and the line that reads it; return the files that changed."""
+    """Write the script of a shell and the line that reads it; return the files that changed.
+
+    Raises:
+        InvalidArgumentError: If a script of the user is in the way.
+    """
     script, start = _files(shell)
     changed = []
     if _text(script) != SHELLS[shell].script:
+        if os.path.lexists(script) and not _is_own(script):
+            raise InvalidArgumentError(
+                f"{script} is not replaced: it is not a script of rlds",
+                hint=f"move it; `rlds completion show {shell}` prints the script",
+            )
         script.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(script, SHELLS[shell].script)
         changed.append(script)
     if start is not None:
-        line = f'[ -f "{script}" ] && . "{script}"  {_MARK}'
-        rest = [one for one in _text(start).splitlines() if _MARK not in one]
-        changed += _rewrite(start, [*rest, line])
+        before = _text(start)
+        rest = _without_own_line(before)
+        end = "" if not rest or rest.endswith("\n") else "\n"
+        changed += _rewrite(start, before, f'{rest}{end}[ -f "{script}" ] && . "{script}"  {_MARK}\n')
     return changed
 
 
@@ -102,12 +113,23 @@ def uninstall(shell: str) -> list[Path]:
     """Remove what `install` wrote; return the files that changed."""
     script, start = _files(shell)
     changed = []
-    if script.is_file():
+    if _is_own(script):
         script.unlink()
         changed.append(script)
     if start is not None and start.is_file():
-        changed += _rewrite(start, [one for one in _text(start).splitlines() if _MARK not in one])
+        before = _text(start)
+        changed += _rewrite(start, before, _without_own_line(before))
     return changed
+
+
+def _is_own(script: Path) -> bool:
+    """Return whether a file is a script of this package, perhaps of another version of it."""
+    return COMPLETE in _text(script)
+
+
+def _without_own_line(text: str) -> str:
+    # Only "\n" ends a line: text of the user may hold other characters at which `str.splitlines` splits.
+    return re.sub(rf'^\[ -f ".*{re.escape(_MARK)}\r?(\n|\Z)', "", text, flags=re.MULTILINE)
 
 
 def _files(shell: str) -> tuple[Path, Path | None]:
@@ -120,19 +142,12 @@ def _files(shell: str) -> tuple[Path, Path | None]:
 
 
 def _text(path: Path) -> str:
-    return path.read_text("utf-8", errors="surrogateescape") if path.is_file() else ""
+    """Return the text of a file, with its line ends, so that its bytes can be restored; empty if there is none."""
+    return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""
 
 
-def _rewrite(path: Path, lines: list[str]) -> list[Path]:
-    """Replace the lines of a user's file; a link to a file elsewhere stays a link."""
-    text = "\n".join(lines) + "\n" * bool(lines)
-    if text == _text(path):
+def _rewrite(path: Path, before: str, text: str) -> list[Path]:
+    if text == before:
         return []
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    with disk.disk_errors(target):
-        temporary = target.with_name(f".{target.name}.rlds.tmp")
-        temporary.write_text(text, "utf-8", errors="surrogateescape")
-        temporary.chmod(mode)
-        disk.publish_file(temporary, target)
+    disk.rewrite_file(path, text.encode("utf-8", "surrogateescape"))
     return [path]

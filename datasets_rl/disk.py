@@ -122,6 +122,34 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
             temporary.unlink()
 
 
+def rewrite_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file of the user's, atomically; a link stays a link, and the file keeps mode and owner.
+
+    Raises:
+        DiskFullError: If the disk is full; the file is unchanged.
+        NotWritableError: If the process may not write there.
+    """
+    target = path.resolve()
+    free_temporary_files(target.parent, target.name)
+    temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
+    status = target.stat() if target.exists() else None
+    with disk_errors(target):
+        try:
+            # Only the owner may read it until it has the mode of the file, which may hold secrets.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            with os.fdopen(os.open(temporary, flags, 0o666 if status is None else 0o600), "wb") as stream:
+                stream.write(content)
+            if status is not None:
+                if hasattr(os, "chown") and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    with suppress(PermissionError):
+                        os.chown(temporary, status.st_uid, status.st_gid)
+                temporary.chmod(stat.S_IMODE(status.st_mode))
+            publish_file(temporary, target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+
 def check_nesting(folder: Path) -> None:
     """Check that a folder that a command writes is not inside a version of a dataset, and has none inside it.
 

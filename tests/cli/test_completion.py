@@ -139,6 +139,34 @@ def test_installing_twice_changes_nothing_and_uninstalling_restores_the_files(sh
     assert (tmp_path / ".bashrc").stat().st_mode & 0o777 == 0o600
 
 
+def test_other_lines_of_a_start_up_file_keep_their_bytes(rlds, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    start = tmp_path / ".bashrc"
+    before = b"# completion of rlds: mine\nalias l=ls\r\nPS1='\x0c\x85\x1e\xe2\x80\xa8\xff'\r\n\n"
+    start.write_bytes(before)
+
+    rlds("completion", "install", "bash")
+    rlds("completion", "install", "bash")
+    assert start.read_bytes().startswith(before)
+    assert start.read_bytes().count(b"\n") == before.count(b"\n") + 1
+    rlds("completion", "uninstall", "bash")
+    assert start.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == [".bashrc"]
+
+
+def test_a_script_of_the_user_is_neither_replaced_nor_deleted(rlds, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    script = tmp_path / "fish" / "completions" / "rlds.fish"
+    script.parent.mkdir(parents=True)
+    script.write_text("complete -c rlds -a mine\n")
+
+    ran = rlds("completion", "install", "fish")
+    assert (ran.code, rlds("completion", "uninstall", "fish").code) == (2, 0)
+    assert f"{script} is not replaced\n  why: it is not a script of rlds" in ran.err
+    assert script.read_text() == "complete -c rlds -a mine\n"
+
+
 def test_an_unknown_shell_is_refused_with_the_known_ones(rlds, monkeypatch):
     monkeypatch.setenv("SHELL", "/bin/csh")
     ran = rlds("completion", "install")

@@ -64,6 +64,21 @@ def test_other_lines_and_comments_of_a_file_stay(rlds, user_file):
     assert user_file.read_text() == "# mine\njobs = 2  # few\n\n"
 
 
+def test_a_linked_file_with_secrets_stays_a_link_and_private(rlds, user_file, tmp_path):
+    target = tmp_path / "dotfiles" / "rlds.toml"
+    target.parent.mkdir()
+    target.write_text("jobs = 1\n")
+    target.chmod(0o600)
+    user_file.parent.mkdir(exist_ok=True)
+    user_file.symlink_to(target)
+
+    assert rlds("config", "set", "jobs", "2").code == 0
+    assert user_file.readlink() == target
+    assert target.read_text() == "jobs = 2\n"
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert list(target.parent.iterdir()) == [target]
+
+
 def test_the_first_mirror_makes_the_table(rlds, user_file):
     rlds("config", "set", "mirrors.d4rl", "https://lab/d4rl")
 
