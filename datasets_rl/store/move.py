@@ -6,7 +6,8 @@ A process that is killed leaves every file at one of the places at least, and th
 setting is not the user's file, but a variable or an option, only the user can change it: the old files stay until the
 same command runs with the new place as the home.
 
-Folders that are not those of sources stay where they are: the data folder may be shared with other projects.
+What is not of a dataset stays where it is, in the folder of a source, too: the data folder may be shared with other
+projects, or be the home folder of the user.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl import disk, sources
+from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.store.find import dataset_places, source_folders
-from datasets_rl.store.layout import STREAM_FOLDER
+from datasets_rl.store.layout import STREAM_FOLDER, is_own_name
 from datasets_rl.store.versions import check_unused
 
 _BLOCK = 1 << 20
@@ -62,7 +64,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
     source = started_from if is_switched else home
     if source is None or source == place:
         return None
-    size = sum(map(disk.tree_bytes, _own_entries(source)))
+    size = sum(disk.tree_bytes(path) for path in _files(source) if not path.is_symlink())
     return Move(source, target, size, disk.free_bytes(target), is_switched)
 
 
@@ -177,23 +179,31 @@ def _delete_copied(source: Path, target: Path) -> None:
 
 
 def _own_entries(home: Path) -> list[Path]:
-    """Return the folders of sources and of streams in a data folder, and the files beside them, sorted."""
-    names = {*sources.source_names(), STREAM_FOLDER}
-    return sorted(path for path in home.glob("*") if path.name in names or disk.is_plain_file(path))
+    """Return the folders of sources and of streams in a data folder, sorted."""
+    return [home / name for name in sorted({*sources.source_names(), STREAM_FOLDER}) if (home / name).is_dir()]
 
 
 def _files(home: Path) -> Iterator[Path]:
-    """Yield every file, link and empty folder of a data folder that moves."""
+    """Yield every file of a dataset or a stream in a data folder, and every link to a folder and empty folder there."""
     for entry in _own_entries(home):
-        if entry.is_symlink() or not entry.is_dir():
+        if entry.is_symlink():
             yield entry
             continue
+        own: set[Path] = set()
         for folder, folders, files in os.walk(entry):
             here = Path(folder)
-            yield from (here / name for name in files)
+            is_version = MANIFEST_FILE in files and disk.is_version(here)
+            if here.name == STREAM_FOLDER or is_version or here.parent in own or _is_of_dataset(here, entry):
+                own.add(here)
+            yield from (path for path in map(here.joinpath, files) if here in own or _is_of_dataset(path, entry))
             yield from (here / name for name in folders if (here / name).is_symlink())
             if not files and not folders:
                 yield here
+
+
+def _is_of_dataset(path: Path, source: Path) -> bool:
+    """Return whether a path has the name of an entry of a dataset, which is in a folder below that of the source."""
+    return source in path.parents[1:] and is_own_name(path.name)
 
 
 def _is_same(path: Path, copy: Path) -> bool:

@@ -145,6 +145,7 @@ def test_verify_checks_everything_that_is_stored_and_finds_a_flipped_bit_in_an_e
 
 
 def test_move_copies_and_deletes_the_old_files_once_the_setting_names_the_new_place(rlds, full, tmp_path, monkeypatch):
+    (full / "notes.txt").unlink()
     before = rlds("cache", "ls").out
     new = tmp_path / "new disk" / "rl"
 
@@ -170,9 +171,10 @@ def test_move_changes_the_setting_in_the_file_of_the_user(rlds, full, tmp_path, 
 
     ran = rlds("cache", "move", tmp_path / "new")
 
-    assert (ran.code, ran.err) == (0, "")
+    assert (ran.code, ran.out) == (0, f"{tmp_path / 'new'}\n")
+    assert f"{full} has other files, which are not of datasets" in ran.err
     assert file.read_text() == f"jobs = 2\nhome = {json.dumps(str(tmp_path / 'new'))}\n"
-    assert not full.exists()
+    assert list(full.rglob("*")) == [full / "notes.txt"]
     assert rlds("cache", "verify").code == 0
 
 

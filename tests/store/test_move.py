@@ -112,8 +112,29 @@ def test_folders_of_other_projects_stay(home, target):
 
     moving.move(home, target, switch=lambda _: True)
 
-    assert sorted(content(home)) == [".git", "imagenet", "imagenet/raw", "imagenet/raw/a.jpg"]
-    assert {name.partition("/")[0] for name in content(target)} == {"d4rl", "demo", "notes.txt"}
+    assert sorted(content(home)) == [".git", "imagenet", "imagenet/raw", "imagenet/raw/a.jpg", "notes.txt"]
+    assert {name.partition("/")[0] for name in content(target)} == {"d4rl", "demo"}
+    assert content(home).keys() | content(target).keys() == before.keys()
+
+
+def test_of_a_home_that_is_that_of_the_user_only_datasets_move(home, target):
+    """Folders of other programs may have the names of sources: ~/local, ~/minari."""
+    mine = [".bashrc", "local/bin/tool", "local/raw/a.csv", "demo/a/notes.txt", "demo/README.md", "minari/x/main.hdf5"]
+    for name in mine:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    single = home / "local" / "single"
+    single.mkdir()
+    (single / "manifest.json").write_text('{"format_version": 2}')
+    (single / "rows.npy").write_text("rows")
+    (home / "d4rl" / ".stream" / "x" / "0" / "shards").mkdir(parents=True)
+    (home / "d4rl" / ".stream" / "x" / "0" / "shards" / "rows.npy").write_text("rows")
+    before = content(home)
+
+    moved(home, target)
+
+    assert sorted(path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()) == sorted(mine)
+    assert content(target).items() <= before.items()
     assert content(home).keys() | content(target).keys() == before.keys()
 
 
@@ -180,12 +201,12 @@ def test_nothing_to_move_is_an_error(tmp_path):
 
 def test_what_another_process_writes_during_the_move_is_kept(home, target):
     def late(_):
-        (home / "demo" / "late.npy").write_bytes(b"late")
+        (home / "demo" / "a" / "0002-89abcdef" / "late.npy").write_bytes(b"late")
         return True
 
     moved(home, target, switch=late)
 
-    assert (target / "demo" / "late.npy").read_bytes() == b"late"
+    assert (target / "demo" / "a" / "0002-89abcdef" / "late.npy").read_bytes() == b"late"
     assert not home.exists()
 
 
