@@ -90,10 +90,18 @@ def pytest_collection_modifyitems(items):
             continue
         (count,), of = mark.args, mark.kwargs.get("of", ())
         values = (item.callspec.params[name] for name in ([of] if isinstance(of, str) else of))
-        group = (item.parent.nodeid, item.originalname, *map(id, values))
+        group = (item.parent.nodeid, item.originalname, *(value if _hashable(value) else id(value) for value in values))
         taken[group] += 1
         if taken[group] > count:
             item.add_marker(pytest.mark.slow)
+
+
+def _hashable(value):
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)
