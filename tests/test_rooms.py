@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,10 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"))
+        gc.disable()  # it would look for garbage among the nodes again and again, and take most of the time
+        tree = ast.parse(self.path.read_text(encoding="utf-8"))
+        gc.enable()
+        return tree
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
