@@ -79,6 +79,7 @@ def test_compressing_frames_takes_less_time_than_writing_them(size, expect, run_
     expect("compressed frames, MB over the idle process", grown, at_most=200)
 
 
+@pytest.mark.slow
 def test_two_jobs_are_not_slower_than_one(size, expect, run_in_child, tmp_path):
     """One process compresses on both of two cores; on more of them, several processes are faster."""
     write_logs(tmp_path / "small", 64)
@@ -100,6 +101,7 @@ def test_two_jobs_are_not_slower_than_one(size, expect, run_in_child, tmp_path):
     expect("two jobs, times the speed of one", took[1] / took[2], at_least=0.85)
 
 
+@pytest.mark.slow
 def test_frames_of_ten_games_take_a_25th_of_their_pixels(size, expect, tmp_path):
     shares = {}
     for game in GAMES[: size(full=10, small=2)]:

@@ -20,6 +20,7 @@ def trees(tmp_path, size):
     return found
 
 
+@pytest.mark.slow
 def test_two_readers_cost_less_than_they_bring(trees, tmp_path, size, expect, run_in_child):
     """A reader costs its start once, as much as to read 50 to 100 MB, and what goes to the process that writes."""
     cpu = {1: [], 2: []}

@@ -52,6 +52,7 @@ def cases():
             yield from (pytest.param(case, id=f"{name}{row}") for row, case in enumerate(found) if case.many)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("case", [*cases()])
 def test_a_conversion_takes_little_more_than_reading_the_raw_files(case, size, expect, run_in_child, tmp_path, request):
     trees = []

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from bench_data import seconds
 
 COMMANDS = {
@@ -13,6 +14,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 def test_looking_takes_less_than_half_of_the_import_of_torch(size, expect, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     commands = {"import": ["-c", f"import {size(full='torch', small='sys')}"]} | COMMANDS

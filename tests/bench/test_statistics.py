@@ -11,6 +11,7 @@ from datasets_rl.format import statistics as stats
 from datasets_rl.format import writer
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("file", ["plain_file", "raw_file"])
 def test_quantiles_take_at_most_a_twentieth_of_a_conversion(file, request, tmp_path, compare, expect, monkeypatch):
     """Of 1M steps of HalfCheetah, without infos and with them."""
