@@ -61,6 +61,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestOneSetOfKeys:
+    @pytest.mark.first(3)
     @pytest.mark.parametrize("order", [1, -1])
     def test_drop_leaves_the_key_out_of_every_batch(self, kind, order):
         rb = KINDS[kind](*[buffer(**action()), buffer()][::order], missing="drop")
@@ -69,6 +70,7 @@ class TestOneSetOfKeys:
         assert len(keys_over_seeds(rb)) == 1
         assert "action" not in rb.sample(4)
 
+    @pytest.mark.first(3)
     @pytest.mark.parametrize("order", [1, -1])
     def test_zero_has_the_key_in_every_batch_with_zeros_for_the_others(self, kind, order):
         rb = KINDS[kind](*[buffer(**action()), buffer()][::order], missing="zero")

@@ -141,6 +141,7 @@ def is_newer(document):
     return is_ours and isinstance(version, int) and not isinstance(version, bool) and version > 1
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("kind", BUFFERS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
@@ -161,6 +162,7 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
         assert error is None or type(error) in {IntegrityError, InvalidArgumentError}, repr(error)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("kind", BUFFERS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())

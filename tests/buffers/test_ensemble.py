@@ -55,6 +55,7 @@ def test_the_info_has_the_number_of_the_buffer(rb):
     assert torch.equal(info["index"]["buffer_ids"], batch["index", "buffer_ids"][:, 0])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("p", "shares"), [([3, 1], [0.75, 0.25]), (None, [0.5, 0.5]), ([0, 1], [0, 1])])
 def test_buffers_are_drawn_with_their_probabilities(p, shares):
     torch.manual_seed(0)

@@ -141,6 +141,7 @@ def enter_later(gate, go):
         pass
 
 
+@pytest.mark.slow
 def test_a_forked_process_keeps_the_lock_when_its_parent_drops_it():
     context = multiprocessing.get_context("fork")
     gate, go = BufferLock(), context.Event()
@@ -262,6 +263,7 @@ def enter_fork_and_exit(gate, entered):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_lock_opens_for_the_children_of_a_dead_process():
     context = multiprocessing.get_context("fork")
     gate, entered = BufferLock(), context.Event()

@@ -118,6 +118,7 @@ def assert_nothing_is_lost(buffer, written):
     assert len(stamps) == min(sum(written), buffer.storage.max_size)
 
 
+@pytest.mark.first(1, of="storage")
 @pytest.mark.parametrize("prefetch", [None, 2])
 @pytest.mark.parametrize("storage", RINGS, ids=ring_name)
 def test_threads_that_write_and_sample_never_tear_a_record(storage, prefetch):
@@ -189,10 +190,10 @@ def shared(storage, size):
     ("storage", "method"),
     [
         (LazyMemmapStorage, "fork"),
-        (LazyTensorStorage, "fork"),
+        pytest.param(LazyTensorStorage, "fork", marks=pytest.mark.slow),
         (LazyTensorStorage, "spawn"),
-        (RINGS[2], "spawn"),
-        (RINGS[3], "fork"),
+        pytest.param(RINGS[2], "spawn", marks=pytest.mark.slow),
+        pytest.param(RINGS[3], "fork", marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else ring_name(value),
 )
