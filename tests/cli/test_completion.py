@@ -100,6 +100,7 @@ def test_options_bring_their_help(complete):
     assert complete("list", "--js", shell="fish") == ["--json\tPrint one JSON document."]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("words", [["sample", ""], ["download", "d4rl/"], ["preprocess", "x", "-t", ""]], ids=" ".join)
 def test_completion_imports_neither_torch_nor_numpy_nor_httpx(words, process_env):
     program = (

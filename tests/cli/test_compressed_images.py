@@ -34,6 +34,7 @@ def test_an_intact_dataset_is_intact(rlds, deep):
 FILES = ["observation.npy", "observation.ends.npy", "final.observation.npy", "final.observation.ends.npy"]
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("file", [*FILES, "observation.dictionary"])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_a_flipped_bit_is_found_by_its_file(rlds, frames, file, place):
@@ -117,9 +118,10 @@ def test_the_form_is_changed_and_changed_back(rlds, home):
         assert np.array_equal(stored.final_states(("observation",))[:], frames.final_states(("observation",))[:])
 
 
+@pytest.mark.first(3)
 @pytest.mark.usefixtures("frames")
 @pytest.mark.parametrize(
-    "words", ["describe local/frames", "sample local/frames", "bench local/frames --seconds 0", "list"]
+    "words", ["describe local/frames", "sample local/frames", "list", "bench local/frames --seconds 0"]
 )
 def test_other_commands_work(rlds, words):
     ran = rlds(*words.split())

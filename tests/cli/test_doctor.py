@@ -66,6 +66,7 @@ def test_one_address_that_serves_the_file_is_enough(rlds, monkeypatch):
     assert "152.8 MB\tyes" in ran.out
 
 
+@pytest.mark.slow
 def test_a_closed_upstream_is_a_remark_as_long_as_another_one_answers(rlds, monkeypatch):
     first = sources.get_source("d4rl").ids()[0]
     (asset,) = sources.get_source("d4rl").assets(first)

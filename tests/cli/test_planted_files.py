@@ -229,6 +229,7 @@ def problems_of_writers(place, restore, planted):
         yield from (f"{' '.join(command)}: {one}" for one in wrong)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("kind", [*KINDS, "zeros", "latin", "deep"])
 def test_planted_files_in_all_hidden_places_do_not_reach_a_command_that_reads(place, kind):
     place.restore()
@@ -284,6 +285,7 @@ def test_a_pointer_that_is_not_a_file_is_an_error_that_names_it(place, rlds, kin
     assert tree(place.outside) == place.expected
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["pendulum/build-01234567", "pendulum/recorded", f"pendulum/trash-{0:032x}"])
 def test_a_folder_of_a_dataset_that_is_a_link_is_refused_by_name(place, rlds, name):
     place.plant(name, "link")

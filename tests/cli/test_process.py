@@ -32,6 +32,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.first(2)
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_commands_that_only_print_import_no_slow_module(process_env, words):
@@ -46,6 +47,7 @@ def test_commands_that_only_print_import_no_slow_module(process_env, words):
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_the_opening_time_does_not_include_the_import_of_torch(process_env):
     program = (
@@ -59,6 +61,7 @@ def test_the_opening_time_does_not_include_the_import_of_torch(process_env):
     assert done.stderr == "True\n"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"]], ids=" ".join)
 def test_a_pipe_that_is_closed_early_is_not_an_error(command, process_env, words):
     done = subprocess.run(
@@ -73,6 +76,7 @@ def test_a_pipe_that_is_closed_early_is_not_an_error(command, process_env, words
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("words", [["list", "--json"], ["--help"]], ids=" ".join)
 def test_a_pipe_that_is_closed_before_the_first_line_is_not_an_error(command, process_env, words):
     read, write = os.pipe()
@@ -127,6 +131,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("module", "how", "code"), [("torch.nn.modules", "SIGINT", 130), ("torch.utils._pytree", "SIGTERM", 143)]
 )
@@ -191,6 +196,7 @@ def on_terminal(words, env, columns=60):
     return shown.decode()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("extra", "words", "colours"),
     [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"CI": "1"}, [], False)],
@@ -252,6 +258,7 @@ def test_every_table_is_printed_to_a_pipe_as_complete_tab_separated_rows(process
     assert not re.search(r"\S  +\S", done.stdout)
 
 
+@pytest.mark.slow
 def test_the_longest_id_is_complete_in_a_narrow_terminal_and_in_a_pipe(command, process_env):
     listed = subprocess.run([command, "list", "-q"], env=process_env, capture_output=True, text=True, check=True)
     longest = max(listed.stdout.split(), key=len)
@@ -260,6 +267,7 @@ def test_the_longest_id_is_complete_in_a_narrow_terminal_and_in_a_pipe(command, 
     assert longest in shown.replace("\r\n", "").replace(" ", "")
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize(
     ("words", "code"), [("list >&-", 0), ("download demo/pendulum 2>&-", 0), ("remove demo/pendulum <&-", 10)]
@@ -297,6 +305,7 @@ def test_an_interrupt_while_modules_load_is_one_line(process_env):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlds: interrupted\n")
 
 
+@pytest.mark.slow
 def test_sigterm_is_handled_like_an_interrupt_and_ends_with_143(command, process_env, home):
     with serve({"/pendulum.hdf5": Slow(RAW.read_bytes(), rate=200_000)}) as server:
         words = [command, "download", "demo/pendulum", "--mirror", server.url]
