@@ -445,6 +445,7 @@ def indices(draw, shape):
     )
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=str)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())

@@ -326,6 +326,7 @@ def differences(one: Values, other: Values) -> list[Any]:
     return [key for key in {**one, **other} if key not in one or key not in other or not equal(one[key], other[key])]
 
 
+@pytest.mark.first(1, of="name")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MAKES)
 def test_a_transform_gives_for_every_dtype_what_the_oracle_computes(name, way):

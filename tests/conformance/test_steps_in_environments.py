@@ -235,6 +235,7 @@ def assert_plays_as_stored(dataset, raw_actions=None, roots=("observation",), ac
     return env
 
 
+@pytest.mark.first(1, of="name")
 @pytest.mark.parametrize(
     ("name", "arguments"), CASES, ids=[f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 )
@@ -259,6 +260,7 @@ NOT_PLAYED = {"corl_locomotion", "her_sparse", "success_only", "validation_split
 """Recipes that need other fields, or more steps than these."""
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("recipe", sorted({one.name for one in shipped_recipes()} - NOT_PLAYED))
 def test_a_policy_sees_what_a_recipe_of_the_package_stored(recipe, home, tmp_path):
     name = "lights" if recipe in IMAGES else "swing"

@@ -87,6 +87,7 @@ def write_parquet(folder, rewards):
     parquet.write_table(pa.table(table), folder / "steps.parquet")
 
 
+@pytest.mark.first(7)
 @EACH
 @pytest.mark.parametrize("write", [write_npz, write_hdf5, write_parquet])
 def test_files_of_the_user(tmp_path, dtype, write):

@@ -434,8 +434,15 @@ def test_every_transform_has_a_case():
     assert classes - tried == ELSEWHERE
 
 
-@pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
-@pytest.mark.parametrize("axes", [0, 2], ids=["spec of a step", "spec of the batch"])
+@pytest.mark.parametrize(
+    ("axes", "batch"),
+    [
+        pytest.param(0, (5,), id="spec of a step-steps"),
+        pytest.param(2, (2, 4), id="spec of the batch-trajectories"),
+        pytest.param(0, (2, 4), id="spec of a step-trajectories", marks=pytest.mark.slow),
+        pytest.param(2, (5,), id="spec of the batch-steps", marks=pytest.mark.slow),
+    ],
+)
 def test_the_output_is_in_the_transformed_spec(case, batch, axes):
     """Networks and buffers are built from the spec."""
     if case.axes and (axes or len(batch) == 1):
