@@ -203,6 +203,7 @@ def test_a_batch_without_slices_is_one_slice(streamed):
     assert len(set(batch["episode"].tolist())) == 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("pad", [True, 7, 0.5])
 def test_short_trajectories_are_padded_with_the_given_value(streamed, pad):
     dataset = streamed(slice_len=4, pad=pad, shuffle=False)
@@ -298,6 +299,7 @@ def test_the_next_stream_reuses_stored_shards(streamed, served):
     assert len(files_asked(served)) == asked
 
 
+@pytest.mark.slow
 def test_concurrent_streams_have_separate_folders(streamed):
     first, second = streamed(shuffle=False), streamed(shuffle=False)
 

@@ -87,6 +87,7 @@ COUNTED = {
 """Without timeouts and with a limit of 7, rows 10 and 17 are seventh steps: D4RL counts row 5 as the second step."""
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("terminate_on_end", [False, True])
 @FEW
 @example(columns=COUNTED, name=IDS[0], limit=7)

@@ -92,6 +92,7 @@ def test_every_item_is_that_of_lerobot(folder, columns):
     assert_lerobot(drawn, columns, drawn["index"])
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("options", [{}, {"prefetch": 2}, {"device": "cpu"}])
 def test_epochs_batches_and_other_transforms_see_the_windows(folder, columns, options):
     if "device" in options and StoredDataset(folder).schema[KEYS["observation.images.top"]].form in {
@@ -114,6 +115,7 @@ def test_epochs_batches_and_other_transforms_see_the_windows(folder, columns, op
         assert_lerobot(batch, doubled, batch["index"])
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_loader_reads_them_by_row(folder, columns, workers):
     dataset = load(folder, delta_timestamps=SECONDS)

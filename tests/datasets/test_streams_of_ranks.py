@@ -60,6 +60,7 @@ def flat(batches):
     return [row for batch in batches for row in batch]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_every_step_is_read_once_and_every_episode_by_one_rank(ranks, web, world_size):
     drawn = [flat(rows_of(stream)) for stream in ranks(world_size, buffer_steps=20)]
@@ -86,6 +87,7 @@ def test_epochs_differ_and_follow_from_the_seed(ranks):
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("before", "after", "options"),
     [
@@ -171,6 +173,7 @@ def served(tmp_path, monkeypatch):
         yield server
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
     ("before", "after"),
