@@ -27,6 +27,7 @@ def content_of(path):
     return path.read_bytes()
 
 
+@pytest.mark.first(1, of=("to", "write"))
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("write", [write_images, write_robot])
 @pytest.mark.parametrize("to", [name for name in FORMATS if name != "d4rl"])  # which holds vectors only

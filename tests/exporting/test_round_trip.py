@@ -28,6 +28,7 @@ def test_states_come_back_with_known_and_unknown_final_ones(plain, to, tmp_path)
     equal_bits(plain, read_back(plain, to, tmp_path))
 
 
+@pytest.mark.first(1, of=("to", "form"))
 @FORMATS
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("form", ["raw", "compressed"])
@@ -37,6 +38,7 @@ def test_a_dataset_of_pixels_comes_back(to, form, known, tmp_path):
     equal_bits(stored, read_back(stored, to, tmp_path))
 
 
+@pytest.mark.first(1, of="to")
 @FORMATS
 @pytest.mark.parametrize("known", [True, False])
 def test_nested_keys_texts_and_images_come_back_with_their_specs(to, known, tmp_path):
