@@ -27,6 +27,7 @@ def reports(tmp_path, *, old, steps):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("old", "before"), [(True, "old"), (False, "absent")], ids=["over another", "the first"])
 @pytest.mark.parametrize("steps", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_dump_leaves_a_complete_state_and_files_that_the_next_dump_removes(tmp_path, old, before, steps):

@@ -374,6 +374,7 @@ def counts(server, tried):
     print("of different states, after which other commands ran:", len(tried) - before)
 
 
+@pytest.mark.first(1, of="name")
 @pytest.mark.parametrize("name", TYPICAL)
 def test_a_killed_command_loses_nothing_and_is_completed_by_the_same_command(server, counts, folder, name, pruned):
     trial = Trial(server, folder, name, set(), pruned)

@@ -34,6 +34,7 @@ def judge(reports, before):
     return sum(one["died"] for one in reports)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("to", "force"), [("hdf5", False), ("d4rl", True)])
 def test_an_export_killed_at_its_steps_leaves_no_part_of_it(tmp_path, to, force):
     assert judge(killed(tmp_path, to, force=force, steps=6, random=0), "old" if force else "absent") >= 2

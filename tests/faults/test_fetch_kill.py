@@ -130,6 +130,7 @@ def killed_and_resumed(tmp_path, kills, split, known):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.hdf5", "0.hdf5.fetched.json"]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("split", "known"), [(1 << 40, None), (500_000, SHA256)], ids=["one stream", "ranges"])
 def test_a_download_killed_5_times_has_the_right_bytes(tmp_path, split, known):
     killed_and_resumed(tmp_path, 5, split, known)
@@ -142,6 +143,7 @@ def test_a_download_killed_100_times_has_the_right_bytes(tmp_path, split, known)
     killed_and_resumed(tmp_path, 100, split, known)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "behaviour", [Slow(DATA, rate=1e6), Stall(DATA, after=200_000, times=9)], ids=["slow", "stalled"]
 )

@@ -182,6 +182,7 @@ DRIPS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.first(1)
 @DRIPS
 def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, reason):
     """Each try receives a few more bytes, which is too little to reset the number of tries."""
@@ -194,6 +195,7 @@ def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, re
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.first(1)
 @DRIPS
 def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
     del reason
@@ -204,11 +206,13 @@ def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
     assert where in ("headers", "interim") or all(int(asked[6:-1]) >= 1024 for asked in server.ranges)
 
 
+@pytest.mark.slow
 def test_after_a_slow_address_the_next_is_tried(get):
     with serve({"/a": Drips(DATA, pause=0.03), "/b": DATA}) as server:
         assert get([server.url + "/a", server.url + "/b"], retries=0, timeout=0.3).url == server.url + "/b"
 
 
+@pytest.mark.slow
 def test_lists_of_files_from_a_slow_server_are_given_up(impatient):
     with (
         serve({"/a": Drips(b"[" + b" " * 10_000 + b"]", pause=0.03)}) as server,
@@ -218,6 +222,7 @@ def test_lists_of_files_from_a_slow_server_are_given_up(impatient):
         ask(server.url + "/a", {})
 
 
+@pytest.mark.slow
 def test_a_slow_and_steady_connection_is_not_given_up(get):
     """At 10 kB/s, the file takes three times the window over which the rate is measured."""
     with serve({"/a": Slow(DATA[:9_000], rate=10_000)}) as server:
@@ -226,6 +231,7 @@ def test_a_slow_and_steady_connection_is_not_given_up(get):
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_rate_limit_of_the_user_is_not_taken_for_a_slow_server(folder, impatient):
     """The limit of the user is below the minimum rate, but the client is what makes the transfer slow."""
     with serve({"/a": DATA}) as server:
@@ -236,6 +242,7 @@ def test_a_rate_limit_of_the_user_is_not_taken_for_a_slow_server(folder, impatie
     assert came.size == len(DATA)
 
 
+@pytest.mark.slow
 def test_the_minimum_rate_can_be_disabled(folder, impatient):
     with serve({"/a": Drips(DATA[:5_020], pause=0.03)}) as server:
         asset = Asset((server.url + "/a",), "a")
@@ -252,6 +259,7 @@ def test_a_byte_every_half_second_is_given_up_after_a_timeout_of_two_seconds(fol
             fetch([asset], folder, settings=replace(settings, timeout=2, retries=1))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("where", ["body", "headers"])
 def test_the_minimum_rate_applies_to_a_proxy_of_the_environment(get, monkeypatch, where):
     with serve({"/a": Drips(DATA, where=where, pause=0.03)}) as proxy:
@@ -300,7 +308,8 @@ def test_invalid_version_headers_do_no_harm(get, etag):
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
-@pytest.mark.parametrize("form", ["seconds", pytest.param("date", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_respected(get, form):
     """An HTTP date has a resolution of one second, so that the wait may be up to a second shorter."""
     after = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
@@ -596,6 +605,7 @@ MARKS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.first(2)
 @MARKS
 def test_a_retry_does_not_append_bytes_whose_version_is_not_confirmed(get, first, then):
     versions = InTurn(Cut(EDITED, after=250_000, etag=first), IgnoresIfRange(DATA, etag=then))
@@ -677,6 +687,7 @@ def test_a_partial_file_longer_than_the_file_is_discarded_after_status_416(get, 
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "text",
     [

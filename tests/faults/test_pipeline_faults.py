@@ -196,6 +196,7 @@ def test_a_broken_connection_is_resumed(download, good, behaviour):
     assert any(asked.startswith("bytes=") and not asked.startswith("bytes=0-") for asked in server.ranges)
 
 
+@pytest.mark.slow
 def test_a_stalled_connection_is_given_up_and_resumed(download, good):
     code, _, err, _ = download(Stall(good, after=20_000, times=1))
 

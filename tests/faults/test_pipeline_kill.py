@@ -90,6 +90,7 @@ def local(raw):
     return {"from_local": str(raw), "hash_check": False}
 
 
+@pytest.mark.slow
 @SOME_STEPS
 def test_a_conversion_killed_at_its_events_leaves_a_complete_dataset_or_none(raw, tmp_path, steps):
     reports, root = killed(tmp_path, options=local(raw), steps=steps)
@@ -154,6 +155,7 @@ def test_a_conversion_of_shards_killed_at_its_events_resumes_at_the_shard(shards
     assert leftovers(root) == []
 
 
+@pytest.mark.slow
 def test_a_growing_part_of_shards_that_is_killed_is_kept_until_the_whole_replaces_it(shards, tmp_path):
     options, part = {"from_local": str(shards)}, {"episodes": "0:2"}
     reports, root = killed(tmp_path, options=options, steps=20, random=2, name="minari/aa/b-v0", small=SMALL, part=part)
@@ -187,6 +189,7 @@ def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shard
     assert leftovers(root) == []
 
 
+@pytest.mark.slow
 def test_a_dataset_after_kills_passes_every_check(raw, tmp_path):
     _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
 
