@@ -218,6 +218,7 @@ def test_many_files_do_not_multiply_their_connections(folder, settings, data, mo
     assert server.ranges == []
 
 
+@pytest.mark.slow
 def test_the_rate_limit_applies_to_the_sum_of_all_threads(folder, settings):
     with serve({f"/{n}": b"x" * 20_000 for n in range(4)}) as server:
         began = time.monotonic()
