@@ -99,9 +99,7 @@ TREES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=30)
-@given(state=TREES, again=TREES)
-def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
+def read_as_written(state, again):
     folder = Path(tempfile.mkdtemp())
     try:
         for tree in (state, again, state):
@@ -110,6 +108,19 @@ def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
             assert same(checkpoint.read_state(folder, deep=True), tree)
     finally:
         shutil.rmtree(folder)
+
+
+@settings(max_examples=10)
+@given(state=TREES, again=TREES)
+def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
+    read_as_written(state, again)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(state=TREES, again=TREES)
+def test_any_of_many_states_is_read_as_it_was_written(state, again):
+    read_as_written(state, again)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -134,6 +134,7 @@ def test_any_flipped_bit_is_found_by_the_digests(folder, name):
     assert check_files(folder, lambda _: None) == []
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_header_is_an_integrity_error_and_not_a_crash(folder, name):
     """Sizes are correct; the header is checked when the file is mapped."""

@@ -48,6 +48,7 @@ def test_the_digest_is_the_sha256_of_the_canonical_json_without_the_digest(intac
     assert Manifest.read(intact).digest == stated
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("distance", [67, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_anywhere_in_the_manifest_is_found(intact, tmp_path, bit, distance):

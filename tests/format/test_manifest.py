@@ -194,6 +194,7 @@ def test_a_hostile_value_is_refused_at_open(folder, path, value):
         DatasetStorage(StoredDataset(folder))
 
 
+@pytest.mark.first(5, of="value")
 @pytest.mark.parametrize("number", range(20))
 @pytest.mark.parametrize("value", [None, True, -1, 1e308, "", [], {}, nested(50)], ids=repr)
 def test_any_value_anywhere_opens_as_it_was_or_is_refused(folder, number, value):
