@@ -44,6 +44,7 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith("RLDS_")}
 
 
+@pytest.mark.first(1)
 def test_every_step_of_the_rollout_is_in_its_row(downloaded):
     name, run, dataset = downloaded
     keeps_finals = not name.endswith("v0")
@@ -88,6 +89,7 @@ def test_returns_and_lengths_are_those_of_the_rollout(downloaded):
     np.testing.assert_allclose(dataset.episodes["return"], expected, rtol=1e-9)
 
 
+@pytest.mark.first(1)
 def test_verify_finds_the_dataset_intact(downloaded):
     name, _, dataset = downloaded
 
