@@ -137,6 +137,7 @@ def test_a_card_of_the_user_is_kept_and_outdated_chunks_are_deleted(hub, pendulu
     assert download("hf://me/pendulum").is_dir()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("request_", "status"), [("POST /api/repos/create", 429), ("/commit/", 500)])
 def test_transient_failures_of_the_hub_are_retried(hub, pendulum, request_, status):
     hub.faults[request_] = [Status(status)]
@@ -167,6 +168,7 @@ def test_a_refused_push_names_the_token_and_publishes_nothing(hub, pendulum, sta
     assert not hub.commits
 
 
+@pytest.mark.slow
 def test_an_interrupted_push_resumes_without_sending_files_twice(hub, pendulum):
     hub.faults["/commit/"] = [Status(403)]
     with pytest.raises(PushError, match="403"):
@@ -332,6 +334,7 @@ def test_an_epoch_of_a_stream_has_each_step_once(pendulum, tmp_path):
     assert torch.equal(first["observation"], load(pendulum)[:]["observation"])
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("slices", "prefetch"), [({}, 2), ({"slice_len": 200}, None)])
 def test_iterating_a_stream_starts_an_epoch_after_any_sample(pendulum, slices, prefetch):
@@ -361,6 +364,7 @@ def test_a_stream_reads_only_the_ranges_of_the_episodes_it_needs(hub, tmp_path, 
     assert len(chunks_read) == 1  # rows 600 to 1,000 of 40 bytes, and the header
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 def test_the_disk_space_of_a_stream_is_bounded(pendulum, tmp_path):
     push(pendulum, "hf://me/pendulum")
@@ -407,6 +411,7 @@ def test_a_stream_refuses_rewards_that_contradict_the_manifest(web, pendulum, tm
     assert not seen
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", ["rows.npy", "final.npy", "episodes.npy", "digests.npy"])
 @pytest.mark.parametrize("place", [200, -1])
 def test_one_flipped_bit_of_any_file_ends_a_stream(web, pendulum, name, place):
@@ -446,6 +451,7 @@ def test_a_published_dataset_without_digests_of_ranges_is_not_streamed(web, pend
         load(f"{web.url}/lab", batch_size=500, streaming=True)
 
 
+@pytest.mark.slow
 def test_a_folder_on_a_web_server_or_in_a_bucket_is_streamed(pendulum, monkeypatch, tmp_path):
     from upstreams import bucket
 
