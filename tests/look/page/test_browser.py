@@ -186,6 +186,7 @@ def test_keys_move_the_cursor_and_the_row_shows_the_true_final_observation(page,
     assert page.run("return document.querySelectorAll('circle.final').length") == 3
 
 
+@pytest.mark.slow
 def test_the_list_of_keys_opens_and_closes(page, urls):
     page.open(urls["states"])
     page.press("?")
@@ -218,6 +219,7 @@ PLAYED = """
     })"""
 
 
+@pytest.mark.slow
 def test_all_cameras_play_side_by_side_with_the_actions_under_them(page, urls):
     page.open(urls["cameras"] + "#/episode/0/1?t=3")
     page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 3)")
@@ -235,6 +237,7 @@ def test_all_cameras_play_side_by_side_with_the_actions_under_them(page, urls):
     page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 9)")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow")
 def test_the_cameras_of_an_episode_fit_a_phone(page, urls):
     page.open(urls["cameras"] + "#/episode/0/1")
@@ -242,6 +245,7 @@ def test_the_cameras_of_an_episode_fit_a_phone(page, urls):
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_states_and_images_side_by_side_and_an_unknown_final_observation(page, urls):
     page.open(urls["mixed"] + "#/episode/0/1?t=14")
     page.corner(14)
@@ -268,6 +272,7 @@ def test_two_datasets_are_compared_and_share_the_cursor(page, urls):
 LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3').innerText === 'length')"
 
 
+@pytest.mark.slow
 def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
     """The lengths are 5, 12 and 30: the second bar is 7 / 25 of the way from the first to the last."""
     page.open(urls["states"])
@@ -293,6 +298,7 @@ def test_a_click_on_a_bar_filters_the_episodes_and_the_filter_is_cleared(page, u
     page.has_text("1 to 3 of 3 episodes")
 
 
+@pytest.mark.slow
 def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_path):
     stored = view_data.sparse_dataset(tmp_path / "a", episodes=95, length=2)
     with served(stored) as url:
@@ -313,6 +319,7 @@ def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_pat
     assert listed == counted
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_the_bars(page, urls):
     page.open(urls["states"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
@@ -324,6 +331,7 @@ def test_the_keyboard_reaches_the_bars(page, urls):
     page.has_text("1 to 1 of 1 episode, from 3 in all")
 
 
+@pytest.mark.slow
 def test_the_overview_of_images_shows_the_first_image_of_episodes(page, urls):
     page.open(urls["images"])
     page.wait(
@@ -354,6 +362,7 @@ def test_an_episode_shows_its_task_and_the_names_and_scales_of_its_elements(page
     assert page.text(".scale").split() == ["0.5", "9"]
 
 
+@pytest.mark.slow
 def test_discrete_actions_are_drawn_as_steps(page, urls):
     """Each value lasts until the next step: no part of the line is oblique."""
     page.open(urls["robot"] + "#/episode/0/0")
@@ -373,6 +382,7 @@ def test_discrete_actions_are_drawn_as_steps(page, urls):
     assert flat == 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow")
 def test_the_whole_row_fits_a_phone(page, urls):
     for name in ("mixed", "robot"):
@@ -387,6 +397,7 @@ def test_the_whole_row_fits_a_phone(page, urls):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow")
 def test_the_page_fits_a_phone(page, urls):
     for name, place in (("states", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
@@ -394,6 +405,7 @@ def test_the_page_fits_a_phone(page, urls):
         assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (name, place)
 
 
+@pytest.mark.slow
 def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, urls):
     brightness = (
         "return Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number))"
@@ -445,6 +457,7 @@ def test_texts_of_a_dataset_are_never_markup(page, tmp_path):
             )
 
 
+@pytest.mark.slow
 def test_the_page_says_that_the_server_has_ended(page, stored):
     with served(stored["states"]) as url:
         page.open(url)
