@@ -31,6 +31,7 @@ def rlds(tmp_path):
     return run
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "words",
     [("--help",), ("list",), ("list", "openml/"), ("info", "openml/magic"), ("info", "og_marl/core/smac_v1/3m/Good")],

@@ -103,7 +103,7 @@ def editable(source, tmp_path_factory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable"])
+@pytest.fixture(scope="module", params=["wheel", pytest.param("editable", marks=pytest.mark.slow)])
 def installed(request, tmp_path_factory) -> Path:
     """A virtual environment with this package, and with the libraries of the environment of the tests."""
     folder = tmp_path_factory.mktemp(request.param)
