@@ -112,6 +112,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("steps", RECIPES.values(), ids=RECIPES)
 def test_every_recipe_gives_the_values_that_it_gives_for_pixels(home, tmp_path, steps):
     results = [
@@ -204,6 +205,7 @@ preprocess(Path(sys.argv[1]), recipe, out=Path(sys.argv[2]), jobs=1, num_parts=8
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("commits", [0, 1, 2])
 def test_a_killed_build_is_resumed_with_equal_bits(home, tmp_path, commits):

@@ -136,6 +136,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 @pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
 def test_workers_print_nothing_at_the_end_of_a_run(folder, how):

@@ -123,6 +123,7 @@ def whole(folder):
     return files(folder), json.loads((version_folder(folder) / "manifest.json").read_text())
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("ray_node")
 @pytest.mark.parametrize("selection", [{}, {"keys": ("observation",)}, {"episodes": "3:15:2"}], ids=str)
 def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
@@ -133,6 +134,7 @@ def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
     assert not [*there.parents[3].rglob("partials")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_node")
 def test_this_process_resumes_the_work_of_a_cluster(get, monkeypatch):
     append_partial, life = DatasetWriter.append_partial, []
@@ -151,6 +153,7 @@ def test_this_process_resumes_the_work_of_a_cluster(get, monkeypatch):
     assert len(life) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_node")
 def test_an_error_in_the_data_has_the_same_message_on_a_node(get, tmp_path):
     copy = tmp_path / "copy"

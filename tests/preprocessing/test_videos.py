@@ -132,6 +132,7 @@ def test_videos_are_published_downloaded_and_not_streamed(home, stored, tmp_path
     assert np.array_equal(copy.column(TOP), stored.column(TOP))
 
 
+@pytest.mark.slow
 def test_threads_and_forked_workers_decode_at_once(home, stored, pixels):
     rng = np.random.default_rng(0)
     items = stored.items(TOP)
