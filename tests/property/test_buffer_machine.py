@@ -197,6 +197,7 @@ class Machine(RuleBasedStateMachine):
             assert everything["next", "done"].flatten().tolist() == [step["next"]["done"] for step in self.steps]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(("storage", "sampler"), KINDS, ids=lambda kind: kind.replace(" ", "-"))
 def test_any_sequence_of_operations_has_the_result_of_the_model(storage, sampler):
     machine = type("Bound", (Machine,), {"storage": storage, "sampler": sampler})
