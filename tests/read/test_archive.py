@@ -245,6 +245,7 @@ def test_data_that_is_not_an_archive_is_reported(data, says):
     assert says in faults(data)[0]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("squeeze", [gzip.compress, lzma.compress], ids=["gz", "xz"])
 def test_a_decompression_bomb_is_refused_without_memory_for_it(squeeze, monkeypatch):
     monkeypatch.setattr(archive, "_GRACE", 1 << 20)
@@ -395,7 +396,7 @@ PACKED = {
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("parts", [1, 3, 100, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (2, 7))])
 def test_the_parts_of_an_archive_have_all_its_files_in_order(tmp_path, pack, form, parts):
     files = {f"game/{number}": bytes([number]) * (number * 97 % 3000) for number in range(25)}
     path = tmp_path / "x"

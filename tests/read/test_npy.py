@@ -250,6 +250,7 @@ class TestGzip:
         with pytest.raises(ConversionError, match=r"declares \[10000000000\]"):
             GzipNpyReader(path)
 
+    @pytest.mark.slow
     def test_rows_reach_the_caller_without_a_copy_of_the_array(self, tmp_path):
         array = np.resize(np.arange(251, dtype=np.uint8), (40, 1000, 1000))
         path = zipped(tmp_path / "x.gz", array)
