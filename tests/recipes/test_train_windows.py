@@ -85,6 +85,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("frames", FRAMES)
 def test_dqn_trains_on_frames_and_stacks_of_real_games(frames, tmp_path, monkeypatch):
     gymnasium.register_envs(pytest.importorskip("ale_py"))
@@ -130,6 +131,7 @@ class Blink(gymnasium.Env):
         return image
 
 
+@pytest.mark.slow
 def test_dqn_continues_online_with_a_compressed_ring_and_resumes_there(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     monkeypatch.setattr(compressed, "_TRAINING_FRAMES", 20)
@@ -171,6 +173,7 @@ def test_dqn_learns_without_an_environment_from_recorded_actions(tmp_path, monke
     assert result["step"] == 2
 
 
+@pytest.mark.slow
 def test_dqn_goes_online_only_with_an_environment_and_frames(tmp_path, gathered):
     del gathered
     words = ["--dataset", "local/tiny-pong", "--out", str(tmp_path), "--offline-fraction", "0.5", "--no-eval"]
@@ -240,6 +243,7 @@ def train_on_images(name, out, steps, *words, dataset="local/tiny-push"):
     return program(name).main([*arguments, *TINY[name], *words])
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("gathered")
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_of_images_and_states_is_evaluated_and_resumes_exactly(name, tmp_path):
@@ -253,6 +257,7 @@ def test_a_policy_of_images_and_states_is_evaluated_and_resumes_exactly(name, tm
     assert_same_networks(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gathered", "warm_python")
 @pytest.mark.parametrize("name", ["act", pytest.param("diffusion_policy", marks=pytest.mark.slow)])
 def test_a_killed_run_on_images_ends_with_the_weights_of_an_uninterrupted_one(name, tmp_path):
@@ -283,6 +288,7 @@ def test_a_killed_run_on_images_ends_with_the_weights_of_an_uninterrupted_one(na
     assert_same_networks(tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_form_of_images_on_disk_makes_no_difference(name, tmp_path):
     """The cameras have the same images: as pixels, compressed, as PNG files, and as a video without loss."""
@@ -299,6 +305,7 @@ def test_the_form_of_images_on_disk_makes_no_difference(name, tmp_path):
     assert all(torch.equal(value, other[key]) for other in others for key, value in first.items())
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", POLICIES)
 def test_all_cameras_of_nested_keys_are_seen(name, tmp_path):
     view_data.cameras_dataset(tmp_path / "cameras", lengths=(9, 14))
@@ -325,6 +332,7 @@ def write_robot_files(source, folder):
     return "robomimic/lift-images", folder / "image.hdf5"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("source", ["lerobot", "robomimic"])
 def test_the_cameras_of_robot_datasets_train_with_a_validation_loss(source, name, tmp_path, monkeypatch):
@@ -408,6 +416,7 @@ def test_a_program_trains_evaluates_and_prints_its_result_as_one_line(name, tmp_
     assert np.isfinite([value for value in result.values() if isinstance(value, float)]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gathered")
 @pytest.mark.parametrize("name", ["dt", *(pytest.param(one, marks=pytest.mark.slow) for one in TINY if one != "dt")])
 def test_a_run_in_two_parts_ends_with_the_weights_of_one_run(name, tmp_path):
