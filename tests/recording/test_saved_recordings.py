@@ -253,6 +253,7 @@ def append_despite(fault):
     return injected.count, [str(one.message) for one in caught]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kind", ["short", errno.EIO, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (errno.EACCES, errno.EMFILE))]
@@ -319,6 +320,7 @@ DAMAGED_LINES = {
 }
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("name", DAMAGED_LINES)
 @pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_damaged_line_costs_nothing_but_the_episodes_after_it(home, name, at):
@@ -370,6 +372,7 @@ def test_a_restored_recording_of_which_a_part_was_added_stays(home):
     assert seeds_of(folder) == RECORDED[1]
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("name", "damage"),
     {
