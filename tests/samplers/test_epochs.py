@@ -147,6 +147,7 @@ def test_padded_slices_include_short_episodes(ranks):
 # --- resuming
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("prefetch", [None, 3])
 @pytest.mark.parametrize("batches", [0, 1, 4, 6, 13])
 def test_as_many_ranks_continue_with_the_batches_that_would_have_followed(ranks, batches, prefetch):
@@ -164,6 +165,7 @@ def test_as_many_ranks_continue_with_the_batches_that_would_have_followed(ranks,
     assert [rows_of(buffer.sample() for _ in range(20)) for buffer in restored] == expected
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("prefetch", [None, 2])
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (1, 3), (3, 1), (4, 12)])
 @pytest.mark.parametrize("sampler", [EpisodeSampler, EpisodeSliceSampler])
@@ -230,6 +232,7 @@ def test_batches_read_in_runs_are_those_of_iteration(ranks):
     assert rows_of(buffer.batches()) == rows_of(other)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_workers_of_a_loader_share_the_epochs_of_a_rank(ranks, workers):
     expected = [epoch_of(ranks(2, seed=5))]

@@ -126,6 +126,7 @@ class TestDraws:
             starts_of(sampler, steps(), batch_size=300, batches=50), [one[:3] for one in EPISODES if len(one) > 2]
         )
 
+    @pytest.mark.slow
     def test_the_start_of_the_slice_of_an_epoch_is_uniform(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=3, generator=seeded())
         found = starts_of(sampler, steps([6, 6]), batch_size=6, batches=4000)
