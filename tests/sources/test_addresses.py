@@ -121,6 +121,7 @@ def test_every_source_that_recognizes_files_has_a_case():
     assert {source.name for source in recognizing_sources()} == {*PLACES, "hf"}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("source", PLACES)
 def test_a_path_is_read_as_by_the_source_whose_layout_it_has(written, source, tmp_path):
     path = written(source)

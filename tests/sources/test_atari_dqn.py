@@ -483,6 +483,7 @@ def test_frames_alone_are_verified(tree, convert):
     assert [field.key for field in convert(keys=("observation",)).schema if field.shared] == [("observation",)]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("place", ["", "dqn", "dqn/Pong/1", "dqn/Pong/1/replay_logs"])
 def test_any_folder_above_the_files_can_be_given(tree, convert, place):
     write_logs(tree)

@@ -586,6 +586,7 @@ def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
     return StoredDataset(made)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("dtype", "noise"), [("f8", 1e-6), ("f4", 1e-6), ("f2", 2e-3)])
 def test_rounding_between_the_two_observations_ends_no_episode(tmp_path, dtype, noise):
     """The observation of the next row is stored; only final observations are from next_observations."""

@@ -163,13 +163,14 @@ def test_a_flipped_bit_is_refused_with_column_and_rows(tmp_path, columns, name):
     assert problem.startswith(f"{name} rows 0 to {rows - 1}: ")
 
 
-def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns):
+@pytest.mark.parametrize("flips", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns, flips):
     """A file with any flipped bit can be read or is refused; it raises no other error and does not hang."""
     path = d4rl_files.write(tmp_path / "x.h5", {name: value[:40] for name, value in columns.items()})
     whole = path.read_bytes()
     generator = np.random.default_rng(0)
     refused = 0
-    for place in generator.integers(8, len(whole), 150):
+    for place in generator.integers(8, len(whole), flips):
         data = bytearray(whole)
         data[place] ^= 1 << int(generator.integers(8))
         path.write_bytes(data)
@@ -180,7 +181,7 @@ def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns):
         except ConversionError:
             refused += 1
 
-    assert refused > 20
+    assert refused > flips * 2 // 15
 
 
 def test_a_web_page_is_refused(tmp_path):

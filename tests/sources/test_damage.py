@@ -122,6 +122,7 @@ def outcomes(name, tmp_path, seeds, *, stored=False):
         path.write_bytes(before)
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one.endswith("-0") or one in CHECKED else pytest.mark.slow) for one in CASES]
 )
@@ -129,6 +130,7 @@ def test_a_damaged_file_is_a_documented_error_or_changes_nothing(name, tmp_path)
     outcomes(name, tmp_path, range(FEW))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["local-0", "local-3", "vd4rl-0"])
 def test_damage_to_arrays_that_are_not_compressed_is_never_another_value(name, tmp_path):
     outcomes(name, tmp_path, range(FEW), stored=True)

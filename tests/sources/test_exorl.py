@@ -174,6 +174,7 @@ def test_the_zip_file_is_downloaded_from_the_server(golden, tmp_path, monkeypatc
     assert len(dataset) == len(golden["action"])
 
 
+@pytest.mark.slow
 def test_a_server_that_states_no_size_serves_the_file_in_sixteen_shards(golden, tmp_path):
     data = (tmp_path / "raw" / WALKER).read_bytes()
 

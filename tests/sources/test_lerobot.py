@@ -217,6 +217,7 @@ def test_rows_are_found_by_their_number_in_another_file_of_the_shard(convert, fo
     assert sorted(stored.episodes["source"].tolist()) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
 def test_pixels_are_those_of_one_pass_of_the_decoder_at_any_cut(convert, folder, drawn, codec, monkeypatch):
     monkeypatch.setattr("datasets_rl.sources.lerobot._SHARD_BYTES", 1)
@@ -403,6 +404,7 @@ def test_times_that_are_not_numbers_are_refused(convert, folder, drawn):
         convert()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_a_folder_is_converted_by_the_command(folder, drawn, tmp_path):
     write_new(folder, drawn)

@@ -65,6 +65,7 @@ def test_the_files_are_those_of_the_upstream(convert, folder, drawn, write):
     assert "frames of videos" in stored.manifest.images["observation.image.top"]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -109,6 +110,7 @@ def test_batches_have_the_same_frames(convert, folder, drawn, settings):
     assert np.array_equal(batch["next"][TOP].numpy(), following)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("images", ["video", "encoded", "raw"])
 def test_a_frame_that_cannot_be_decoded_costs_its_episode(convert, folder, drawn, images, monkeypatch):
     write_old(folder, drawn, codec="libsvtav1", crf="30", preset="12", threads="0")

@@ -99,6 +99,7 @@ def same(stored, key, wanted, *, lossy=False):
         assert got.dtype == np.asarray(wanted[0]).dtype or np.asarray(wanted[0]).dtype.kind == "i"
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("kind", SPACES)
 def test_values_of_every_space_are_read_from_every_format(put, convert, kind, data_format):
@@ -632,6 +633,7 @@ def _other(values):
     return changed
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("kind", "data_format"),
     [
@@ -664,6 +666,7 @@ def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind
         assert " at row " in found[0], wrong
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["seed", "seeded", "source"])
 def test_the_comparison_with_the_raw_files_covers_the_seeds(put, convert, data_format, name):

@@ -249,6 +249,7 @@ def test_a_split_is_a_filter_key_and_episodes_are_counted_in_it(convert, tmp_pat
         convert(split="test", force=True)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("shard_bytes", [1 << 26, 3000, 700])
 def test_pieces_of_files_and_of_demonstrations_give_the_same(convert, tmp_path, rng, monkeypatch, shard_bytes):
     demos = {number: renamed_keys(draw(rng, 3 + number, masks=("train",))) for number in range(5)}

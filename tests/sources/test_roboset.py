@@ -227,6 +227,7 @@ def test_excluding_a_file_keeps_the_others_and_their_seed_numbers(convert, rng):
     assert comparison.deep_problems(stored.folder) == []
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("shard_bytes", [1 << 26, 10])
 @pytest.mark.parametrize(
     ("episodes", "numbers"), [("0:3", [0, 1, 2]), ("2:", [2, 3, 4, 5, 6]), ("5:99", [5, 6]), ("6,1", [1, 6])]
