@@ -311,6 +311,7 @@ class TestReading:
 
         assert same(buffer[-1], buffer.sample(rows=torch.tensor([49])).exclude("index")[0])
 
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")
     def test_a_compiled_function_samples_it(self):
         torch._dynamo.reset()
@@ -479,6 +480,7 @@ class TestSaving:
         "tensors": lambda: TensorStorage(steps(range(1000, 1100))),
     }
 
+    @pytest.mark.first(5)
     @pytest.mark.parametrize("target", MAKERS)
     @pytest.mark.parametrize("source", MAKERS)
     def test_any_storage_loads_the_state_of_any_other(self, source, target, tmp_path):

@@ -167,6 +167,7 @@ def test_a_write_killed_before_its_lines_is_complete_or_missing(storage, how, di
     assert seen == ({"before", "after"} if how == "empty" else {"before", "torn", "after"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_recovery_killed_before_its_lines_is_completed_by_the_next_process(distance):
     line = 0
@@ -194,6 +195,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("how", ["extend", "replace"])
 def test_no_sampler_draws_a_torn_step_and_every_other_step_is_drawn(sampler, how):
@@ -221,6 +223,7 @@ def test_no_sampler_draws_a_torn_step_and_every_other_step_is_drawn(sampler, how
     assert drawn == valid
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("sampler", ["uniform", "without", "prioritized", "slices"])
 def test_torn_steps_are_drawn_again_when_they_have_been_written_again(sampler):
     buffer = filled(sampler=SAMPLERS[sampler]())
@@ -293,6 +296,7 @@ def test_a_folder_of_an_earlier_release_without_marks_can_be_used(tmp_path):
     assert later.torn == 0
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("larger", [False, True], ids=["the same size", "larger"])
 @pytest.mark.parametrize("storage", ["memmap", "tensor", "lanes"])
 def test_a_checkpoint_keeps_the_marks_of_torn_steps(storage, larger, tmp_path):

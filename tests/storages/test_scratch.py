@@ -113,6 +113,7 @@ def lend(how, pipe):
     del ours
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("how", ["fork", "pickle"])
 def test_a_folder_is_kept_while_any_process_with_the_storage_runs(how):
     maker, _, (pid, value, folder) = started(lend, how)
