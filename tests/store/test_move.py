@@ -290,6 +290,7 @@ def killed_at_each_operation(home, target, setting, moments):
     return killed
 
 
+@pytest.mark.first(1)
 def test_a_killed_move_is_completed_by_the_same_command(home, target, tmp_path_factory):
     setting = tmp_path_factory.mktemp("settings") / "home"
 

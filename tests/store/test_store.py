@@ -254,7 +254,7 @@ def test_other_processes_receive_the_opened_version_of_a_dataset(folder):
         pickle.loads(pickle.dumps(opened))
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.slow)])
 def test_readers_find_one_version_or_the_other_during_replacements(folder, rounds):
     """A dataset is opened again and again during its replacements; none fails or has files of two versions."""
     sums = {}
@@ -389,7 +389,7 @@ def test_a_dataset_is_replaced_only_on_request(folder):
 
 
 def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder, monkeypatch):
-    monkeypatch.setattr(versions, "SHORT_WAIT", 1.0)
+    monkeypatch.setattr(versions, "SHORT_WAIT", 0.3)
     program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nfrom datasets_rl.store.publish import locked\nspot = store.paths_of(Path(sys.argv[1]))\nwith locked(spot, 'x'):\n    print('in', flush=True)\n    time.sleep(60)\n"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
     try:
