@@ -123,6 +123,7 @@ def test_runs_that_are_interrupted_and_killed_many_times_end_like_one_run(name, 
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_an_evaluation_is_interrupted_too_and_repeated_by_the_next_run(tmp_path):
     words = ["--steps", "5", "--eval-every", "5", "--eval-episodes", "5000"]
@@ -140,6 +141,7 @@ def test_an_evaluation_is_interrupted_too_and_repeated_by_the_next_run(tmp_path)
         train("bc", *TINY, *words, "--out", tmp_path / "parts")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_a_second_signal_ends_the_run_at_once_and_says_what_is_lost(tmp_path):
     child = start("td3_bc", tmp_path, "--batch-size", "200000", "--hidden", "256", "256")  # seconds for each update
