@@ -109,6 +109,7 @@ NAMES = (
 )
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [*((name, "last") for name in NAMES), pytest.param("statistics", "every", marks=pytest.mark.slow)],
@@ -195,6 +196,7 @@ def test_statistics_of_nonfinite_values_are_recomputed(tmp_path, values):
     assert verify(written(tmp_path / "toy", steps), deep=True).problems == ()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("rows", [1, 7, 10_000])
 def test_recomputed_statistics_do_not_depend_on_the_block_size(tmp_path, monkeypatch, rows):
     steps = np.random.default_rng(0).normal(1e6, 1e-3, size=(5000, 2))
@@ -303,6 +305,7 @@ def test_memory_is_bounded_for_any_size_of_the_files(tmp_path, size):
     assert more < 150
 
 
+@pytest.mark.slow
 def test_a_version_that_is_replaced_while_it_is_verified_is_not_reported_as_damaged(tmp_path, monkeypatch):
     """The version is deleted after its manifest was read, and another one is current."""
     folder = tmp_path / "own"
