@@ -20,6 +20,8 @@ DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_PROGRAMS = [page for page in PAGES if page.parent.name != "tutorials"]
 """The pages whose programs run here; `test_tutorials.py` runs those of the tutorials, with the commands between them."""
+LONG = {"get-started/first-policy.md", "rlhf.md"}
+"""Pages whose programs train for seconds."""
 
 
 def page_name(page):
@@ -44,7 +46,11 @@ def _environment(home, monkeypatch):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", WITH_PROGRAMS, ids=page_name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(one, marks=[pytest.mark.slow] * (page_name(one) in LONG)) for one in WITH_PROGRAMS],
+    ids=page_name,
+)
 def test_the_programs_of_a_page_run_one_after_the_other(page):
     programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}

@@ -251,7 +251,13 @@ def folder(tmp_path, monkeypatch):
     os.environ.update(environment)
 
 
-@pytest.mark.parametrize("stem", PAGES)
+@pytest.mark.parametrize(
+    "stem",
+    [
+        pytest.param(stem, marks=[pytest.mark.slow] * (stem in {"cluster", "goals", "offline-to-online"}))
+        for stem in PAGES
+    ],
+)
 def test_a_tutorial_runs_as_printed(stem, folder):
     Page(stem, folder, whole=False).run()
 
