@@ -1,9 +1,11 @@
 """What benchmarks do at full size only."""
 
+import pytest
 from bench_data import convert, run_in_child
 from raw.d4rl import CASES
 
 
+@pytest.mark.slow
 def test_a_conversion_is_measured_in_another_process(tmp_path):
     case = CASES[0]
     case.many(tmp_path / "tree", 100_000)

@@ -114,6 +114,7 @@ def test_many_threads_lose_no_count(capsys):
     assert "100% 80.0k/80.0k" in capsys.readouterr().err
 
 
+@pytest.mark.first(1)
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("lines", "columns"), [(24, 0), (24, 80), (0, 0), (0, 80)])
 def test_a_terminal_gets_one_bar_that_is_redrawn(lines, columns):
