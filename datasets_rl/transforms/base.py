@@ -25,6 +25,8 @@ NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey] | NestedKey
 GATHERED = "_gathered"
 """Prefix of the temporary keys that hold values from other rows of the storage until a transform uses them."""
+STEPS_TO_NEXT = "steps_to_next_obs"
+"""Key of the number of steps from each step to the one under "next", which `MultiStepTransform` writes."""
 _CALLING_MODULES = frozenset(
     {__name__, f"{__package__}.compose", "torch.nn.modules.module", "torch._dynamo.eval_frame"}
 )

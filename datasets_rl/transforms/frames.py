@@ -22,6 +22,7 @@ from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
+    STEPS_TO_NEXT,
     Keys,
     NestedKey,
     any_like,
@@ -88,7 +89,8 @@ class CatFrames(OverTime):
 
     Raises:
         InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems. When called, if
-            `dim` is not the axis of the channels of an image.
+            `dim` is not the axis of the channels of an image, or a `MultiStepTransform` before this transform has
+            replaced the next frames.
     """
 
     per_step = True
@@ -250,6 +252,7 @@ class CatFrames(OverTime):
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
+        self._check_follows(batch)
         outside = values["outside"]
         axis = outside.ndim - 1
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
@@ -267,6 +270,16 @@ class CatFrames(OverTime):
         if self.mask_key is not None:
             set_entry(batch, self.mask_key, outside)
         return batch
+
+    def _check_follows(self, batch: Any) -> None:
+        """Check that the frames under "next" follow those of their steps, which `MultiStepTransform` replaces by later ones."""
+        steps = batch.get(STEPS_TO_NEXT, None)
+        if steps is not None and any(key[0] == NEXT for key in self.in_keys) and (steps > 1).any():
+            raise InvalidArgumentError(
+                f"the next frames are up to {int(steps.max())} steps after those of their steps, by a MultiStepTransform"
+                " before CatFrames; a stack of both would leave out the frames between them",
+                hint="put CatFrames before MultiStepTransform",
+            )
 
     def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
         count = frames.ndim - axis - 1

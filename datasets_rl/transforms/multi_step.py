@@ -20,6 +20,7 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED, Key
 from datasets_rl.ted.windows import rows_in
 from datasets_rl.transforms._time import PADDING_MASKS, OverTime, TimeAxis, find_mask, step_windows
 from datasets_rl.transforms.base import (
+    STEPS_TO_NEXT,
     Keys,
     NestedKey,
     any_like,
@@ -224,7 +225,7 @@ class MultiStepTransform(OverTime):
         if nonterminal.shape == (*batch.shape, 1):
             nonterminal = nonterminal.squeeze(-1)
         gammas = self._powers(torch.get_default_dtype(), steps.device)
-        set_entry(batch, "steps_to_next_obs", steps)
+        set_entry(batch, STEPS_TO_NEXT, steps)
         set_entry(batch, "gamma", gammas.index_select(0, steps.reshape(-1)).view(steps.shape))
         set_entry(batch, "nonterminal", nonterminal)
         return batch
@@ -235,7 +236,7 @@ class MultiStepTransform(OverTime):
             spec.set(under_next(prefixed_key("original_", name)), spec[under_next(name)])
             spec.set(under_next(name), any_like(float_rewards(spec[under_next(name)].zero())))
         shape = spec.shape
-        spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, shape, dtype=torch.int64))
+        spec.set(STEPS_TO_NEXT, BoundedTensorSpec(1, self.n_steps, shape, dtype=torch.int64))
         spec.set("gamma", any_like(torch.zeros(shape)))
         spec.set("nonterminal", any_like(torch.zeros(shape, dtype=torch.bool)))
 

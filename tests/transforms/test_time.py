@@ -18,6 +18,7 @@ from datasets_rl import (
     MultiStep,
     ReplayBuffer,
     ReplayBufferEnsemble,
+    SliceSampler,
     TensorDictReplayBuffer,
     load,
 )
@@ -466,6 +467,21 @@ class TestDatasets:
         assert torch.equal(batch["observation"], torch.cat([observation[[0, 0, 1, 3, 3]], observation], 1)[index])
         final = plain["next", "observation"][[1, 2, 2, 4, 4]]
         assert torch.equal(batch["next", "observation"][:, 3:], final[index])
+
+    @pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=2)])
+    def test_stacks_of_frames_after_multi_step_are_refused(self, stored, sampler):
+        """The frames o0 and o2 of step 0 with n = 2 would be a stack without the frame between them."""
+        transform = [MultiStepTransform(2, 0.5), CatFrames(2, -1, STACKED)]
+        rb = ReplayBuffer(storage=DatasetStorage(stored), sampler=sampler, transform=transform, batch_size=32)
+
+        with pytest.raises(
+            InvalidArgumentError, match="up to 2 steps after those of their steps, by a MultiStepTransform"
+        ):
+            rb.sample()
+
+        rb = ReplayBuffer(storage=DatasetStorage(stored), transform=transform[:1], batch_size=32)
+        rb.append_transform(CatFrames(2, -1, ["observation"]))
+        assert rb.sample()["observation"].shape == (32, 6)
 
     def test_returns_use_the_transformed_rewards(self, stored):
         rb = ReplayBuffer(
