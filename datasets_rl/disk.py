@@ -668,8 +668,11 @@ def _host() -> str:
 
 def claims_of(folder: Path) -> list[Path]:
     """Return a folder, if it exists, and its claims by any process, sorted."""
-    pattern = f"{glob.escape(folder.name)}@*"
-    return [path for path in (folder, *sorted(folder.parent.glob(pattern))) if os.path.lexists(path)]
+    # What others named like a claim, such as raw@old, is theirs.
+    claims = [
+        path for path in folder.parent.glob(f"{glob.escape(folder.name)}@*") if unclaimed_name(path) == folder.name
+    ]
+    return [path for path in (folder, *sorted(claims)) if os.path.lexists(path)]
 
 
 def claim(folder: Path) -> Path:

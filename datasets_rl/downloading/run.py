@@ -16,10 +16,10 @@ from datasets_rl.downloading.copies import copied_files, copy_problems
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError, join_names
-from datasets_rl.fetch.upstream import ANSWERS_FILE
+from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.sources import Selection, read_numbers
-from datasets_rl.store import current_version, sweep_dataset
+from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
@@ -113,7 +113,7 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
         if not options.raw_only and point_to_published(paths, request_text, parent):
             return Downloaded(target.id, paths.folder, present=False)
         # A folder that the user has named as the place of raw files is only read.
-        is_read = options.local is not None and options.local.is_relative_to(paths.raw)
+        is_read = options.local is not None and options.local.resolve().is_relative_to(paths.raw.resolve())
         with (
             building(paths, request_text, parent) as build,
             nullcontext(paths.raw) if is_read else disk.claimed(paths.raw) as raw,
@@ -134,7 +134,7 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             else:
                 _convert(request, listing, build)
             publish(build)
-            if not keep_raw and raw != paths.raw:
+            if not keep_raw and raw != paths.raw and not has_only_copy(paths):
                 disk.discard(raw, paths.folder)
     return Downloaded(target.id, paths.folder, present=False)
 

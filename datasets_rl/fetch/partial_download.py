@@ -13,7 +13,6 @@ network.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import threading
@@ -28,6 +27,8 @@ from datasets_rl import disk
 from datasets_rl.fetch import plan
 from datasets_rl.fetch.plan import ExpectedFile
 
+ANSWERS_FILE = ".upstream.json"
+"""The file with the answers of the upstream, in the folder of the raw files that are kept."""
 SAVE_EVERY = 1.0
 """Seconds between two writes of the sidecar: the most that a killed process loses."""
 _BLOCK = 1 << 20
@@ -113,6 +114,13 @@ def read_record(file: Path) -> Record | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def is_of_download(file: Path) -> bool:
+    """Return whether a download wrote a file: a finished file has its record beside it."""
+    endings = (".fetched.json", ".part", ".part.json")
+    name = file.name.rpartition("@")[0] if file.name.endswith(".tmp") else file.name
+    return name.endswith(endings) or file.name == ANSWERS_FILE or _record_path(file).exists()
 
 
 def remove_with_record(file: Path) -> None:
@@ -317,8 +325,7 @@ class PartialDownload:
     def _remove_temporary(self) -> None:
         """Delete the temporary files of a process that was killed while it wrote a sidecar or a record."""
         for file in (self._sidecar, _record_path(self.target)):
-            for temporary in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
-                temporary.unlink(missing_ok=True)
+            disk.free_temporary_files(file.parent, file.name)
 
 
 def _record_path(file: Path) -> Path:

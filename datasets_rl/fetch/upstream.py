@@ -30,8 +30,6 @@ from datasets_rl.fetch.schemes import NotServedError, Scheme, scheme_of, without
 from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
 
-ANSWERS_FILE = ".upstream.json"
-"""The file with the answers of the upstream, in the folder of the raw files that are kept."""
 _TEXT_MAX_BYTES = 64 << 20
 _UNREACHED = "check the connection to the network, then run it again"
 _ELSEWHERE = Remedy(

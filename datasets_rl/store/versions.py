@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.errors import (
@@ -18,7 +19,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import OWN_SOURCE, STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -31,6 +32,9 @@ from datasets_rl.store.publish import (
     remove_if_empty,
     versions_of,
 )
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import RawFile
 
 
 def restore(dataset: Path | str, version: str | int = "parent") -> Path:
@@ -198,20 +202,27 @@ def check_own_files(folder: Path) -> None:
 
 
 def has_only_copy(paths: DatasetPaths) -> bool:
-    """Return whether the folder ``raw`` of a dataset of the user's own may have the only copy of the user's files.
+    """Return whether the folder ``raw`` of a dataset may have the only copy of files of the user.
 
-    A download of such a dataset leaves partial files there, or a version that states where else the files are. A user who
-    keeps the files in this folder, and converts them from it, has them nowhere else.
+    A download records each file that it fetches, and leaves a version that states the address of each file. A user who
+    keeps other files in this folder, or converts files from it, has them nowhere else.
     """
-    if paths.root.name != OWN_SOURCE or not (files := [path for path in paths.raw.rglob("*") if path.is_file()]):
+    from datasets_rl.fetch.partial_download import is_of_download
+    from datasets_rl.fetch.schemes.file import path_of_url
+
+    folders = disk.claims_of(paths.raw)
+    files = [(folder, path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    if not files:
         return False
-    inside, urls = paths.raw.resolve().as_uri(), []
+    stated: list[RawFile] = []
     for version in versions_of(paths):
         with suppress(ManifestError, NotADatasetError):
-            urls += [file.url for file in version.manifest.raw]
-    if not urls:
-        return not any(path.name.endswith(".part.json") for path in files)
-    return any(url.startswith((f"{inside}/", f"{paths.raw.as_uri()}/")) for url in urls)
+            stated += version.manifest.raw
+    inside = paths.raw.resolve()
+    if any(path_of_url(one.url).resolve().is_relative_to(inside) for one in stated if one.url.startswith("file:/")):
+        return True
+    names = {one.path for one in stated}
+    return not all(path.relative_to(folder).as_posix() in names or is_of_download(path) for folder, path in files)
 
 
 def _only_copy_error(paths: DatasetPaths) -> InvalidArgumentError:

@@ -27,7 +27,8 @@ from datasets_rl.build.image_forms import BAD_SHARDS, decoded
 from datasets_rl.build.shards import EpisodeFilter, stored_part
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.upstream import ANSWERS_FILE, Upstream
+from datasets_rl.fetch.partial_download import ANSWERS_FILE
+from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset

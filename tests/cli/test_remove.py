@@ -156,3 +156,35 @@ def test_the_only_copy_of_own_files_is_not_deleted(rlds, home, converted):
     shutil.move(raw, home.parent / "files")
     assert rlds("remove", "local/gripper", "--yes").code == 0
     assert not (home / "local" / "gripper").exists()
+
+
+def test_raw_files_that_no_download_has_put_there_are_not_deleted(rlds, stored, home):
+    mine = [
+        stored / "raw" / "a.csv",
+        home / "d4rl" / "hopper-medium-v2" / "raw" / "b.csv",
+        stored / "raw@old" / "c.csv",
+    ]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (stored / "raw" / "pendulum.h5.part").write_text("partial")
+
+    assert rlds("cache", "prune", "--raw", "--yes").code == 0
+    refused = [rlds("remove", "demo/pendulum", "--yes"), rlds("cache", "prune", "--raw", stored, "--yes")]
+    refused += [rlds("remove", "d4rl/hopper-medium-v2", "--yes")]
+    assert [one.code for one in refused] == [2, 2, 2]
+    assert rlds("download", "demo/pendulum", "--force").code == 0
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+
+
+def test_own_files_are_read_and_kept_through_a_link_to_their_folder(rlds, home, tmp_path):
+    raw = home / "local" / "gripper" / "raw"
+    raw.mkdir(parents=True)
+    np.savez(raw / "episode.npz", observation=np.zeros((3, 2)), action=np.zeros((2, 1)), reward=np.zeros(2))
+    (raw / "dataset.toml").write_text('name = "gripper"')
+    (tmp_path / "link").symlink_to(raw)
+
+    assert rlds("download", "local/gripper", "--from-local", tmp_path / "link").code == 0
+    assert rlds("remove", "local/gripper", "--yes").code == 2
+    assert rlds("cache", "prune", "--raw", "--yes").code == 0
+    assert sorted(path.name for path in raw.iterdir()) == ["dataset.toml", "episode.npz"]
