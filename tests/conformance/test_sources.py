@@ -995,7 +995,7 @@ def alone(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.first(5, of="case")
+@pytest.mark.first(4, of="case")
 @pytest.mark.parametrize(("case", "fault"), FAULTS)
 def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, written, alone, monkeypatch, rlds):
     shrunk(monkeypatch, case)

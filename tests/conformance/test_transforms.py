@@ -6,6 +6,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -605,6 +606,11 @@ OF_SLICES = (GAE, TDLambda, DensifyReward)
 def episodes() -> TensorDict:
     """Return three episodes, one after the other."""
     torch.manual_seed(0)
+    return drawn_episodes().clone()
+
+
+@cache
+def drawn_episodes() -> TensorDict:
     data = spec_of_steps().rand([sum(LENGTHS)])
     data["next", "done"] = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]).unsqueeze(-1)
     data["next", "terminated"] = data["next", "done"] & (WHICH == 1).unsqueeze(-1)
