@@ -32,6 +32,7 @@ def test_two_readers_cost_less_than_they_bring(trees, tmp_path, size, expect, ru
     expect("time of the processors with two readers, of that with one", two / max(one, 1e-3), at_most=2)
 
 
+@pytest.mark.slow
 def test_the_disk_holds_each_observation_once(trees, tmp_path, expect):
     cost = convert(CASE.id, {}, trees[-1:], tmp_path / "home")
 

@@ -73,6 +73,7 @@ def steps(frames, first):
     return TensorDict({**root, "next": TensorDict(following, [WRITTEN])}, [WRITTEN])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
 def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect):
     """Reading and writing in the middle of a ring that has been full for a while."""
