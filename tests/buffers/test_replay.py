@@ -192,7 +192,7 @@ def test_prefetched_batches_are_assembled_concurrently(buffer):
     assert threading.current_thread().name not in names
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0, 0.04])
 def test_threads_are_used_while_batches_take_long(buffer, pause, monkeypatch):
     """To exchange a batch with a thread costs more than to make a fast one.
