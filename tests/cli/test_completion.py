@@ -179,6 +179,7 @@ def test_an_unknown_shell_is_refused_with_the_known_ones(rlds, monkeypatch):
 ARGUMENTS = {"bash": ["--norc", "--noprofile", "-i"], "fish": ["--no-config", "-i"], "zsh": ["-f", "-i"]}
 
 
+@pytest.mark.first(1)
 @pytest.mark.skipif(os.name == "nt", reason="terminals")
 @pytest.mark.parametrize(
     ("shell", "word"),
