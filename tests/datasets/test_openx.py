@@ -308,6 +308,7 @@ def test_concurrent_streams_have_separate_folders(streamed):
     assert first.stream._folder != second.stream._folder
 
 
+@pytest.mark.slow
 def test_an_abandoned_stream_ends_its_thread(streamed):
     def fetching():
         return [one for one in threading.enumerate() if one.name == "rlds-fetch"]
