@@ -181,7 +181,7 @@ def machine(request, warm_executable):
     Commands.server.close()
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 def test_sequences_of_killed_commands_lead_to_the_state_that_the_model_predicts(machine):
     checks = list(HealthCheck)
     run_state_machine_as_test(
