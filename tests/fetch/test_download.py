@@ -171,6 +171,7 @@ def test_redirects_are_followed(get, data):
         assert get(server.url + "/a").path.read_bytes() == data
 
 
+@pytest.mark.slow
 def test_many_files_are_fetched_concurrently_and_returned_in_order(folder, settings):
     contents = {f"/{n}": Slow(bytes([n]) * 10_000, rate=20_000) for n in range(8)}
     with serve(contents) as server:
