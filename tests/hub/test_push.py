@@ -334,7 +334,7 @@ def test_an_epoch_of_a_stream_has_each_step_once(pendulum, tmp_path):
     assert torch.equal(first["observation"], load(pendulum)[:]["observation"])
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("slices", "prefetch"), [({}, 2), ({"slice_len": 200}, None)])
 def test_iterating_a_stream_starts_an_epoch_after_any_sample(pendulum, slices, prefetch):
