@@ -88,6 +88,7 @@ def test_openml_names_the_extra_that_it_needs(rlds, tmp_path):
     assert "pip install 'datasets-rl[openml]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_og_marl_names_the_extra_that_it_needs_before_it_downloads(rlds, tmp_path):
     case = importlib.import_module("raw.og_marl").CASES[0]
     case.write(tmp_path / "tree")

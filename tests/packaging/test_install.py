@@ -143,6 +143,7 @@ def test_the_wheel_has_every_module_of_the_checkout(wheel):
     assert modules - names == set()
 
 
+@pytest.mark.slow
 def test_the_installed_package_is_imported(installed, tmp_path):
     out = run(
         installed, "python", "-c", "import datasets_rl.cli, datasets_rl.recipes as r; print(r.__file__)", home=tmp_path
