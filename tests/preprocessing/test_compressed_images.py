@@ -353,6 +353,7 @@ def colored(tmp_path):
     return tmp_path / "toy" / "colored"
 
 
+@pytest.mark.slow
 def test_pixels_and_compressed_images_can_be_encoded_without_loss(colored, tmp_path):
     packed = preprocess(colored, Recipe.inline(["compress_images"]), out=tmp_path / "o" / "z", jobs=1)
     for number, folder in enumerate((colored, packed)):

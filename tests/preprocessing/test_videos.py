@@ -163,6 +163,7 @@ class _Take:
         return StoredDataset(self.folder).items(TOP).take(rows)
 
 
+@pytest.mark.slow
 def test_a_data_loader_with_workers_has_the_same_frames(home, pixels):
     dataset = LeRobotExperienceReplay(NEW, root=home / "video", batch_size=16)
     workers = DataLoader(dataset, batch_size=16, num_workers=2, multiprocessing_context="fork")
