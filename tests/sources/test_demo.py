@@ -31,6 +31,7 @@ def test_the_file_has_the_digest_of_the_catalog():
     assert asset.sha256 == hashlib.sha256(FILE.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_script_generates_the_columns_of_the_file(stored):
     """Equal except for the last bit of a sine, which differs between processors."""
     made = make_pendulum.generate_columns()
