@@ -20,8 +20,8 @@ DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_PROGRAMS = [page for page in PAGES if page.parent.name != "tutorials"]
 """The pages whose programs run here; `test_tutorials.py` runs those of the tutorials, with the commands between them."""
-LONG = {"get-started/first-policy.md", "rlhf.md"}
-"""Pages whose programs train for seconds."""
+LONG = {"get-started/first-policy.md", "how-to/prepare.md", "rlhf.md"}
+"""Pages whose programs take seconds."""
 
 
 def page_name(page):

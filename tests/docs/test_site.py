@@ -69,6 +69,7 @@ def test_each_page_of_the_api_begins_with_a_summary_and_the_base_class(generate)
     assert all(len(found) < 10 for title, found in names.items() if title.startswith("Samplers"))
 
 
+@pytest.mark.slow
 def test_each_folder_of_the_site_has_an_index(generate):
     pages = generate.generated_pages()
     concepts = set(re.findall(r"\]\(([\w-]+\.md)\)", pages["concepts/README.md"]))

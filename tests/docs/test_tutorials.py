@@ -42,6 +42,8 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE |
 DECIMAL, SPACE = r"-?\d[\d,]*\.\d+(?:e[-+]\d+)?", r"\s+"
 PLACES = ("/home/me", "/scratch/me")
 """Folders of the pages, which are in the folder of the test here."""
+LONG = {"cluster", "goals", "offline-to-online", "robot-images"}
+"""Pages that take long with fewer updates, too."""
 FEWER: dict[str, dict[str, str]] = {
     "offline-rl": {"updates = 5000": "updates = 50"},
     "goals": {
@@ -251,13 +253,7 @@ def folder(tmp_path, monkeypatch):
     os.environ.update(environment)
 
 
-@pytest.mark.parametrize(
-    "stem",
-    [
-        pytest.param(stem, marks=[pytest.mark.slow] * (stem in {"cluster", "goals", "offline-to-online"}))
-        for stem in PAGES
-    ],
-)
+@pytest.mark.parametrize("stem", [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG)) for one in PAGES])
 def test_a_tutorial_runs_as_printed(stem, folder):
     Page(stem, folder, whole=False).run()
 
