@@ -311,6 +311,7 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_dead_parent(tmp_path):
         parent.stdout.close()
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_find_a_dead_owner_one_takes_the_lock(tmp_path):
     lock, log = tmp_path / "x.lock", tmp_path / "log"
     lock.write_text("process 1 on here")

@@ -23,11 +23,11 @@ def _short(monkeypatch):
 def test_without_a_terminal_a_wait_is_reported_once(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SILENT", 0.05)
     with progress.waiting("waiting for the hub"):
-        time.sleep(0.5)
+        time.sleep(0.25)
     with progress.waiting("nothing", show=False), progress.waiting("nothing"):
         pass
     with progress.report("hopper", 100):
-        time.sleep(0.5)
+        time.sleep(0.25)
 
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "waiting for the hub"
