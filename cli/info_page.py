@@ -16,23 +16,19 @@ if TYPE_CHECKING:
 _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 
 
-def catalog_blocks(shell: Shell, info: DatasetInfo, asked: str, state: str = "") -> Iterator[Block]:
+def catalog_blocks(info: DatasetInfo, asked: str, state: str) -> Iterator[Block]:
     """Yield the page of a dataset that is not stored; for a derived dataset, that of the dataset it is made of.
 
     Args:
-        shell: The shell.
         info: What the catalog states.
         asked: The id of the dataset.
-        state: What is in its folder, and what to do next; empty if nothing is there.
+        state: Why it cannot be read, and what to do next.
     """
-    is_derived = bool(split_derived(asked)[1])
-    title = f"{info.id}, of which {asked} is made" if is_derived else info.id
+    title = f"{info.id}, of which {asked} is made" if split_derived(asked)[1] else info.id
     yield Facts(catalog_facts(info), title=title)
     if info.known_issues:
         yield Lines(info.known_issues, title="known issues")
-    absent = "not made; {}" if is_derived else "not downloaded; {}"
-    again = ("preprocess", info.id, "--recipe", "NAME") if is_derived else ("download", info.id)
-    yield Facts((("folder", state or absent.format(shell.rlds(*again))),), title="stored")
+    yield Facts((("folder", state),), title="stored")
 
 
 def catalog_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:

@@ -115,12 +115,10 @@ def _not_stored_result(
     """Return what the catalog states, and why the dataset cannot be read: it is not there, or no version is current."""
     name = asked if split_derived(asked)[1] else entry.id
     versions = _version_chain(paths)
-    state = ""
-    if versions:
-        told = shell.explained(error)
-        state = f"{paths.folder}; {told.why or told.what}; {told.hint}"
+    told = shell.explained(error)
+    state = "; ".join((*([str(paths.folder)] if versions else []), told.why or told.what, told.hint))
     data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions, "found": None}
-    blocks = [*catalog_blocks(shell, _info_of(entry), name, state), *_version_blocks(versions)]
+    blocks = [*catalog_blocks(_info_of(entry), name, state), *_version_blocks(versions)]
     if found is not None:
         source, _, evidence = found.layout.partition(": ")
         first = found.assets[0].path.removeprefix(f"{entry.name}/")

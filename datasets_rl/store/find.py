@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import warnings
@@ -330,9 +331,26 @@ def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
     if derived:
         make = Call("preprocess", Call("locate", base), recipe=...)
         return NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
+    if paths.root.name == OWN_SOURCE:
+        return _no_data_error(base, paths)
+    return NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
+
+
+def _no_data_error(dataset_id: str, paths: DatasetPaths) -> NotADatasetError:
+    """Return the error of a dataset of the user's own, which can be downloaded from nowhere, or has another name."""
     if pending := pending_recordings(paths):
         return NotADatasetError(paths.folder, _pending_text(pending), hint=_adding(paths))
-    return NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
+    stored = [one.name for one in dataset_places(paths.root) if one.exists]
+    near = [f"; {OWN_SOURCE}/{name} has" for name in difflib.get_close_matches(paths.name, stored, n=1)]
+    return NotADatasetError(
+        paths.folder,
+        f"it has no data{''.join(near)}",
+        hint=Remedy(
+            "{} adds the episodes of a stored dataset, {} converts files",
+            Call("append_episodes", dataset_id, ...),
+            Call("download", dataset_id, from_local=...),
+        ),
+    )
 
 
 def pending_recordings(paths: DatasetPaths) -> list[Path]:

@@ -19,8 +19,18 @@ def test_append_refuses_datasets_of_other_sources_and_names_what_is_missing(rlds
 
     missing = rlds("append", "local/mine", "local/other")
     assert (missing.code, missing.out) == (3, "")
-    assert "rlds download local/other" in missing.err
+    assert "why: it has no data\n" in missing.err
+    assert "rlds append local/other ... adds" in missing.err
+    assert "rlds download local/other --from-local PATH converts files" in missing.err
     assert rlds("append", "local/mine").code == 3
+
+
+def test_a_name_of_an_own_dataset_that_is_not_known_names_the_nearest_one(rlds, stored):
+    assert rlds("append", "local/hopper", stored).code == 0
+
+    for words in (["sample", "local/hoper"], ["append", "local/mine", "local/hoper"]):
+        assert "why: it has no data; local/hopper has\n" in rlds(*words).err
+    assert "rlds download local/hoper\n" not in rlds("info", "local/hoper").out
 
 
 def test_nothing_is_added_if_one_of_the_datasets_is_missing(rlds, stored):

@@ -259,4 +259,4 @@ def test_a_derived_dataset_that_was_not_made_shows_what_it_would_be_made_of(rlds
     ran = rlds("info", "demo/pendulum@best")
 
     assert ran.out.startswith("demo/pendulum, of which demo/pendulum@best is made\n")
-    assert "folder\tnot made; rlds preprocess demo/pendulum --recipe NAME" in ran.out
+    assert "folder\tit was not made; rlds preprocess demo/pendulum --recipe NAME" in ran.out
