@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
+from datasets_rl.format.current import CURRENT_FILE
 from datasets_rl.sources import importable_sources
 
 if TYPE_CHECKING:
     from datasets_rl.sources import Source
     from datasets_rl.sources.address_files import AddressFiles
+
+_POINTER = f"/{CURRENT_FILE}"
 
 
 def recognizing_sources() -> list[Source]:
@@ -51,6 +54,12 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     if chosen:
         others = f"they have that of {seen}" if seen else f"the first are {names}"
         raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}; {others}"])
+    if stored := [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]:
+        raise ConversionError(
+            dataset_id,
+            [f"it has stored datasets, and no files of a source: {join_names(stored)}"],
+            hint="name one of them, or the folder of files to convert",
+        )
     raise ConversionError(
         dataset_id,
         [f"no source knows the layout of its {_count_text(len(files.paths))}; the first are {names}"],

@@ -313,6 +313,20 @@ def test_options_are_those_of_the_layout(written):
         downloading.download(str(written("d4rl")), selection=Selection(episodes="0:2"))
 
 
+def test_a_folder_above_stored_datasets_names_them_and_looks_at_no_hidden_folder(tmp_path):
+    for name in ("d4rl/a", "demo/b", "demo/c", "minari/x/d", ".venv/e"):
+        (tmp_path / name / "0001-01234567").mkdir(parents=True)
+        (tmp_path / name / "CURRENT").write_text("0001-01234567\n")
+    write_flat(tmp_path / ".venv" / "hopper.hdf5", **flat())
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+
+    with pytest.raises(ConversionError) as caught:
+        downloading.download(str(tmp_path))
+    assert caught.value.problems == (
+        "it has stored datasets, and no files of a source: d4rl/a, demo/b, demo/c and 1 more",
+    )
+
+
 @pytest.mark.parametrize("name", ["notes.hdf5", "notes.npz"])
 def test_damaged_and_other_files_are_not_recognized(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 or not" * 9)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -30,13 +34,19 @@ def folder(url: str, get: Get) -> Folder:
         is_archive = path.name.lower().endswith(_ARCHIVES)
         found = "an archive; unpack it and give the folder in it" if is_archive else "a file; expected a folder"
         raise NotServedError(f"it is {found}" if path.is_file() else "there is no such folder")
-    visible = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
-    assets = (
-        Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=file.stat().st_size)
-        for file in visible
-        if file.is_file()
-    )
+    assets = (Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=size) for file, size in _files(path))
     return Folder(url, "", tuple(assets))
+
+
+def _files(path: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the regular files below a folder that are not hidden, and their sizes; what is deleted meanwhile is left out."""
+    for parent, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name[0] != "."]
+        for file in (Path(parent, name) for name in names if name[0] != "."):
+            with suppress(OSError):
+                found = file.stat()
+                if stat.S_ISREG(found.st_mode):
+                    yield file, found.st_size
 
 
 def path_of_url(url: str) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
@@ -98,7 +98,7 @@ class OGMARL(Source):
     def recognize(self, files: AddressFiles) -> str:
         found = files.ending(".zip")
         vaults = _vaults(files, found[0]) if len(found) == 1 else []
-        return f"{found[0]} has the vaults {', '.join(vaults)}" if vaults else ""
+        return f"{found[0]} has the vaults {join_names(vaults)}" if vaults else ""
 
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
