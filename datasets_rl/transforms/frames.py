@@ -359,7 +359,7 @@ def _concatenate_frames(frames: Tensor, axis: int, dim: int) -> Tensor:
         from datasets_rl.transforms._interleave import interleave  # deferred: it loads numba
 
         out = np.empty((math.prod(frames.shape[:axis]), math.prod(frames.shape[axis + 1 : -1]), count * channels), "u1")
-        interleave(frames.reshape(len(out), count, -1).numpy(), out)
+        interleave(frames.reshape(len(out), count, -1).contiguous().numpy(), out)
         return torch.from_numpy(out).view(*moved.shape[:-2], count * channels)
     # A copy of each frame takes a third of the time of one copy with the axes in another order.
     result = torch.empty(moved.shape, dtype=frames.dtype, device=frames.device)

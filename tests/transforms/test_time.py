@@ -468,6 +468,22 @@ class TestDatasets:
         final = plain["next", "observation"][[1, 2, 2, 4, 4]]
         assert torch.equal(batch["next", "observation"][:, 3:], final[index])
 
+    @pytest.mark.parametrize("side", [2, 40])  # beside the other fields of a step, and in a file of their own
+    def test_n_step_targets_have_stacks_of_images(self, tmp_path, side):
+        """An episode of 4 images and the final one, all pixels of which are the number of the image."""
+        pixels = Column(("pixels",), np.dtype(np.uint8), (side, side, 3), shared=True)
+        one = trajectory(4)
+        images = np.arange(5, dtype=np.uint8)[:, None, None, None].repeat(side, 1).repeat(side, 2).repeat(3, 3)
+        episode = type(one)(one.steps, {**one.states, pixels.key: images})
+        stored = write_dataset(tmp_path, [episode], columns(pixels))
+        transform = Compose(CatFrames(3, -1, ["pixels", ("next", "pixels")]), MultiStepTransform(2, 0.5))
+
+        batch = ReplayBuffer(storage=DatasetStorage(stored), transform=transform)[torch.arange(4)]
+
+        assert (batch["pixels"] == batch["pixels"][:, :1, :1]).all()
+        assert batch["pixels"][:, 0, 0, ::3].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
+        assert batch["next", "pixels"][:, 0, 0, ::3].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [2, 3, 4]]
+
     @pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=2)])
     def test_stacks_of_frames_after_multi_step_are_refused(self, stored, sampler):
         """The frames o0 and o2 of step 0 with n = 2 would be a stack without the frame between them."""
