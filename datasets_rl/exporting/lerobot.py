@@ -455,16 +455,16 @@ def _counters(content: Content) -> dict[Field, bool]:
     """Return the fields that LeRobot's counters replace, and whether these have the same values."""
     found = {}
     for field in content.fields:
-        name = field.name
-        if field.shape == () and (name in _COUNTERS or name == "frame") and not field.shared:
-            is_equal = _equals_counter(content, field)
-            if is_equal or name in _COUNTERS:
-                found[field] = is_equal
+        is_number = field.shape in {(), (1,)} and not field.text
+        if field.name in _COUNTERS:
+            found[field] = is_number and _equals_counter(content, field)
+        elif field.name == "frame" and is_number and not field.shared and _equals_counter(content, field):
+            found[field] = True
     return found
 
 
 def _equals_counter(content: Content, field: Field) -> bool:
-    values, lengths = content.steps_of(field.key), content.lengths
+    values, lengths = content.steps_of(field.key).reshape(-1), content.lengths
     frames = np.arange(content.steps) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     match field.name:
         case "timestamp":

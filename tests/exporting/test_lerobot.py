@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from exports import export_stored, write_images, write_robot
 from PIL import Image
-from stored_data import columns, trajectory, write_dataset
+from stored_data import Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
-from datasets_rl.exporting import Content, run_export
+from datasets_rl.exporting import Content, plan_export, run_export
 from datasets_rl.format.schema import Column
 
 
@@ -178,6 +178,27 @@ def test_counters_are_replaced_and_a_difference_is_a_loss(tmp_path):
         with pytest.raises(LossyExportError) as caught:
             run_export(Content(stored, fps=10), "lerobot", folder / "again", show=False)
         assert [loss for loss in caught.value.losses if "final" not in loss and "last action" not in loss] == losses
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (Column(("timestamp",), np.dtype(np.float64), (1,)), [[7.0], [8.0]]),
+        (Column(("timestamp",), np.dtype(np.float64), (), shared=True), [7.0, 8.0, 9.0]),
+        (Column(("index",), np.dtype(np.int64), (2,)), [[0, 0], [1, 1]]),
+    ],
+    ids=["vector of one", "state", "vector"],
+)
+def test_fields_of_any_shape_that_counters_replace_are_a_loss(column, values, tmp_path):
+    one, own = trajectory(2), {column.key: np.asarray(values, column.dtype)}
+    episode = (
+        Trajectory(one.steps, {**one.states, **own}) if column.shared else Trajectory({**one.steps, **own}, one.states)
+    )
+    stored = write_dataset(tmp_path / "stored", [episode], columns(column), metadata={"fps": 10})
+
+    losses = plan_export(Content(stored), "lerobot", tmp_path / "out").losses
+
+    assert f"{column.key[0]}: replaced by the counters of LeRobot, whose values differ" in losses
 
 
 def test_features_have_the_names_of_lerobot_and_of_the_metadata(tmp_path):
