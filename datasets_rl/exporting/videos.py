@@ -36,7 +36,8 @@ _FILE_SECONDS = 1000
 """Time after which a file is full: LeRobot looks for frames by times in single precision, to 0.1 ms."""
 _BLOCK_FRAMES = 32
 _TOLERANCE = 1e-4  # seconds, that of LeRobot
-_DENOMINATOR_MAX = 1001
+_DENOMINATOR_MAX = 1_000_000
+"""Of the frames a second: exact for 30000/1001, and for numbers of six decimals, as info.json states them."""
 _ENCODERS = {
     "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
     "libx264": {"g": "2", "crf": "23", "preset": "fast", "sc_threshold": "0"},

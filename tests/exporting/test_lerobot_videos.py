@@ -128,9 +128,10 @@ def test_images_are_encoded_if_asked_and_the_loss_is_named_before(form, tmp_path
     assert not any(decision.rule.startswith("video-of-episode") for decision in back.manifest.decisions)
 
 
-def test_encoded_frames_are_near_the_images(tmp_path, read, monkeypatch):
+@pytest.mark.parametrize("fps", [12.5, 0.3333])
+def test_encoded_frames_are_near_the_images(tmp_path, read, monkeypatch, fps):
     """Episodes of several files, an odd number of frames in each, and a rate that is not an integer."""
-    monkeypatch.setattr("datasets_rl.exporting.videos._FILE_SECONDS", 0.3)
+    monkeypatch.setattr("datasets_rl.exporting.videos._FILE_SECONDS", 3.75 / fps)
     image = Column(("observation", "image"), np.dtype(np.uint8), (64, 96, 3), shared=True)
     kept = [column for column in columns() if column.key != ("observation",)]
     frames = draw(20).top
@@ -140,14 +141,14 @@ def test_encoded_frames_are_near_the_images(tmp_path, read, monkeypatch):
         type(one)(one.steps, {image.key: frames[start : start + length]})
         for one, start, length in zip(ones, starts, (5, 3, 12), strict=True)
     ]
-    stored = write_dataset(tmp_path / "stored", episodes, [*kept, image], metadata={"fps": 12.5})
+    stored = write_dataset(tmp_path / "stored", episodes, [*kept, image], metadata={"fps": fps})
 
     out = run_export(Content(stored, images="video"), "lerobot", tmp_path / "out", lossy=True, show=False)
 
     table = pd.read_parquet(out / "meta" / "episodes" / f"{FILE}.parquet")
     assert table["videos/observation.image/file_index"].tolist() == [0, 1, 1]
-    assert np.allclose(table["videos/observation.image/from_timestamp"], [0, 0, 3 / 12.5])
-    back = read(out, "near", images="raw")
+    assert np.allclose(table["videos/observation.image/from_timestamp"], [0, 0, 3 / fps])
+    back = read(out, f"near-{fps}", images="raw")
     assert np.abs(back.column(("observation", "image")).astype(int) - frames).max() <= LOSS
 
 
