@@ -276,9 +276,12 @@ def _dry_run(shell: Shell, ids: list[str], options: DownloadOptions) -> Result:
 
 
 def _plan_facts(plan: Plan) -> Facts:
-    urls = tuple(
-        ("from" if not number else "or", url) for asset in plan.assets for number, url in enumerate(asset.urls)
-    )
+    listed = [
+        ("from" if not number else "or", url.partition("#")[0] if asset.is_packed else url)
+        for asset in plan.assets
+        for number, url in enumerate(asset.urls)
+    ]
+    urls = tuple(dict.fromkeys(listed))  # the files of an archive have one address
     if plan.present:
         return Facts((("folder", str(plan.folder)), ("to do", "nothing: it is there already")), title=plan.id)
     return Facts(

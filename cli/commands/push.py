@@ -37,7 +37,7 @@ def run(
 
     place = dataset_arguments(shell, dataset)
     manifest = Manifest.read(locate(**place))
-    if local := sorted({file.url for file in manifest.raw if file.url.startswith("file:")}):
+    if local := sorted({file.url for file in manifest.raw if file.url.startswith(("file:", "tar:"))}):
         shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
     pushed = push(address=address, private=private, message=message, **place)
     shell.printer.note(f"license: {manifest.license or 'not stated'}; make sure that you may publish it")

@@ -80,7 +80,7 @@ class ConversionJob:
 
 def _modification_time(asset: Asset) -> int | None:
     """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
-    paths = [path_of_url(url) for url in asset.urls if url.startswith("file:")]
+    paths = [path_of_url(url) for url in asset.urls if url.startswith(("file:", "tar:"))]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 

@@ -96,6 +96,7 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
     choices = {} if options.raw_only else _stored_bytes(listing, raw_bytes, selection)
     stored_bytes = next(iter(choices.values()), None)
     wire = 0 if options.from_local is not None else remaining_bytes(listing.assets, request.raw)
+    packed = sum(asset.size or 0 for asset in listing.assets if asset.is_packed)
     return Plan(
         id=target.entry.id,
         folder=paths.folder,
@@ -103,7 +104,7 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
         present=missing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
-        peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
+        peak_bytes=None if wire is None else _peak_bytes(request, listing, wire + packed, stored_bytes or 0),
         free_bytes=disk.free_bytes(paths.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
@@ -200,17 +201,17 @@ def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection)
     return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}
 
 
-def _peak_bytes(request: DownloadRequest, listing: Listing, wire: int, stored_bytes: int) -> int:
+def _peak_bytes(request: DownloadRequest, listing: Listing, raw_bytes: int, stored_bytes: int) -> int:
     """Return the maximum of the additional bytes on the disk at any time during the download."""
-    return _peak_raw_bytes(request, listing, wire) + max(
+    return _peak_raw_bytes(request, listing, raw_bytes) + max(
         0, stored_bytes - disk.tree_bytes(request.upstream.with_name("version"))
     )
 
 
-def _peak_raw_bytes(request: DownloadRequest, listing: Listing, wire: int) -> int:
+def _peak_raw_bytes(request: DownloadRequest, listing: Listing, raw_bytes: int) -> int:
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]
     jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), request.target.settings.jobs)
     concurrent = len(groups) if request.keep_raw else jobs + 1
-    return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))
+    return min(raw_bytes, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

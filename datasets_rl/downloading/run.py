@@ -168,7 +168,7 @@ def stored_folder(dataset_id: str, options: DownloadOptions) -> Path | None:
 
 def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
-    from datasets_rl.fetch.partial_download import digest_file
+    from datasets_rl.fetch.download import digest_local
     from datasets_rl.fetch.schemes.file import path_of_url
 
     raw = target.paths.raw
@@ -177,19 +177,19 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     request = DownloadRequest(target, chosen, raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
-    if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
+    if not all(asset.urls[0].startswith(("file:", "tar:")) for asset in listing.assets):
         return  # files of an upstream, which do not change
     converted_at = (target.paths.version / MANIFEST_FILE).stat().st_mtime
     recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
-        file, former = path_of_url(asset.urls[0]), recorded.get(asset.path)
-        state = file.stat()
+        state, former = path_of_url(asset.urls[0]).stat(), recorded.get(asset.path)
+        size = (asset.size or 0) if asset.is_packed else state.st_size
         if former is None:
             changed += [] if manifest.selection else [f"{asset.path} is new"]
-        elif former.bytes != state.st_size:
-            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {former.bytes:,}")
-        elif state.st_mtime > converted_at and digest_file(file).hexdigest() != former.sha256:
+        elif former.bytes != size:
+            changed.append(f"{asset.path} has {size:,} bytes, and had {former.bytes:,}")
+        elif state.st_mtime > converted_at and digest_local(asset.urls[0]) != former.sha256:
             changed.append(f"{asset.path} has other bytes")
     changed += [f"{path} is missing" for path in recorded.keys() - {asset.path for asset in listing.assets}]
     if changed:

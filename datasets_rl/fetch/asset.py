@@ -30,6 +30,11 @@ class Asset:
     crc32c: str | None = None
     """Checksum as eight lower-case hexadecimal digits, for an upstream that may publish no digest."""
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is in a tar archive of this machine, out of which it is copied."""
+        return bool(self.urls) and all(url.startswith("tar:") for url in self.urls)
+
     def of_kind(self, kind: str) -> Asset:
         """Return the file as one of a format, ``HDF5``, ``npz``, ``zip`` or ``Parquet``, by whose first bytes it is checked."""
         return replace(self, kind=kind, magic=_MAGIC[kind])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
 from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Action
-from datasets_rl.fetch.schemes import Get, NotServedError, Remote, local_path, scheme_of, without_credentials
+from datasets_rl.fetch.schemes import Get, NotServedError, Remote, Slice, local_file, scheme_of, without_credentials
 from datasets_rl.progress import Report, report, waiting
 from datasets_rl.settings import Settings
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
 _ESCAPED = ("http:", "https:", "file:")
+_COPY_BYTES = 1 << 20
 _COPY = Remedy("give another copy with {} or {}", Argument("mirrors"), Argument("from_local"))
 _OTHER_BYTES = Remedy(
     "the file changed upstream, or is an edited copy: {}, or accept this one with {}",
@@ -147,14 +149,45 @@ def size_of_url(url: str, settings: Settings) -> int | None:
     try:
         with waiting(f"waiting for {without_credentials(url)}", show=settings.progress):
             file = scheme_of(url).resolve(url, network.ask)
-            if isinstance(file, Path):
-                return file.stat().st_size
+            if isinstance(file, Path | Slice):
+                return file.stat().st_size if isinstance(file, Path) else file.size
             length = "" if file.size is not None else network.ask(file.url, file.headers).get("content-length", "")
     except NotServedError:
         return None
     finally:
         network.client.close()
     return int(length) if length.isdecimal() else file.size
+
+
+def digest_local(url: str) -> str:
+    """Return the sha256 of a file of this machine, which may be in an archive.
+
+    Raises:
+        NotServedError: If there is no such file.
+    """
+    local = local_file(url)
+    if not isinstance(local, Slice):
+        return digest_file(Path(str(local))).hexdigest()
+    digest = hashlib.sha256()
+    for block in _blocks(local):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(place: Slice) -> Iterator[bytes]:
+    """Yield the bytes of a file in an archive.
+
+    Raises:
+        NotServedError: If the archive ends before the file.
+    """
+    left = place.size
+    with place.path.open("rb") as archive:
+        archive.seek(place.start)
+        while left and (block := archive.read(min(left, _COPY_BYTES))):
+            yield block
+            left -= len(block)
+    if left:
+        raise NotServedError(f"the archive ends {left:,} bytes before the file in it")
 
 
 def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True) -> list[Fetched]:
@@ -253,7 +286,7 @@ def _is_local(asset: Asset) -> bool:
     """Return whether an existing local file precedes the first address that needs the network."""
     for url in asset.urls:
         with suppress(NotServedError):
-            return local_path(url) is not None
+            return local_file(url) is not None
     return False
 
 
@@ -369,7 +402,8 @@ class _Job:
         return sorted(asset.urls, key=lambda url: without_credentials(url) != started)
 
     def _fetch_from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
-        if path := local_path(url):
+        if local := local_file(url):
+            path = local if isinstance(local, Path) else self._copy_slice(local, target)
             return _check_in_place(asset, path, url, hash_check=self.hash_check)
         if self.settings.offline:
             raise _OfflineRefusal("network requests are switched off")
@@ -380,6 +414,19 @@ class _Job:
             )
         with disk.disk_errors(target):
             return self._transfer(asset, url, remote, target, connections)
+
+    def _copy_slice(self, place: Slice, target: Path) -> Path:
+        """Copy a file out of an archive; it has its final name only after it is complete."""
+        partial = target.with_name(f"{target.name}.part")
+        with disk.disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            disk.require_free(target, place.size, f"a copy of {target.name}")
+            with partial.open("wb") as file:
+                for block in _blocks(place):
+                    self.cancel.check()
+                    file.write(block)
+            partial.replace(target)
+        return target
 
     def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, connections: int) -> Fetched:
         from datasets_rl.fetch.transfer import Transfer

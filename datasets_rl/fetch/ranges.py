@@ -12,7 +12,7 @@ from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, OfflineErr
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import WrongFileError
 from datasets_rl.fetch.parallel import Cancelled, CancelToken, run_in_parallel
-from datasets_rl.fetch.schemes import NotServedError, Remote, scheme_of, without_credentials
+from datasets_rl.fetch.schemes import NotServedError, Remote, Slice, scheme_of, without_credentials
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RangeReader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._network: Network | None = None
-        self._remotes: dict[str, Remote | Path] = {}
+        self._remotes: dict[str, Remote | Path | Slice] = {}
 
     def read(self, spans: Sequence[_Span], cancel: CancelToken | None = None) -> list[bytes]:
         """Return the bytes of several ranges, which are requested in parallel.
@@ -68,9 +68,10 @@ class RangeReader:
         (url,) = asset.urls
         try:
             remote = self._resolve(url)
-            if isinstance(remote, Path):
-                with remote.open("rb") as stream:
-                    stream.seek(start)
+            if isinstance(remote, Path | Slice):
+                path, offset = (remote.path, remote.start) if isinstance(remote, Slice) else (remote, 0)
+                with path.open("rb") as stream:
+                    stream.seek(offset + start)
                     return stream.read(stop - start)
             return self._client().get_range(remote.url, remote.headers, (start, stop), asset.size)
         except WrongFileError as reason:
@@ -79,7 +80,7 @@ class RangeReader:
         except NotServedError as reason:
             raise FetchError(asset.path, [(without_credentials(url), str(reason))], hint="try again later") from None
 
-    def _resolve(self, url: str) -> Remote | Path:
+    def _resolve(self, url: str) -> Remote | Path | Slice:
         if url not in self._remotes:
             if not scheme_of(url).IN_PLACE and self._settings.offline:
                 raise OfflineError(without_credentials(url), hint=SWITCH_ON)

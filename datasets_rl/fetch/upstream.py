@@ -182,17 +182,19 @@ class Upstream:
         Raises:
             FetchError: If no address serves the file.
         """
+        if asset.is_packed:
+            return self._inspect_parts(asset, inspect)
         if self._local is not None or all(scheme_of(url).IN_PLACE for url in asset.urls):
             with self._fetch(asset).path.open("rb") as stream:
                 return inspect(stream)
         query = json.dumps(["inspected", inspect.__qualname__, asset.path, *asset.urls])
         answers = self._stored_answers()
         if query not in answers:
-            answers = {**answers, query: self._inspect_remote(asset, inspect)}
+            answers = {**answers, query: self._inspect_parts(asset, inspect)}
             self._store(answers)
         return answers[query]
 
-    def _inspect_remote(self, asset: Asset, inspect: Callable[[BinaryIO], Any]) -> Any:
+    def _inspect_parts(self, asset: Asset, inspect: Callable[[BinaryIO], Any]) -> Any:
         from datasets_rl.fetch.ranges import RangeReader, RangeStream
 
         reader = RangeReader(self._settings)

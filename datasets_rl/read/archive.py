@@ -53,6 +53,8 @@ class Member:
     size: int
     stream: io.RawIOBase
     """Content of the file; it can be read until the next member is requested."""
+    start: int | None = None
+    """Its first byte in the archive, if that is a tar without compression."""
 
     def read(self) -> bytearray:
         """Return the remaining content.
@@ -106,6 +108,12 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
                 watched.name, [unexpected_format(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN
             )
         yield from files
+
+
+def is_tar(path: Path) -> bool:
+    """Return whether a file begins as a tar archive without compression."""
+    with path.open("rb") as file:
+        return _is_tar_header(file.read(_BLOCK))
 
 
 def members_of_chunk(path: Path, chunk: int, chunk_count: int, *, limits: Limits | None = None) -> Iterator[Member]:
@@ -257,7 +265,7 @@ def _tar_members(archive: _LimitedReader, limits: Limits, stop: int | None = Non
             seen.add(name)
             total += size
             _raise_problems(archive.name, _limit_problems(total, len(seen), limits))
-            yield Member(name, size, content)
+            yield Member(name, size, content, archive.at if archive.inflated is archive else None)
         content.skip(padding)
     if stop is not None:
         # A block may end exactly here, and its checksum follows its last byte.

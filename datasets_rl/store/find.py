@@ -32,6 +32,8 @@ from datasets_rl.store.publish import versions_of
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
+_TAR = ".tar"
+"""End of the names of archives that are read as the folder that was packed."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
@@ -137,8 +139,8 @@ def raw_files_id(dataset: str) -> str:
         )
     if found.is_file():
         raise InvalidArgumentError(
-            f"{found} is no dataset; expected a folder, or a file that ends with {', '.join(ENDINGS)}",
-            hint="if it is an archive, unpack it and give the folder in it",
+            f"{found} is no dataset; expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
+            hint=f"if it is another archive, unpack it, `tar -xf {found.name}`, and give the folder in it",
         )
     raise InvalidArgumentError(
         f"{found} cannot be read: it is neither a file nor a folder with files",
@@ -149,7 +151,7 @@ def raw_files_id(dataset: str) -> str:
 def _has_raw_files(path: Path) -> bool:
     """Return whether a path has files, and nothing of a stored dataset or a checkpoint; the root of a file system has none."""
     if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
-        return path.suffix.lower() in ENDINGS
+        return path.suffix.lower() in {*ENDINGS, _TAR}
     try:
         names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
     except OSError:

@@ -22,7 +22,6 @@ from upstreams import hub
 from datasets_rl import Selection, downloading, load, verify
 from datasets_rl.errors import (
     ConversionError,
-    FetchError,
     InvalidArgumentError,
     MissingDependencyError,
     UnknownKeyError,
@@ -177,28 +176,6 @@ def test_one_camera_of_two_is_fetched_and_decoded(convert, folder, drawn):
     }
     got = only.column(("observation", "image", "left"), 0, len(only)).astype(int)
     assert np.abs(got - (255 - np.concatenate([one.top for one in drawn]))).max() <= raw.LOSS
-
-
-def test_an_archive_is_unpacked_by_the_user_and_its_folder_is_read(convert, folder, drawn, tmp_path):
-    """RoboCasa's archives have further files in meta, and a folder with the scenes."""
-    write_old(tmp_path / "lerobot", drawn)
-    (tmp_path / "lerobot/meta/modality.json").write_text("{}")
-    scene = tmp_path / "lerobot/extras/episode_000000/model.xml.gz"
-    scene.parent.mkdir(parents=True)
-    scene.write_bytes(b"scene")
-    archive = shutil.make_archive(str(tmp_path / "lerobot"), "tar", tmp_path, "lerobot")
-
-    with pytest.raises(FetchError, match="it is an archive; unpack it and give the folder in it") as refused:
-        downloading.download(f"lerobot/{OLD}", from_local=archive, root=tmp_path / "home")
-    assert "token" not in str(refused.value.hint)
-    with pytest.raises(InvalidArgumentError, match=r"lerobot\.tar is no dataset; expected a folder"):
-        downloading.download(archive, root=tmp_path / "home")
-
-    shutil.unpack_archive(archive, folder.parent / "unpacked")
-    shutil.move(folder.parent / "unpacked/lerobot", folder)
-    stored = convert(OLD)
-    assert len(stored.episodes) == len(LENGTHS)
-    assert not any("extras" in file.path for file in stored.manifest.raw)
 
 
 def test_rows_are_found_by_their_number_in_another_file_of_the_shard(convert, folder, drawn):

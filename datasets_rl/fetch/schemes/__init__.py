@@ -10,7 +10,7 @@ from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, Scheme
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, Scheme, Slice
 
 __all__ = [
     "Ask",
@@ -18,6 +18,8 @@ __all__ = [
     "NotServedError",
     "Remote",
     "Scheme",
+    "Slice",
+    "local_file",
     "local_path",
     "scheme_names",
     "scheme_of",
@@ -48,14 +50,25 @@ def scheme_of(url: str) -> Scheme:
 
 
 def local_path(url: str) -> Path | None:
-    """Return the path of a file that is used in place, without any request; None if its scheme needs the network.
+    """Return the path of a file that is used in place; None if it is in an archive, or its scheme needs the network.
+
+    Raises:
+        NotServedError: If there is no such file.
+        InvalidArgumentError: If no scheme has the name in the address.
+    """
+    found = local_file(url)
+    return found if isinstance(found, Path) else None
+
+
+def local_file(url: str) -> Path | Slice | None:
+    """Return a file of this machine, or its place in an archive, without any request; None if its scheme needs the network.
 
     Raises:
         NotServedError: If there is no such file.
         InvalidArgumentError: If no scheme has the name in the address.
     """
     scheme = scheme_of(url)
-    return Path(str(scheme.resolve(url, _refuse_request))) if scheme.IN_PLACE else None
+    return cast("Path | Slice", scheme.resolve(url, _refuse_request)) if scheme.IN_PLACE else None
 
 
 def _refuse_request(url: str, headers: object) -> dict[str, str]:

@@ -3,11 +3,11 @@
 A module declares whether its files are used in place, and has these functions:
 
     IN_PLACE: bool
-    def resolve(url: str, ask: Ask) -> Path | Remote
+    def resolve(url: str, ask: Ask) -> Path | Slice | Remote
     def folder(url: str, get: Get) -> Folder            raises NotServedError if folders cannot be listed
 
-`resolve` raises `NotServedError` if the address cannot lead to a file. A scheme with IN_PLACE True returns a path and never
-uses the network, so that it does not call `ask`. Other schemes return a `Remote` and send every request through `ask`,
+`resolve` raises `NotServedError` if the address cannot lead to a file. A scheme with IN_PLACE True returns a path, or a
+slice of a file that is copied out of it, and never uses the network, so that it does not call `ask`. Other schemes return a `Remote` and send every request through `ask`,
 which applies the timeouts and retries after transient failures. `folder` lists all files below a folder, and sends its
 requests through `get` in the same way.
 """
@@ -41,6 +41,15 @@ class NotServedError(Exception):
     def __init__(self, message: str, *, network: bool = False) -> None:
         super().__init__(message)
         self.network = network
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Bytes of a file on this machine that are a file of their own, such as a member of an archive."""
+
+    path: Path
+    start: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,8 @@ class Scheme(Protocol):
 
     IN_PLACE: bool
 
-    def resolve(self, url: str, ask: Ask) -> Path | Remote:
-        """Resolve an address to a path that is used in place, or to a remote file for the HTTP engine.
+    def resolve(self, url: str, ask: Ask) -> Path | Slice | Remote:
+        """Resolve an address to a path or a slice of this machine, or to a remote file for the HTTP engine.
 
         Raises:
             NotServedError: If the address cannot lead to a file.

@@ -14,7 +14,6 @@ from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError
 
 IN_PLACE = True
-_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
 
 
 def resolve(url: str, ask: Ask) -> Path:
@@ -27,13 +26,18 @@ def resolve(url: str, ask: Ask) -> Path:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List the files below a folder, except hidden files, which tools create and which are not the upstream's."""
-    del get
+    """List the files below a folder, or in a tar archive, except hidden files, which tools create.
+
+    Raises:
+        ConversionError: If an archive is truncated or damaged, or has links or paths that lead out of it.
+    """
     path = path_of_url(url)
+    if path.is_file():
+        from datasets_rl.fetch.schemes import tar
+
+        return tar.folder(url, get)
     if not path.is_dir():
-        is_archive = path.name.lower().endswith(_ARCHIVES)
-        found = "an archive; unpack it and give the folder in it" if is_archive else "a file; expected a folder"
-        raise NotServedError(f"it is {found}" if path.is_file() else "there is no such folder")
+        raise NotServedError("there is no such folder")
     assets = (Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=size) for file, size in _files(path))
     return Folder(url, "", tuple(assets))
 

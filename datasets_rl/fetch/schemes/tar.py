@@ -1,0 +1,63 @@
+"""``tar:///path/of/the.tar#START+SIZE``: a file in a tar archive on this machine, which is copied when it is needed."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Slice
+
+IN_PLACE = True
+_SPAN = re.compile(r"(\d{1,18})\+(\d{1,18})", re.ASCII)
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
+
+
+def resolve(url: str, ask: Ask) -> Slice:
+    """Return the place of a file in its archive; see `Scheme.resolve`."""
+    del ask
+    span, path = _SPAN.fullmatch(urlsplit(url).fragment), _path_of_url(url)
+    if span is None:
+        raise NotServedError("it names no file in the archive; expected #START+SIZE")
+    if not path.is_file():
+        raise NotServedError("there is no such archive")
+    return Slice(path, int(span[1]), int(span[2]))
+
+
+def folder(url: str, get: Get) -> Folder:
+    """List the files in an archive, except hidden files, with paths relative to the folder that holds all of them.
+
+    Raises:
+        ConversionError: If the archive is truncated or damaged, or has links or paths that lead out of it.
+    """
+    del get
+    from datasets_rl.errors import ConversionError
+    from datasets_rl.read.archive import is_tar, members
+
+    path = _path_of_url(url)
+    if not is_tar(path):
+        name = path.name.lower()
+        unpack = "tar -xf" if name.endswith(_COMPRESSED) else "unzip" if name.endswith(".zip") else ""
+        found = f"a compressed archive: unpack it by `{unpack} {path.name}`" if unpack else "a file; expected a folder"
+        raise NotServedError(f"it is {found}{', and give the folder in it' if unpack else ''}")
+    address = f"tar{path.as_uri().removeprefix('file')}"
+    try:
+        listed = [
+            (member.name, f"{address}#{member.start}+{member.size}", member.size)
+            for member in members(path)
+            if not any(part.startswith(".") for part in member.name.split("/"))
+        ]
+    except ConversionError as error:
+        error.hint = f"copy the archive again, or unpack it by `tar -xf {path.name}` and give the folder in it"
+        raise
+    common = posixpath.commonpath([posixpath.dirname(name) for name, _, _ in listed]) if listed else ""
+    return Folder(
+        url, "", tuple(Asset((place,), posixpath.relpath(name, common or "."), size) for name, place, size in listed)
+    )
+
+
+def _path_of_url(url: str) -> Path:
+    return Path(url2pathname(urlsplit(url).path))
