@@ -198,7 +198,7 @@ def _check_against_upstream(stored: StoredDataset, findings: Problems, checked: 
         checked.append("not compared with raw files: they were not kept when it was downloaded")
     if files is None or changed or not _convert_again(stored, files, findings, checked, settings):
         names = [field for field in ENTRY_FIELDS if field not in origin.restated]
-        if same_version:
+        if same_version and names:
             findings.problems += entry_differences(manifest, entry, names)
             checked.append(f"{', '.join(names)} against the catalog")
 
