@@ -158,11 +158,7 @@ def check_nesting(folder: Path) -> None:
     Raises:
         InvalidArgumentError: If a parent folder is a version, or a folder below is one while `folder` itself is not.
     """
-    outer = next((parent for parent in folder.resolve().parents if is_version(parent)), None)
-    if outer is not None:
-        raise InvalidArgumentError(
-            f"{folder} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
-        )
+    check_outside_versions(folder)
     if not (folder / MANIFEST_FILE).exists():
         manifests = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _NESTED_LEVELS)
         inner = next((path.parent for path in manifests if is_version(path.parent)), None)
@@ -171,6 +167,19 @@ def check_nesting(folder: Path) -> None:
                 f"{folder} has a dataset inside it: {inner}",
                 hint="choose a name or a folder that is not above that one",
             )
+
+
+def check_outside_versions(path: Path) -> None:
+    """Check that a file or folder to write is neither a version of a dataset nor inside one: versions never change.
+
+    Raises:
+        InvalidArgumentError: If it is.
+    """
+    resolved = path.resolve()
+    if outer := next((folder for folder in (resolved, *resolved.parents) if is_version(folder)), None):
+        raise InvalidArgumentError(
+            f"{path} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
+        )
 
 
 def is_version(folder: Path) -> bool:
@@ -185,7 +194,8 @@ def free_temporary_files(folder: Path, name: str = "*") -> None:
     """Delete the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
     for path in folder.glob(f".{pattern}@*.tmp"):
-        if is_abandoned(path, path.name.removesuffix(".tmp")):
+        name = path.name.removesuffix(".tmp")
+        if _CLAIM.fullmatch(name) and is_abandoned(path, name):  # others have hidden files with an @, too
             path.unlink(missing_ok=True)
 
 
@@ -587,7 +597,7 @@ def lock(
     """
     import filelock
 
-    check_kind(path, folder=False)
+    _check_lock(path)
     held = filelock.FileLock(path)
     with disk_errors(path.parent):
         try:
@@ -601,13 +611,30 @@ def lock(
                 raise LockedError(name, _holder(path), path) from None
     try:
         with suppress(OSError):
-            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            path.write_text(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()}")
         yield
     finally:
         # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
         with suppress(OSError):
             path.unlink()
         held.release()
+
+
+def _check_lock(path: Path) -> None:
+    """Check that a lock, which is deleted at its end, is not a file of another program. One of a killed process may be empty."""
+    try:
+        content = read_plain(path).strip(b"\0")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    if content and not content.startswith(_LOCK_START.encode()):
+        raise IntegrityError(
+            str(path),
+            ["it is a file of another program, and no lock"],
+            hint=f"see what {path} is, and move or delete it",
+        )
+
+
+_LOCK_START = "process "
 
 
 def _acquire(held: Any, path: Path, seconds: float) -> None:

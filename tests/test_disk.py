@@ -403,9 +403,24 @@ def test_what_has_a_link_in_it_is_not_claimed(tmp_path, inside):
 def test_temporary_files_of_dead_processes_alone_are_deleted(tmp_path):
     for process in (DEAD, f"{HOST}-1", "node3-77"):
         (tmp_path / f".a.json@{process}.tmp").touch()
+    (tmp_path / ".mail@work.tmp").touch()
     disk.free_temporary_files(tmp_path)
 
-    assert {path.name for path in tmp_path.iterdir()} == {f".a.json@{HOST}-1.tmp", ".a.json@node3-77.tmp"}
+    left = {f".a.json@{HOST}-1.tmp", ".a.json@node3-77.tmp", ".mail@work.tmp"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_a_lock_of_another_program_is_neither_taken_nor_deleted(tmp_path):
+    path = tmp_path / ".lock"
+    path.write_text("4711\n")
+    with pytest.raises(IntegrityError, match="it is a file of another program"), disk.lock(path, "mine"):
+        pass
+    assert path.read_text() == "4711\n"
+    for left in ("", "\0" * 40, "process 1 on node3"):  # by a kill, a power cut, another host
+        path.write_text(left)
+        with disk.lock(path, "mine"):
+            assert path.read_text().startswith("process ")
+        assert not path.exists()
 
 
 def test_a_folder_that_is_deleted_while_its_bytes_are_counted_has_none(tmp_path, monkeypatch):

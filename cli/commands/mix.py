@@ -106,6 +106,7 @@ def run(
     text = mixture_toml(members, settings)
     if out is not None:
         file = expand_home(out)
+        disk.check_outside_versions(file)
         # The same command run again finds its own file.
         if file.exists() and not force and file.read_bytes() != text.encode():
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")

@@ -115,6 +115,7 @@ def _copy(shell: Shell, name: str, out: Path | None) -> Result:
     target = out or Path(source.name)
     if target.is_dir():
         target /= source.name
+    disk.check_outside_versions(target)
     if target.exists():
         raise InvalidArgumentError(f"{target} is not replaced: it exists", hint="give another name for the copy")
     disk.write_text(target, source.read_text(encoding="utf-8"))

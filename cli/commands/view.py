@@ -102,11 +102,13 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
 
 
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
+    from datasets_rl import disk
     from datasets_rl.look.page import write_report
 
     file = expand_home(export)
     if file.is_dir():
         raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
+    disk.check_outside_versions(file)
     if file.exists() and not force:
         raise InvalidArgumentError(f"{export} is not replaced: it exists", hint="add --force to overwrite it")
     size = write_report(panels, file)

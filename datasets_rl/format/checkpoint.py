@@ -508,6 +508,7 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
 
     The folder is listed once: between two looks another thread may finish the first dump.
     """
+    disk.check_outside_versions(folder)
     if not folder.exists():
         return
     if not folder.is_dir():

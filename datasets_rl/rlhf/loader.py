@@ -331,8 +331,11 @@ def _features_of(dataset: Any, features: Sequence[str] | None) -> TensorDict:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Check that a folder is new, empty, or a dataset of this module."""
-    if folder.exists() and not (folder / TOKENS_FILE).is_file() and any(folder.iterdir()):
+    """Check that a folder is new, empty, or a dataset of this module and nothing else."""
+    disk.check_outside_versions(folder)
+    present = list(folder.iterdir()) if folder.exists() else []
+    is_dataset = folder / TOKENS_FILE in present
+    if present and not (is_dataset and all(path.name == TOKENS_FILE or path.suffix == ".npy" for path in present)):
         raise InvalidArgumentError(
             f"{folder} has files that are not a tokenized dataset", hint="choose another data_dir or prefix"
         )

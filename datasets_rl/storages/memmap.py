@@ -82,6 +82,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             if not isinstance(scratch_dir, (str, os.PathLike)):
                 raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
+            disk.check_outside_versions(self.scratch_dir)
             self._scratch = ScratchFolder.containing(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         files = MappedRows(self.scratch_dir, self.max_size, self.ndim)

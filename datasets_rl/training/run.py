@@ -94,6 +94,7 @@ class Run:
             self.dataset = self._open_dataset(self.args)
             self._make_environments(resources)
             self._hold_out()
+            disk.check_outside_versions(self.args.out)
             resources.enter_context(disk.lock(self.args.out / ".lock", f"the run in {self.args.out}", wait=0.0))
             disk.free_temporary_files(self.args.out)
             self._resources = resources.pop_all()

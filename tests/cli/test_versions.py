@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from datasets_rl import disk
+from datasets_rl import LazyMemmapStorage, ReplayBuffer, disk
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.store import version_folder
 
@@ -150,3 +151,36 @@ def test_cache_prune_deletes_files_of_dead_processes_and_other_commands_do_not(r
     assert [path.name for path in build.iterdir()] == ["version"]
     assert rlds("cache", "prune", "--builds", "--yes").code == 0
     assert not build.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("view", "demo/pendulum", "--force", "--export"),
+        ("mix", "demo/pendulum", "demo/pendulum", "--force", "-o"),
+        ("train", "--copy", "iql", "--out"),
+        ("export", "demo/pendulum", "--to", "hdf5", "--force", "-o"),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("name", ["new.txt", "manifest.json"])
+def test_no_command_writes_a_file_into_a_version(rlds, stored, words, name):
+    version = version_folder(stored)
+    before = {path.name: path.read_bytes() for path in version.iterdir()}
+
+    ran = rlds(*words, version / name)
+    assert ran.code == 2
+    assert f"{version / name} is inside a dataset" in ran.err
+    assert {path.name: path.read_bytes() for path in version.iterdir()} == before
+
+
+def test_no_buffer_writes_into_a_version(stored):
+    version = version_folder(stored)
+    before = sorted(version.iterdir())
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(3))
+
+    with pytest.raises(InvalidArgumentError, match="inside a dataset"):
+        buffer.dumps(version / "checkpoint")
+    with pytest.raises(InvalidArgumentError, match="inside a dataset"):
+        LazyMemmapStorage(3, scratch_dir=version / "steps")
+    assert sorted(version.iterdir()) == before

@@ -500,6 +500,11 @@ def test_columns_of_numbers_are_stored_below_a_prefix(tmp_path):
     assert again["some_tensors", "a", "b"].sum() == 8
     with pytest.raises(errors.InvalidArgumentError, match="not a tokenized dataset"):
         TokenizedDatasetLoader.dataset_to_tensordict(data, tmp_path, features=["tokens"])
+    notes = tmp_path / "some_tensors" / "notes.txt"
+    notes.write_text("mine")
+    with pytest.raises(errors.InvalidArgumentError, match="not a tokenized dataset"):
+        TokenizedDatasetLoader.dataset_to_tensordict(TensorDict({"a": torch.ones(4)}, [4]), notes.parent)
+    assert notes.read_text() == "mine"
 
 
 SMALL = {"vocab_size": 40, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
