@@ -318,7 +318,9 @@ def publish(build: Build) -> Version:
     manifest = replace(Manifest.read(build.version), request=build.request, parent=digest)
     manifest.write(build.version)
     disk.sync_tree(build.version)
-    number = max((version.number for version in versions_of(paths)), default=0) + 1
+    # The name of a folder without a manifest, as of an interrupted copy, is taken, too.
+    names = (path for path in paths.entries() if VERSION_NAME.fullmatch(path.name))
+    number = max((Version(path).number for path in names), default=0) + 1
     version = Version(paths.folder / f"{number:04}-{manifest.digest[:8]}")
     try:
         disk.move_path(build.version, version.folder)

@@ -610,6 +610,21 @@ def test_a_pointer_that_names_no_version_is_an_error_with_a_remedy(folder, text)
     assert len(StoredDataset(folder))
 
 
+@pytest.mark.parametrize("pointer", [True, False])
+def test_what_an_interrupted_copy_left_blocks_no_download(folder, pointer):
+    (version,) = store.versions_of(store.dataset_paths(ID))
+    (version.folder / "manifest.json").unlink()
+    if not pointer:
+        (folder / "CURRENT").unlink()
+    rows = (version.folder / "rows.npy").read_bytes()
+
+    download(ID, force=pointer)
+    assert len(StoredDataset(folder))
+    assert (version.folder / "rows.npy").read_bytes() == rows
+    assert store.remove(ID) > 0
+    assert not folder.exists()
+
+
 def test_datasets_may_be_inside_each_other_and_are_removed_one_by_one(home):
     outer = store_dataset(home / "local" / "a", [trajectory(3)], id="local/a").folder.parent
     inner = store_dataset(outer / "b", [trajectory(4)], id="local/a/b").folder.parent
