@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror, trust_project, untrusted_keys
+from datasets_rl.settings import (
+    SETTINGS,
+    file_errors,
+    line_of,
+    parse_document,
+    parse_mirror,
+    trust_project,
+    untrusted_keys,
+    user_file,
+)
 
 MIRRORS = "mirrors"
 
@@ -60,7 +69,7 @@ def set_value(path: Path, key: str, value: Any) -> None:
         InvalidArgumentError: If the file is not valid TOML, or the present value cannot be replaced in its line.
     """
     table, source = split_key(key)
-    text = _read(path)
+    text = _read(path, key)
     document = _parse(path, text)
     lines = text.splitlines()
     if source:
@@ -80,7 +89,7 @@ def unset_value(path: Path, key: str) -> bool:
         InvalidArgumentError: If the file is not valid TOML, or the value is not in one line.
     """
     table, _, source = key.partition(".")
-    text = _read(path)
+    text = _read(path, key)
     document = _parse(path, text)
     inside = document.get(table, {}) if source else document
     name = source or key
@@ -123,11 +132,14 @@ def _header(lines: Sequence[str], table: str) -> int:
     return next((number for number, one in enumerate(lines) if one.split("#")[0].strip() == f"[{table}]"), -1)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        return ""
+def _read(path: Path, key: str) -> str:
+    with _file_errors(path, key):
+        try:
+            return path.read_text("utf-8")
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"{path} is not UTF-8: {error.reason}", hint=f"edit {path}") from error
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
@@ -146,5 +158,14 @@ def _write(path: Path, lines: Sequence[str], document: dict[str, Any], key: str)
         done = {}
     if done != {name: value for name, value in document.items() if value != {}}:
         raise InvalidArgumentError(f"{path} has {key} in a form that cannot be edited here", hint=f"edit {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    disk.rewrite_file(path, text.encode())
+    with _file_errors(path, key):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.rewrite_file(path, text.encode())
+
+
+def _file_errors(path: Path, key: str) -> AbstractContextManager[None]:
+    """Say what helps where a file cannot be used: options name the place of the data, and not that of the file."""
+    elsewhere = ", name another file with RLDS_CONFIG," if path == user_file() else ""
+    setting = SETTINGS.get(key.partition(".")[0])
+    variable = f" or set the variable {setting.variable} instead" if setting else ""
+    return file_errors(path, f"fix its permissions{elsewhere}{variable}")

@@ -428,12 +428,14 @@ class NotWritableError(DatasetsRLError, OSError):
     Args:
         path: The path that the system refused.
         reason: The error of the system.
+        hint: What to do next; the default fits the folder of the data.
     """
 
-    def __init__(self, path: Path | str, reason: str) -> None:
+    def __init__(self, path: Path | str, reason: str, *, hint: str | Remedy = "") -> None:
         super().__init__(
             f"{path} cannot be written: {reason}",
-            hint=Remedy(
+            hint=hint
+            or Remedy(
                 "choose another place with {}, {} or RLDS_HOME, or fix its permissions",
                 Argument("root"),
                 Argument("out"),

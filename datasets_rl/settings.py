@@ -26,7 +26,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,14 @@ from types import MappingProxyType
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import Call, InvalidArgumentError, NotEnoughMemoryError, Remedy, UntrustedSettingsWarning
+from datasets_rl.errors import (
+    Call,
+    InvalidArgumentError,
+    NotEnoughMemoryError,
+    NotWritableError,
+    Remedy,
+    UntrustedSettingsWarning,
+)
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -328,8 +335,26 @@ def _project_file_at(path: Path | str | None) -> Path:
 
 
 def _write_trusted(trusted: dict[str, str]) -> None:
-    trusted_file().parent.mkdir(parents=True, exist_ok=True)
-    disk.write_json(trusted_file(), trusted)
+    file = trusted_file()
+    with file_errors(file, "fix its permissions; the list of trusted files has no other place"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_json(file, trusted)
+
+
+@contextmanager
+def file_errors(file: Path, hint: str) -> Iterator[None]:
+    """Convert the errors of the system about a file of settings, whose place is not that of the data.
+
+    Raises:
+        NotWritableError: If the file cannot be used; its hint is the given one.
+    """
+    try:
+        yield
+    except NotWritableError as error:
+        error.hint = hint
+        raise
+    except OSError as error:
+        raise NotWritableError(file, error.strerror or str(error), hint=hint) from error
 
 
 def _ignored_keys(path: Path) -> list[str]:

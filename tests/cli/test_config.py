@@ -202,3 +202,28 @@ def test_a_program_ignores_the_home_of_an_untrusted_project_with_a_warning(proje
         assert str(Settings.from_env().home) != "/theirs"
     trust_project(project)
     assert str(Settings.from_env().home) == "/theirs"
+
+
+def test_a_file_of_settings_that_cannot_be_written_has_another_remedy_than_the_folder_of_the_data(
+    rlds, tmp_path, monkeypatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RLDS_CONFIG", str(tmp_path / "file" / "config.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rlds.toml").write_text('home = "x"')
+
+    refused, trust = rlds("config", "set", "jobs", "2"), rlds("config", "trust")
+
+    assert "next: fix its permissions, name another file with RLDS_CONFIG, or set the variable RLDS_JOBS" in refused.err
+    assert "trusted.json cannot be written" in trust.err
+    assert (refused.code, trust.code) == (1, 1)
+    assert "--root" not in refused.err + trust.err
+
+
+def test_a_file_of_settings_that_is_not_text_is_named(rlds, tmp_path):
+    (tmp_path / "config.toml").write_bytes(b'home = "\xff"')
+
+    ran = rlds("config", "set", "jobs", "2")
+
+    assert (ran.code, ran.err.splitlines()[0]) == (2, f"rlds: {tmp_path / 'config.toml'} is not UTF-8")
