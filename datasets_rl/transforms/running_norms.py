@@ -386,7 +386,8 @@ class VecNormV2(RunningNorm):
 
     @override
     def added(self, number: int, value: Tensor, ndim: int, held: Statistics | None) -> Statistics:
-        value = value.detach() if value.is_floating_point() else value.to(torch.get_default_dtype())
+        # In float64: in float32, the difference of var and loc^2 has no digits if the mean is large.
+        value = value.detach().double()
         squares, steps, axes = value**2, 1, tuple(range(ndim))
         if self.reduce_batch_dims and axes:
             steps = value.shape[:ndim].numel()
@@ -394,9 +395,9 @@ class VecNormV2(RunningNorm):
         if held is None:
             count = torch.zeros(() if self.stateful else value.shape, dtype=torch.int64, device=value.device)
             held = torch.zeros_like(value), torch.zeros_like(value), count
-        loc, var, count = held[0], held[1], held[2] + steps
+        loc, var, count = held[0].double(), held[1].double(), held[2] + steps
         weight = (steps / count if self.decay == 1 else torch.tensor(1 - self.decay**steps)).to(loc)
-        return loc.lerp(value.to(loc), weight), var.lerp(squares.to(var), weight), count
+        return loc.lerp(value.to(loc.device), weight), var.lerp(squares.to(var.device), weight), count
 
     @override
     def affine(self, *statistics: Tensor) -> tuple[Tensor, Tensor]:
@@ -411,7 +412,7 @@ class VecNormV2(RunningNorm):
             entry = self.transformed_spec(spec[in_key])
             if not self.stateful:
                 for name in self.names:
-                    zeros = entry.zero().long() if name == "count" else entry.zero()
+                    zeros = entry.zero().to(torch.int64 if name == "count" else torch.float64)
                     spec.set(flat_key((f"_vecnorm_{name}", in_key)), any_like(zeros))
             spec.set(out_key, entry)
 

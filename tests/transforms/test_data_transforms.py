@@ -326,6 +326,18 @@ class TestNorms:
         torch.testing.assert_close(norm.denorm(result)["observation"], steps()["observation"])
         torch.testing.assert_close(norm.to_observation_norm()(steps())["observation"], result["observation"])
 
+    @pytest.mark.parametrize("norm", [VecNorm, VecNormV2])
+    def test_a_small_deviation_beside_a_large_mean_is_found(self, norm):
+        """Values 99,999 and 100,001 have mean 100,000 and deviation 1; their squares have 10 digits, and float32 has 7."""
+        values = torch.tensor([[99_999.0], [100_001.0]]).repeat(8, 1)
+        options = {"reduce_batch_dims": True} if norm is VecNormV2 else {}
+        transform = norm(["observation"], decay=1.0, **options)
+        for _ in range(3):
+            result = transform(TensorDict({"observation": values}, [16]))
+
+        assert result["observation"].dtype == torch.float32
+        torch.testing.assert_close(result["observation"], torch.tensor([[-1.0], [1.0]]).repeat(8, 1))
+
     def test_moving_averages_may_be_part_of_the_batch(self):
         norm = VecNormV2(["observation"], stateful=False, decay=0.5)
         held = VecNormV2(["observation"], decay=0.5)
