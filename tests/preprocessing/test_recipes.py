@@ -665,6 +665,14 @@ def test_the_range_includes_known_final_states():
     assert flat(came.final_states["observation",]) == [1, 0]
 
 
+def test_the_range_of_info_leaves_out_final_states_which_read_as_zeros():
+    """D4RL's newer files have the final observation, and not the info beside it: zeros are no height of a robot."""
+    key = ("info", "height")
+    batch = episodes([2, 1], states={key: line(1, 3, 2)}, final_states={key: line(0, 0)})
+
+    assert flat(made(Recipe.inline(["normalize_range:info.height"]), batch).states[key]) == [-1, 1, 0]
+
+
 def test_the_mean_is_over_the_steps():
     states, final_states = {("observation",): line(1, 3)}, {("observation",): line(100)}
     came = made(Recipe.inline(["normalize:eps=0.0"]), episodes([2], states=states, final_states=final_states))

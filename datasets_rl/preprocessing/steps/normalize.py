@@ -172,7 +172,8 @@ class Normalize(_Affine):
 class NormalizeRange(_Affine):
     """Normalize fields to [-1, 1]: the lowest value of all steps becomes -1, and the highest becomes 1.
 
-    Known final states are included, and values that are not finite are not. Elements that are constant become 0.
+    Known final states are included, except for those of info; values that are not finite are not. Elements that are
+    constant become 0.
 
     Args:
         keys: The fields.
@@ -184,7 +185,8 @@ class NormalizeRange(_Affine):
 
     def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
         values = super()._values(batch, key)
-        if key in batch.steps:
+        # `final_known` is about the observation: many sources that have the final one lack the info beside it.
+        if key in batch.steps or key[0] == "info":
             return values
         return np.concatenate([values, np.asarray(batch.final_states[key])[batch.final_known]])
 
