@@ -496,6 +496,20 @@ def test_frame_skip_sums_rewards_and_keeps_ends():
     assert flat(came.steps["next", "truncated"]) == [False, False, False, True]
 
 
+def test_frame_skip_sums_costs_and_the_rewards_of_agents():
+    numbers = np.array([[1, 0], [2, 0], [4, 1]], np.float32)
+    fields = {
+        "next__cost": numbers[:, :1],
+        "next__agents__reward": numbers[..., None],
+        "next__success": numbers[:, 1:] > 0,
+    }
+    came = made(Recipe.inline(["frame_skip:2"]), episodes([3], [1, 2, 4], **fields))
+
+    assert came.steps["next", "cost"].tolist() == [[3], [4]]
+    assert came.steps["next", "agents", "reward"].tolist() == [[[3], [0]], [[4], [1]]]
+    assert came.steps["next", "success"].tolist() == [[False], [True]]
+
+
 def test_a_range_of_steps_ends_with_a_known_next_state():
     key = ("observation",)
     block = episodes(

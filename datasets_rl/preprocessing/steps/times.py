@@ -14,7 +14,10 @@ from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.steps.keep import read_span
 from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from datasets_rl.ted.keys import NEXT, NEXT_TERMINATED, NEXT_TRUNCATED
+
+_SUMMED = frozenset({"reward", "cost"})
+"""Last names of the fields under "next" that are sums over time."""
 
 
 @dataclass
@@ -26,8 +29,9 @@ class FrameSkip(Step):
         next.reward    r0 r1 r2 r3 r4                         r0+r1 r2+r3    r4
         truncated       .  .  .  .  x                             .     .     x
 
-    The final state is unchanged; the last step may combine fewer than n. Fields that exist only under "next" are taken
-    from the last of the n steps.
+    The final state is unchanged; the last step may combine fewer than n. Costs, and the rewards of agents, are summed as
+    the reward is: ``("next", "cost")``, ``("next", "agents", "reward")``. Other fields that exist only under "next" are
+    taken from the last of the n steps.
 
     Args:
         n: The number of steps to combine, at least 1.
@@ -51,8 +55,9 @@ class FrameSkip(Step):
         first = np.flatnonzero(step_indices % self.n == 0)
         last = np.append(first[1:], batch.count) - 1
         steps = {key: values[last if key[0] == NEXT else first] for key, values in batch.steps.items()}
-        rewards = batch.steps[NEXT_REWARD]
-        steps[NEXT_REWARD] = np.add.reduceat(rewards.astype(np.float64), first).astype(rewards.dtype)
+        for key, values in batch.steps.items():
+            if key[0] == NEXT and key[-1] in _SUMMED and values.dtype.kind == "f":
+                steps[key] = np.add.reduceat(values.astype(np.float64), first).astype(values.dtype)
         return replace(
             batch,
             lengths=-(-batch.lengths // self.n),
