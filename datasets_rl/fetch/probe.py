@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.fetch.schemes import NotServedError, scheme_of, without_credentials
+from datasets_rl.fetch.schemes import NotServedError, Slice, scheme_of, without_credentials
 from datasets_rl.settings import Settings
 
 _TIMEOUT_MAX = 10.0
@@ -57,8 +57,9 @@ def probe(url: str, settings: Settings) -> Probe:
     result = Probe(without_credentials(url), 0.0)
     try:
         file = scheme_of(url).resolve(url, network.ask)
-        if isinstance(file, Path):
-            result = replace(result, size=file.stat().st_size, ranges=True)
+        if isinstance(file, Path | Slice):
+            size = file.stat().st_size if isinstance(file, Path) else file.size
+            result = replace(result, size=size, ranges=True)
         else:
             result = replace(result, sha256=file.sha256)
             with network.client.stream("GET", file.url, headers={**file.headers, "Range": "bytes=0-0"}) as response:

@@ -256,7 +256,8 @@ class Upstream:
         what = f"the list of the files of {path}"
         if needs_network:
             raise OfflineError(what, failures, hint=Remedy(f"{SWITCH_ON}; or {{}}", _ELSEWHERE))
-        raise FetchError(what, failures, unreached=unreached, hint=_UNREACHED if unreached else _ELSEWHERE)
+        elsewhere = _ELSEWHERE if self._local is None else Remedy("correct {}", Argument("from_local"))
+        raise FetchError(what, failures, unreached=unreached, hint=_UNREACHED if unreached else elsewhere)
 
     def _with_mirrors(self, folder: Folder) -> Folder:
         # Mirrors that cannot list folders may still serve the files.

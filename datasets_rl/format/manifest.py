@@ -307,7 +307,8 @@ class Manifest:
         form = {"compressed": "compressed without loss", "encoded": "PNG or JPEG", "video": "frames of videos"}[
             field.form
         ]
-        return f"{form}, {pixels / stored:,.1f} times smaller than the pixels"
+        is_smaller = pixels > 1.05 * stored
+        return f"{form}, {f'{pixels / stored:,.1f} times' if is_smaller else 'not'} smaller than the pixels"
 
     @property
     def unverified(self) -> str:
