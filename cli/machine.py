@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.downloading import planning
@@ -26,6 +27,9 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.probe import Probe, probe_all
 from datasets_rl.fetch.schemes import scheme_of, without_credentials
 from datasets_rl.settings import Settings, memory_bytes
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _DISTRIBUTION = "datasets-rl"
 _PROBED_FILES = 8
@@ -102,7 +106,7 @@ def package_checks() -> Iterator[Check]:
     for extra in (one for one in extras if one != "test"):
         own = [one for one in needed if one.marker is not None and one.marker.evaluate({"extra": extra})]
         own = [one for one in own if "extra" in str(one.marker)]
-        states = [(one, *_installed(one)) for one in own]
+        states = [(one, *_installed(one)) for requirement in own for one in _with_extras(requirement)]
         wrong = [one for one, found, fits in states if not fits and found != _MISSING]
         text = ", ".join(f"{one.name} {found}" for one, found, _ in states)
         hint = "" if all(fits for _, _, fits in states) else f"pip install '{_DISTRIBUTION}[{extra}]'"
@@ -112,7 +116,23 @@ def package_checks() -> Iterator[Check]:
 _MISSING = "not installed"
 
 
-def _installed(requirement: Requirement) -> tuple[str, bool]:  # type: ignore[name-defined]  # noqa: F821 - imported where it is used
+def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
+    """Yield a requirement, and what its own extras require: ``gymnasium[mujoco]`` requires ``mujoco``."""
+    from packaging.requirements import Requirement
+
+    yield requirement
+    try:
+        further = [Requirement(text) for text in importlib.metadata.requires(requirement.name) or ()]
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for extra in sorted(requirement.extras):
+        for one in further:
+            marker = one.marker
+            if marker is not None and not marker.evaluate({"extra": ""}) and marker.evaluate({"extra": extra}):
+                yield from _with_extras(one)
+
+
+def _installed(requirement: Requirement) -> tuple[str, bool]:
     try:
         version = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:

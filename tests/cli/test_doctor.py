@@ -214,6 +214,7 @@ def test_packages_have_their_versions_and_missing_extras_their_pip_line(monkeypa
     checks = {one.name: one for one in package_checks()}
 
     assert checks["torch"].found == version("torch")
+    assert f"gymnasium {version('gymnasium')}, mujoco {version('mujoco')}" in checks["extra mujoco"].found
     assert (checks["extra ray"].problem, checks["extra ray"].hint) == (None, "pip install 'datasets-rl[ray]'")
     assert checks["numpy"].found.startswith("1.0, expected >=")
     assert checks["numpy"].hint.startswith("pip install 'numpy>=")
