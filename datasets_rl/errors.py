@@ -21,6 +21,7 @@
     ├── LockedError                                 another process is at work
     ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
+    ├── EnvironmentWarning (UserWarning)            a warning: the environment is not exactly the one of the dataset
     ├── RecordingWarning (UserWarning)              a warning: recorded episodes are not, or twice, a part of a dataset
     ├── UntrustedSettingsWarning (UserWarning)      a warning: trust the project's file of settings, or leave it
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
@@ -49,6 +50,7 @@ __all__ = [
     "ConversionError",
     "DatasetsRLError",
     "DiskFullError",
+    "EnvironmentWarning",
     "FetchError",
     "FileTooLargeError",
     "IntegrityError",
@@ -535,6 +537,10 @@ class ConfirmationRequiredError(DatasetsRLError):
 
     def __init__(self, question: str) -> None:
         super().__init__(f"{question} requires a confirmation, and no terminal is connected")
+
+
+class EnvironmentWarning(DatasetsRLError, UserWarning):
+    """Warning that the environment that is made differs from the one that a dataset names."""
 
 
 class RecordingWarning(DatasetsRLError, UserWarning):

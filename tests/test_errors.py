@@ -30,6 +30,7 @@ EXAMPLES = [
     errors.TimedOutError("sampling waited for 3 seconds"),
     errors.ConfirmationRequiredError("removing d4rl/x"),
     errors.PushError("hf://me/x", "the hub answered with status 403", hint="set HF_TOKEN"),
+    errors.EnvironmentWarning("d4rl/x names Hopper-v2: Hopper-v4 takes its place"),
     errors.RecordingWarning("2 recordings wait", hint=Remedy("{} adds them", Call("append_episodes", "local/x"))),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
     errors.UntrustedSettingsWarning(

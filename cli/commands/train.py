@@ -84,7 +84,10 @@ def run(
     if copied:
         return _copy(shell, copied, out)
     if not program:
-        raise InvalidArgumentError("no program is named", hint=f"{shell.rlds('train', '--list')} lists the programs")
+        raise InvalidArgumentError(
+            "no program is named; expected one, such as bc or iql",
+            hint=f"{shell.rlds('train', '--list')} lists the programs",
+        )
     _find_program(program)
     if shell.root is not None:
         os.environ["RLDS_HOME"] = str(shell.settings.home)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import sources
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError, UnknownIdError
+from datasets_rl.errors import EnvironmentWarning, InvalidArgumentError, MissingDependencyError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -174,14 +174,19 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
     if successor != named.id:
         warnings.warn(
-            f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer",
+            EnvironmentWarning(
+                f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer"
+            ),
             stacklevel=4,
         )
     stated = {name: value for name, value in named.arguments.items() if name not in kwargs}
     _check_arguments(stated, _TEXT_ARGUMENTS, f"{dataset_id} states for {named.id}")
     _register(successor, dataset_id)
     try:
-        env = gymnasium.make(successor, **{**arguments, **stated, **kwargs})
+        with warnings.catch_warnings():
+            # It advises another version, whose steps are not those of the dataset.
+            warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
+            env = gymnasium.make(successor, **{**arguments, **stated, **kwargs})
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingDependencyError(_missing_name(error), "mujoco", f"the environment {successor}") from error
     except gymnasium.error.UnregisteredEnv as error:
@@ -295,7 +300,8 @@ def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any
 
     module, _, class_name = str(entry_point).partition(":")
     if not module.startswith("gymnasium.wrappers."):
-        warnings.warn(f"the wrapper {name} of {module} is not applied: wrap the environment yourself", stacklevel=5)
+        text = f"the wrapper {name} of {module} is not applied: wrap the environment yourself"
+        warnings.warn(EnvironmentWarning(text), stacklevel=5)
         return env
     if class_name in _WATCHERS:
         return env

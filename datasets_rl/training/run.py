@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
-from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
@@ -91,7 +91,13 @@ class Run:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as resources:
             torch.manual_seed(self.args.seed)
-            self.dataset = self._open_dataset(self.args)
+            try:
+                self.dataset = self._open_dataset(self.args)
+            except FetchError as error:
+                download = Call("download", self.args.dataset)
+                own = Call("download", self.args.dataset, from_local="PATH")
+                error.hint = Remedy("`{}` fetches it, and resumes; with a file that you have, `{}`", download, own)
+                raise
             self._make_environments(resources)
             self._hold_out()
             disk.check_outside_versions(self.args.out)

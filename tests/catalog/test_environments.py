@@ -11,7 +11,7 @@ import pytest
 
 from datasets_rl import Manifest, RecordEpisodes, load
 from datasets_rl.catalog.environments import NamedEnvironment, make_env, named_environment
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import EnvironmentWarning, InvalidArgumentError, MissingDependencyError
 from datasets_rl.format.schema import Schema
 
 
@@ -219,9 +219,11 @@ def test_missing_opencv_is_named_with_its_extra(monkeypatch):
     assert caught.value.extra == "atari"
 
 
-@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 def test_an_environment_of_mujoco_py_has_a_successor():
-    with pytest.warns(UserWarning, match="names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place"):
+    text = "names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place"
+    with pytest.warns(EnvironmentWarning, match=text) as warned:
         env = make_env(manifest("d4rl/hopper-medium-v2"))
+
+    assert len(warned) == 1  # Gymnasium does not advise a newer version
 
     assert (env.spec.id, env.observation_space.shape, env.action_space.shape) == ("Hopper-v4", (11,), (3,))

@@ -187,6 +187,35 @@ def test_train_without_a_program_names_the_list(rlds):
     assert (ran.code, "no program is named" in ran.err, "rlds train --list" in ran.err) == (2, True, True)
 
 
+def test_a_dataset_that_cannot_be_fetched_is_named_with_the_command_that_fetches_it(rlds, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    ran = rlds("train", "bc", *TINY, "--dataset", "d4rl/hopper-medium-v2", "--out", tmp_path)
+
+    assert ran.code == 4
+    assert "next: `rlds download d4rl/hopper-medium-v2` fetches it, and resumes" in ran.err
+    assert "`rlds download d4rl/hopper-medium-v2 --from-local PATH`" in ran.err
+
+
+def test_the_successor_of_an_environment_is_a_line_and_not_a_python_warning(rlds, tmp_path):
+    folder = tmp_path / "hop"
+    folder.mkdir()
+    (folder / "dataset.toml").write_text('name = "Hop"\nenvironment = "Hopper-v2"\n')
+    random = np.random.default_rng(0)
+    arrays = {"obs": random.normal(size=(31, 11)), "action": random.uniform(-1, 1, (30, 3)), "reward": np.ones(30)}
+    np.savez(folder / "0.npz", **{name: array.astype(np.float32) for name, array in arrays.items()})
+    assert rlds("download", "local/hop", "--from-local", folder).code == 0
+
+    ran = rlds("train", "bc", *TINY, "--dataset", "local/hop", "--out", tmp_path / "run")
+
+    assert ran.code == 0, ran.err
+    lines = [line for line in ran.err.splitlines() if "takes its place" in line]
+    assert lines == [
+        "local/hop names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place, whose simulator is newer"
+    ]
+    assert "Warning" not in ran.err
+    assert "out of date" not in ran.err
+
+
 def test_an_unknown_dataset_ends_as_in_other_commands(rlds, tmp_path):
     ran = rlds("train", "bc", *TINY, "--dataset", "demo/pendulums", "--out", tmp_path)
 
