@@ -192,9 +192,9 @@ run_export(Content(StoredDataset(Path(few))), name, Path(out) / "few", lossy=Tru
 highest = idle = peak()
 written = Content.batches
 
-def watched(self, *arguments):
+def watched(self, *arguments, **options):
     global highest
-    for batch in written(self, *arguments):
+    for batch in written(self, *arguments, **options):
         yield batch
         highest = max(highest, peak())
 
