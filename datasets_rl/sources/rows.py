@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, is_observation
 
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Column
@@ -18,49 +19,43 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 8 << 20
 
 
-class EpisodeField(Protocol):
-    """Field that an episode has a value of for each of its rows."""
-
-    @property
-    def column(self) -> Column:
-        """The column that it is converted to."""
-
-    @property
-    def first_row(self) -> int:
-        """The row with the value of the first transition."""
-
-
-_Field = TypeVar("_Field", bound=EpisodeField)
+def end_flags(steps: int, *, terminated: bool) -> dict[Key, NDArray[np.bool_]]:
+    """Return the flags of an episode of T steps, [T, 1] each: the last step is terminated, or else truncated."""
+    is_last = np.arange(steps)[:, None] == steps - 1
+    return {NEXT_TERMINATED: is_last & terminated, NEXT_TRUNCATED: is_last & (not terminated)}
 
 
 def split_episode(
-    steps: int,
-    fields: Sequence[_Field],
-    read: Callable[[_Field, int, int], Any],
-    *,
-    terminated: bool,
+    flags: Mapping[Key, NDArray[np.bool_]],
+    columns: Sequence[Column],
+    read: Callable[[Key, int, int], Any],
     metadata: Mapping[str, Any],
+    *,
+    step_bytes: int | None = None,
 ) -> Iterator[Episode]:
-    """Split an episode of T steps, whose states have T + 1 rows, into pieces of a few megabytes.
+    """Split an episode of T steps into pieces of a few megabytes.
 
     Args:
-        steps: The number of steps T.
-        fields: The fields to read.
-        read: Returns the rows [start, stop) of a field, [stop - start, ...].
-        terminated: Whether the last step is terminated; else it is truncated.
+        flags: The flags of the steps, [T, 1] each.
+        columns: The other columns to read; those of flags are ignored.
+        read: Returns the values [start, stop) of a key. For the last piece of a state, `stop` is T + 1: if the state after
+            the last step is not known, the values end before it.
         metadata: The metadata of the episode.
+        step_bytes: Bytes of a step in memory; by default those that the columns have.
     """
-    is_last = np.arange(steps)[:, None] == steps - 1
-    flags = {NEXT_TERMINATED: is_last & terminated, NEXT_TRUNCATED: is_last & (not terminated)}
-    chunk = max(1, _CHUNK_BYTES // max(1, sum(field.column.step_bytes for field in fields)))
+    steps = len(next(iter(flags.values())))
+    columns = [column for column in columns if column.key not in flags]
+    step_bytes = sum(column.step_bytes for column in columns) if step_bytes is None else step_bytes
+    chunk = max(1, _CHUNK_BYTES // max(1, step_bytes))
     for start in range(0, steps, chunk):
         stop = min(start + chunk, steps)
         values: dict[Key, Any] = {key: rows[start:stop] for key, rows in flags.items()}
         states: dict[Key, Any] = {}
-        for field in fields:
-            group = states if field.column.shared else values
-            last = stop + (stop == steps and field.column.shared)
-            group[field.column.key] = read(field, start + field.first_row, last + field.first_row)
+        for column in columns:
+            if column.shared:
+                states[column.key] = read(column.key, start, stop + (stop == steps))
+            else:
+                values[column.key] = read(column.key, start, stop)
         yield Episode(values, states, continues=stop < steps, metadata=metadata)
 
 
@@ -68,9 +63,10 @@ def split_rows(
     steps: Mapping[Key, NDArray[Any]],
     states: Mapping[Key, NDArray[Any]],
     ends: NDArray[np.bool_],
+    following: Mapping[Key, NDArray[Any]],
+    metadata: Mapping[str, NDArray[Any]],
     *,
-    following: Mapping[Key, NDArray[Any]] | None = None,
-    is_begun: bool = False,
+    is_begun: bool,
 ) -> Iterator[Episode | EpisodeBatch]:
     """Split a block of rows into the rest of an episode, whole episodes, and the first piece of another one.
 
@@ -82,39 +78,34 @@ def split_rows(
         steps: The rows of the fields of steps, [T, ...].
         states: The rows of the fields of states, [T, ...].
         ends: Mask of the last rows of episodes, [T].
-        following: The states after each row, [T, ...]; None if those after the last steps are unknown.
+        following: The states after each row, [T, ...], of the fields for which they are known.
+        metadata: The metadata of the episode that ends at each row, [T].
         is_begun: Whether an episode of the block before continues.
     """
     stops = np.flatnonzero(ends) + 1
-    start = 0
-    if is_begun:
-        start = int(stops[0]) if len(stops) else len(ends)
-        known = (
-            {} if following is None or not len(stops) else {key: v[start - 1 : start] for key, v in following.items()}
-        )
-        yield Episode(
-            {key: values[:start] for key, values in steps.items()},
-            {key: np.concatenate([values[:start], known.get(key, values[:0])]) for key, values in states.items()},
-            continues=not len(stops),
-        )
-        stops = stops[1:]
-    if len(stops):
-        begin, start = start, int(stops[-1])
+    starts = [0, *stops.tolist()]
+    known = [key in following for key in states if is_observation(key)]
+    # A batch has only whole episodes, whose observations all have a final state, or none has.
+    single = len(stops) if any(known) and not all(known) else min(int(is_begun), len(stops))
+    for start, stop in pairwise(starts[: single + 1]):
+        finals = {key: values[stop - 1 : stop] for key, values in following.items()}
+        joined = {key: np.concatenate([states[key][start:stop], final]) for key, final in finals.items()}
+        of_episode = {name: values[stop - 1] for name, values in metadata.items()}
+        yield Episode(_sliced(steps, start, stop), _sliced(states, start, stop) | joined, metadata=of_episode)
+    if len(batched := stops[single:]):
+        lasts, count = batched - 1, len(batched)
+        unknown = {key: np.zeros((count, *values.shape[1:]), values.dtype) for key, values in states.items()}
         yield EpisodeBatch(
-            np.diff(stops, prepend=begin),
-            {key: values[begin:start] for key, values in steps.items()},
-            {key: values[begin:start] for key, values in states.items()},
-            {
-                key: np.zeros((len(stops), *values.shape[1:]), values.dtype)
-                if following is None
-                else following[key][stops - 1]
-                for key, values in states.items()
-            },
-            np.full(len(stops), following is not None),
+            np.diff(batched, prepend=starts[single]),
+            _sliced(steps, starts[single], starts[-1]),
+            _sliced(states, starts[single], starts[-1]),
+            unknown | {key: values[lasts] for key, values in following.items()},
+            np.full(count, all(known)),
+            {name: values[lasts] for name, values in metadata.items()},
         )
-    if start < len(ends):
-        yield Episode(
-            {key: values[start:] for key, values in steps.items()},
-            {key: values[start:] for key, values in states.items()},
-            continues=True,
-        )
+    if starts[-1] < len(ends):
+        yield Episode(_sliced(steps, starts[-1], None), _sliced(states, starts[-1], None), continues=True)
+
+
+def _sliced(arrays: Mapping[Key, NDArray[Any]], start: int, stop: int | None) -> dict[Key, NDArray[Any]]:
+    return {key: array[start:stop] for key, array in arrays.items()}

@@ -327,7 +327,7 @@ def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, la
 def test_a_long_episode_is_read_in_pieces_that_give_the_same_dataset(tmp_path, convert, monkeypatch):
     raw.write_records(tmp_path / "tree", raw.FILES)
     whole = {path.name: path.read_bytes() for path in convert(images="raw").folder.glob("*.npy")}
-    monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 40_000)
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 40_000)
     lengths = []
     pieces = OpenXReader._split
     monkeypatch.setattr(
@@ -340,7 +340,7 @@ def test_a_long_episode_is_read_in_pieces_that_give_the_same_dataset(tmp_path, c
 
 @pytest.mark.parametrize("images", ["raw", "encoded"])
 def test_a_damaged_image_of_a_long_episode_is_reported_with_its_step(tmp_path, convert, monkeypatch, images):
-    monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 1)
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 1)
     broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
     raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
 

@@ -256,7 +256,7 @@ def test_pieces_of_files_and_of_demonstrations_give_the_same(convert, tmp_path, 
     write_file(tmp_path / "tree" / "a.hdf5", demos, write_robomimic)
     whole = {key: values for stored in [convert("whole")] for key in stored.keys() for values in [stored.column(key)]}  # noqa: SIM118 -- no mapping
     monkeypatch.setattr("datasets_rl.sources.robomimic._SHARD_BYTES", shard_bytes)
-    monkeypatch.setattr("datasets_rl.sources.robomimic.reader._BLOCK_BYTES", 800)
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 800)
 
     stored = convert("pieces", jobs=2)
 
@@ -268,7 +268,7 @@ def test_libero_in_pieces_of_demonstrations_is_the_same(convert, tmp_path, rng, 
     libero(tmp_path / "tree" / "a.hdf5", {0: of_libero(draw(rng, 7)), 1: of_libero(draw(rng, 2))})
     whole = {key: values for stored in [convert("whole")] for key in stored.keys() for values in [stored.column(key)]}  # noqa: SIM118 -- no mapping
     for size in (300, 600, 900):
-        monkeypatch.setattr("datasets_rl.sources.robomimic.reader._BLOCK_BYTES", size)
+        monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", size)
 
         stored = convert(f"pieces{size}")
 

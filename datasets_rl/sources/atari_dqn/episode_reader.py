@@ -23,10 +23,10 @@ from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
 from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, FRAME
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
+from datasets_rl.ted.keys import NEXT_REWARD, OBSERVATION, Key
 
-_BLOCK = 1024  # frames
 _KINDS = {
     "steps/observation": "image",
     "steps/action": "numbers",
@@ -96,23 +96,19 @@ class RecordReader(EpisodeReader):
             return
         over = bool(raw["is_terminal"][-1])
         self.counts["end-without-terminal"] += int(not over)
-        action = raw["action"].astype(np.int32)
-        metadata: dict[str, Any] = {"checkpoint": np.int32(checkpoint)}
-        for start in range(0, steps, _BLOCK):
-            stop = min(start + _BLOCK, steps)
-            ends = np.arange(start, stop)[:, None] == steps - 1
-            values: dict[tuple[str, ...], NDArray[Any]] = {
-                ACTION: action[start:stop],
-                NEXT_REWARD: raw["reward"][start:stop, None],
-                NEXT_TERMINATED: ends & over,
-                NEXT_TRUNCATED: ends & (not over),
-            }
-            states = (
-                {OBSERVATION: _decode_frames(raw["observation"], start, stop + (stop == steps), name)}
-                if self._frames
-                else {}
-            )
-            yield Episode(values, states, continues=stop < steps, metadata=metadata)
+        values: dict[Key, NDArray[Any]] = {
+            ACTION: raw["action"].astype(np.int32),
+            NEXT_REWARD: raw["reward"][:, None],
+        }
+
+        def read(key: Key, start: int, stop: int) -> NDArray[Any]:
+            if key == OBSERVATION:
+                return _decode_frames(raw["observation"], start, stop, name)
+            return values[key][start:stop]
+
+        columns = COLUMNS if self._frames else COLUMNS[1:]
+        flags = end_flags(steps, terminated=over)
+        yield from split_episode(flags, columns, read, {"checkpoint": np.int32(checkpoint)})
 
 
 def _feature_problem(name: str, leaf: Leaf | None) -> str:

@@ -16,7 +16,7 @@ No row is dropped, added or moved: row i of the concatenated trajectories is row
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
+from datasets_rl.sources.rows import split_rows
 from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -105,12 +106,12 @@ class D4RLReader(EpisodeReader):
             self._time_limit = None if continuing else time_limit
             self._flags = self._read_flags()
             self._opening = self._initial_counts(continuing=continuing)
-            self.metadata = self._read_metadata()
+            self.metadata = {stored: self._file.value(name) for name, stored in self._layout.metadata.items()}
         except BaseException:
             self._file.close()
             raise
         self.steps = self._layout.rows
-        self.columns = self._all_columns()
+        self.columns = (*(part.column for part in self._layout.parts), *END_COLUMNS)
         self.counts.update(self._opening)
 
     def __exit__(self, *details: object) -> None:
@@ -177,57 +178,25 @@ class D4RLReader(EpisodeReader):
     def _split_block(self, block: Block, run: int, ends: _Flags, truncated: _Flags) -> Iterator[Episode | EpisodeBatch]:
         """Split a block into trajectories; the arrays of a batch are views of the block.
 
-            rows     0 1 2 3 4 5 6 7 8 9
-            ends         1   1       1
-            yielded  [---][---------][---    the last piece of a trajectory, a batch, the first piece of the next one
-
         Args:
             block: The block, of T rows.
             run: Number of rows of the unfinished trajectory in previous blocks.
             ends: Mask of the last rows of trajectories, [T].
             truncated: Mask of the truncated rows, [T].
         """
-        rows = block.stop - block.start
-        end_rows = np.flatnonzero(ends)
-        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
-        repaired = ~(self._flags[0] | self._flags[1])[block.start : block.stop][end_rows]
-        steps: dict[Key, _Array] = {
-            NEXT_TERMINATED: self._flags[0][block.start : block.stop, None],
-            NEXT_TRUNCATED: truncated[:, None],
-        }
+        rows = slice(block.start, block.stop)
+        steps: dict[Key, _Array] = {NEXT_TERMINATED: self._flags[0][rows, None], NEXT_TRUNCATED: truncated[:, None]}
         states: dict[Key, _Array] = {}
-        final_states: dict[Key, _Array] = {}
+        following: dict[Key, _Array] = {}
         for part in self._layout.parts:
             column = part.column
-            array = _as_column(block.columns[part.name][:rows], column)
+            array = _as_column(block.columns[part.name][: len(ends)], column)
             (states if column.shared else steps)[column.key] = array
             if part.following:
-                final_states[column.key] = _as_column(block.columns[part.following][:rows][end_rows], column)
-
-        # A batch has only whole trajectories, whose observations all have a final state, or none has.
-        known = [key in final_states for key in states if key[0] == OBSERVATION[0]]
-        single = min(1 if run else 0, len(end_rows)) if all(known) or not any(known) else len(end_rows)
-        starts = [0, *(end_rows + 1).tolist()]
-        for number in range(single):
-            now = slice(starts[number], starts[number + 1])
-            finals = {key: values[number : number + 1] for key, values in final_states.items()}
-            joined = {key: np.concatenate([states[key][now], final]) for key, final in finals.items()}
-            metadata = {"repaired": bool(repaired[number])}
-            yield Episode(_slice_arrays(steps, now), _slice_arrays(states, now) | joined, metadata=metadata)
-        if single < len(end_rows):
-            now, count = slice(starts[single], starts[-1]), len(end_rows) - single
-            unknown = {key: np.zeros((count, *values.shape[1:]), values.dtype) for key, values in states.items()}
-            yield EpisodeBatch(
-                np.diff(end_rows[single:], prepend=now.start - 1),
-                _slice_arrays(steps, now),
-                _slice_arrays(states, now),
-                unknown | _slice_arrays(final_states, slice(single, None)),
-                final_known=np.full(count, all(known)),
-                metadata={"repaired": repaired[single:]},
-            )
-        if starts[-1] < rows:
-            now = slice(starts[-1], rows)
-            yield Episode(_slice_arrays(steps, now), _slice_arrays(states, now), continues=True)
+                following[column.key] = _as_column(block.columns[part.following][: len(ends)], column)
+        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
+        metadata = {"repaired": ~(self._flags[0] | self._flags[1])[rows]}
+        yield from split_rows(steps, states, ends, following, metadata, is_begun=run > 0)
 
     @property
     def _has_info(self) -> bool:
@@ -236,9 +205,6 @@ class D4RLReader(EpisodeReader):
     @property
     def _has_explicit_next(self) -> bool:
         return "next-observation-explicit" in self._opening
-
-    def _all_columns(self) -> tuple[Column, ...]:
-        return (*(part.column for part in self._layout.parts), *END_COLUMNS)
 
     def _read_flags(self) -> tuple[_Flags, _Flags]:
         """Read terminals and timeouts, [N] each; at two bytes per row, both fit into memory."""
@@ -253,9 +219,6 @@ class D4RLReader(EpisodeReader):
         if problems:
             raise ConversionError(self._dataset_id, problems)
         return flags[0], flags[1]
-
-    def _read_metadata(self) -> dict[str, NDArray[np.generic] | str | float | bool]:
-        return {metadata_name: self._file.value(name) for name, metadata_name in self._layout.metadata.items()}
 
     def _initial_counts(self, *, continuing: bool) -> Counter[str]:
         """Count the decisions that need no pass over the file."""
@@ -329,10 +292,6 @@ def _as_column(array: _Array, column: Column) -> _Array:
     """Return rows, [n, ...], with the shape and dtype of their column."""
     array = array.reshape(len(array), *column.shape)
     return array.astype(column.dtype) if array.dtype in WIDENED else array
-
-
-def _slice_arrays(arrays: Mapping[Key, _Array], rows: slice) -> dict[Key, _Array]:
-    return {key: array[rows] for key, array in arrays.items()}
 
 
 def _count_zero_rows(array: _Array) -> int:

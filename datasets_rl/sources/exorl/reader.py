@@ -31,7 +31,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
-from datasets_rl.sources.rows import split_episode
+from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -67,11 +67,6 @@ class _Field:
     column: Column
     first_only: bool = False
     """Whether only the first element of each row is converted."""
-
-    @property
-    def first_row(self) -> int:
-        """The row of the first transition."""
-        return int(not self.column.shared)
 
 
 def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
@@ -155,8 +150,8 @@ class ExORLReader(EpisodeReader):
         if not steps:
             self.counts["no-transition"] += 1
             return
-        kept = [field for field in self._fields if field.column.key in self.kept]
-        needed = {field.name for field in kept} | {"discount"}
+        fields = {field.column.key: field for field in self._fields if field.column.key in self.kept}
+        needed = {field.name for field in fields.values()} | {"discount"}
         arrays = {array: file.arrays[array].read() for array in file.arrays if array in needed}
         discounts = arrays["discount"].reshape(-1)
         self.counts["action-before-observation"] += steps
@@ -165,10 +160,13 @@ class ExORLReader(EpisodeReader):
         number = episode_order(name)
         metadata: dict[str, Any] = {"episode_id": np.int64(0 if number is None else number[0])}
 
-        def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
-            return self._as_column(field, arrays[field.name][start:stop])
+        def read(key: Key, start: int, stop: int) -> NDArray[Any]:
+            field = fields[key]
+            first = int(not field.column.shared)  # the row of the first transition
+            return self._as_column(field, arrays[field.name][start + first : stop + first])
 
-        yield from split_episode(steps, kept, read, terminated=bool(discounts[-1] == 0), metadata=metadata)
+        flags = end_flags(steps, terminated=bool(discounts[-1] == 0))
+        yield from split_episode(flags, [field.column for field in fields.values()], read, metadata)
 
     def _as_column(self, field: _Field, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)

@@ -9,6 +9,7 @@ infos          i_0  i_1  i_2  ...  i_T-1  i_T        or T rows, i_1 ... i_T, if 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from datasets_rl.sources.minari.episodes import (
 )
 from datasets_rl.sources.minari.links import Run
 from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
+from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
-_BLOCK_BYTES = 8 << 20
 _IMAGE_AXES = 3
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _VERSIONS = frozenset({"0.4.0", "0.4.1", "0.4.2", "0.4.3", "0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4"})
@@ -226,45 +227,23 @@ class MinariReader(EpisodeReader):
         if not ends[-1]:
             flags[1] = flags[1].copy()
             flags[1][-1] = ends[-1] = True
-        row_bytes = sum(stored.row_bytes for stored in columns.values())
-        block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
         metadata = {
             "source": np.int64(raw.number),
             "seed": np.uint64(0 if raw.seed is None else raw.seed % (1 << 64)),
             "seeded": raw.seed is not None,
         }
-        start = 0
-        for stop in (np.flatnonzero(ends) + 1).tolist():
-            for first in range(start, stop, block):
-                last = min(first + block, stop)
-                yield self._chunk(columns, flags, first, last, steps, metadata, continues=last < stop)
-            start = stop
+        for begin, end in pairwise([0, *(np.flatnonzero(ends) + 1).tolist()]):
 
-    def _chunk(
-        self,
-        columns: Mapping[Key, StoredColumn],
-        flags: list[NDArray[np.bool_]],
-        first: int,
-        last: int,
-        steps: int,
-        metadata: Mapping[str, Any],
-        *,
-        continues: bool,
-    ) -> Episode:
-        values: dict[Key, Any] = {}
-        states: dict[Key, Any] = {}
-        for key, stored in columns.items():
-            column = self._by_key[key]
-            if key in _FLAGS:
-                values[key] = flags[_FLAGS.index(key)][first:last, None]
-            elif column.shared:
+            def read(key: Key, start: int, stop: int, begin: int = begin) -> Any:
+                stored = columns[key]
                 lacks_reset = self._lacks_reset(key, stored, steps)
-                stop = last if continues else last + 1
-                states[key] = self._read_values(column, stored, first, stop, lacks_reset=lacks_reset)
-            else:
-                rows = self._read_values(column, stored, first, last)
-                values[key] = rows[:, None] if key == NEXT_REWARD else rows
-        return Episode(values, states, continues, metadata)
+                rows = self._read_values(
+                    self._by_key[key], stored, begin + start, begin + stop, lacks_reset=lacks_reset
+                )
+                return rows[:, None] if key == NEXT_REWARD else rows
+
+            of_trajectory = {key: flag[begin:end, None] for key, flag in zip(_FLAGS, flags, strict=True)}
+            yield from split_episode(of_trajectory, [self._by_key[key] for key in columns], read, metadata)
 
     def _read_values(
         self, column: Column, stored: StoredColumn, first: int, last: int, *, lacks_reset: bool = False

@@ -230,7 +230,7 @@ class NeoRLReader(EpisodeReader):
             OBSERVATION: arrays[_FOLLOWING].reshape(states[OBSERVATION].shape).astype(states[OBSERVATION].dtype)
         }
         steps = {**stored, NEXT_TERMINATED: done[:, None], NEXT_TRUNCATED: truncated[:, None]}
-        yield from split_rows(steps, states, done | truncated, following=following, is_begun=is_begun)
+        yield from split_rows(steps, states, done | truncated, following, {}, is_begun=is_begun)
 
 
 def _read(reader: NpyReader, count: int) -> NDArray[Any]:

@@ -127,7 +127,7 @@ class VaultReader(EpisodeReader):
                 self.counts["not-finite"] += count_not_finite(arrays[leaf])
                 values = arrays[leaf].reshape(stop - start, *column.shape).astype(column.dtype, copy=False)
                 (states if column.shared else steps)[column.key] = values
-            yield from split_rows(steps, states, ends, is_begun=is_begun)
+            yield from split_rows(steps, states, ends, {}, {}, is_begun=is_begun)
             is_begun = not ends[-1]
 
     def _problems(self) -> Iterator[str]:

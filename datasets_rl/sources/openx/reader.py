@@ -31,13 +31,13 @@ from datasets_rl.read import images
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
+from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 from datasets_rl.ted.table import EPISODE_DTYPE
 
-_CHUNK_BYTES = 8 << 20
 _FIRST, _LAST, _TERMINAL, _REWARD = ("is_first",), ("is_last",), ("is_terminal",), ("reward",)
 _NAMES: Mapping[Key, Key] = {_FIRST: ("is_init",), _REWARD: NEXT_REWARD}
 _FLAGS = frozenset({_FIRST, _LAST, _TERMINAL})
@@ -208,35 +208,25 @@ class OpenXReader(EpisodeReader):
         if not rows:
             self.counts["no-transition"] += 1
             return
-        terminated = np.zeros((rows, 1), np.bool_)
-        terminated[-1] = self._read_flag(columns, _TERMINAL, steps)[-1] if _TERMINAL in columns else False
-        truncated = np.zeros((rows, 1), np.bool_)
-        truncated[-1] = not terminated[-1]
-        ends = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
+        terminated = _TERMINAL in columns and bool(self._read_flag(columns, _TERMINAL, steps)[-1])
         metadata: dict[str, Any] = {_metadata_name(key): raw.whole[key] for key in self._episode_dtypes}
         if raw.number is not None:
             metadata["source"] = np.int64(raw.number)
-        block = max(1, _CHUNK_BYTES // max(1, sum(self._step_bytes(field, columns) for field in self._kept_fields)))
-        for start in range(0, rows, block):
-            stop = min(start + block, rows)
-            values: dict[Key, Values] = {}
-            states: dict[Key, Values] = {}
-            for field in self._kept_fields:
-                key = field.column.key
-                if key in ends:
-                    values[key] = ends[key][start:stop]
-                elif field.column.shared:
-                    # The state after the last action is stored only if the last step has no action.
-                    states[key] = self._convert_values(
-                        field, columns[field.path], start, stop + (stop == rows and void)
-                    )
-                elif field.path in raw.whole:
-                    values[key] = TextStates(np.zeros(stop - start, np.int32), (str(raw.whole[field.path]),))
-                elif field.path in columns:
-                    values[key] = self._convert_values(field, columns[field.path], start, stop)
-                else:
-                    values[key] = np.zeros((stop - start, 1), field.column.dtype)
-            yield Episode(values, states, stop < rows, metadata)
+        fields = {field.column.key: field for field in self._kept_fields}
+
+        def read(key: Key, start: int, stop: int) -> Values:
+            field = fields[key]
+            if field.path in raw.whole:
+                return TextStates(np.zeros(stop - start, np.int32), (str(raw.whole[field.path]),))
+            if field.path in columns:
+                # The state after the last action is stored only if the last step has no action.
+                return self._convert_values(field, columns[field.path], start, min(stop, steps))
+            return np.zeros((stop - start, 1), field.column.dtype)
+
+        step_bytes = sum(self._step_bytes(field, columns) for field in self._kept_fields)
+        kept = [field.column for field in self._kept_fields]
+        flags = end_flags(rows, terminated=terminated)
+        yield from split_episode(flags, kept, read, metadata, step_bytes=step_bytes)
 
     @staticmethod
     def _step_bytes(field: _Field, columns: Mapping[Key, RawValues]) -> int:

@@ -31,7 +31,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
-from datasets_rl.sources.rows import split_episode
+from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -228,11 +228,14 @@ class RLUnpluggedReader(EpisodeReader):
         terminated = self._is_terminated(features, steps)
         metadata: dict[str, Any] = {name: np.asarray(features[name])[0] for name in self._metadata}
 
-        def read(field: _Field, start: int, stop: int) -> NDArray[Any]:
-            return self._read_rows(field, features[field.name], start, stop)
+        fields = {field.column.key: field for field in self._fields if field.column.key in self.kept}
 
-        kept = [field for field in self._fields if field.column.key in self.kept]
-        yield from split_episode(steps, kept, read, terminated=terminated, metadata=metadata)
+        def read(key: Key, start: int, stop: int) -> NDArray[Any]:
+            field = fields[key]
+            return self._read_rows(field, features[field.name], start + field.first_row, stop + field.first_row)
+
+        flags = end_flags(steps, terminated=terminated)
+        yield from split_episode(flags, [field.column for field in fields.values()], read, metadata)
 
     def _contradictions(self, features: Mapping[str, Feature], rows: int) -> Iterator[str]:
         """Yield how a record differs from the first one, or contradicts itself."""

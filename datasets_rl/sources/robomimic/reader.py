@@ -37,20 +37,17 @@ from datasets_rl.sources.robomimic.demonstrations import (
     DemonstrationError,
     DemonstrationFile,
 )
+from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import (
     NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
     OBSERVATION,
     Key,
     dotted_name,
 )
 
-_BLOCK_BYTES = 8 << 20
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
-_FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _ONE_VALUE = (NEXT_REWARD, DONES)
 _METADATA = ("env_args", "problem_info", "bddl_file_name", "bddl_file_content")
 _ALIGNMENTS = {
@@ -211,42 +208,35 @@ class RobomimicReader(EpisodeReader):
         self._count(opened, file, success=success)
         names = {f"mask.{name}": number in file.filter_keys[name] for name in self._filter_keys}
         metadata: dict[str, Any] = {"demo": np.int64(number), "file": np.int64(self._numbers[file.name]), **names}
-        size = max(1, _BLOCK_BYTES // max(sum(column.step_bytes for column in self._kept_columns), 1))
-        for start in range(0, steps, size):
-            stop = min(start + size, steps)
-            continues = stop < steps
-            values: dict[Key, Any] = {}
-            states: dict[Key, Any] = {}
-            for column in self._kept_columns:
-                key = column.key
-                if key == LANGUAGE:
-                    values[key] = TextStates(np.zeros(stop - start, np.int32), (instruction,))
-                elif key in _FLAGS:
-                    ends = np.zeros((stop - start, 1), np.bool_)
-                    ends[-1] = not continues and (key == NEXT_TERMINATED) == success
-                    values[key] = ends
-                elif key not in opened.arrays:
-                    values[key] = np.zeros((stop - start, *column.shape), column.dtype)
-                elif column.shared and key != STATES:
-                    raw = self._read_states(file, opened, key, start, stop, known=bool(shift))
-                    states[key] = self._stored(raw, column)
-                else:
-                    raw = file.read(opened.arrays[key], start + shift, stop + shift)
-                    (states if column.shared else values)[key] = self._stored(raw, column)
-            yield Episode(values, states, continues=continues, metadata=metadata)
+        columns = {column.key: column for column in self._kept_columns}
+
+        def read(key: Key, start: int, stop: int) -> Any:
+            column = columns[key]
+            if key == LANGUAGE:
+                return TextStates(np.zeros(stop - start, np.int32), (instruction,))
+            if key not in opened.arrays:
+                return np.zeros((stop - start, *column.shape), column.dtype)
+            if key == STATES or not column.shared:
+                # The simulator states after the last action are not stored.
+                raw = file.read(opened.arrays[key], start + shift, min(stop + shift, opened.rows))
+            else:
+                raw = self._read_states(file, opened, key, start, min(stop, opened.rows))
+            return self._stored(raw, column)
+
+        flags = end_flags(steps, terminated=success)
+        yield from split_episode(flags, self._kept_columns, read, metadata)
 
     def _read_states(
-        self, file: DemonstrationFile, opened: Demonstration, key: Key, start: int, stop: int, *, known: bool
+        self, file: DemonstrationFile, opened: Demonstration, key: Key, start: int, stop: int
     ) -> NDArray[Any]:
-        """Read the states [start, stop), and the one after the last action if it is known.
+        """Read the states [start, stop), and with next_obs the one after the last action.
 
         Raises:
             DemonstrationError: If next_obs differs from the obs of the following row.
         """
         array, after = opened.arrays[key], opened.next_obs.get(key)
-        if known or after is None:
-            end = stop + 1 if stop == opened.rows - 1 and known else stop
-            return file.read(array, start, end)
+        if after is None or file.alignment.name == "after":
+            return file.read(array, start, stop)
         states = file.read(array, start, min(stop + 1, opened.rows))
         next_states = file.read(after, start, stop)
         following = states[1:]
