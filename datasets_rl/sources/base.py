@@ -407,8 +407,8 @@ class Source(ABC):
 
     @cached_property
     def catalog(self) -> dict[str, Any]:
-        """Content of ``catalog.json`` in the folder of the source's class."""
-        return dict(json.loads(files(type(self).__module__).joinpath("catalog.json").read_text("utf-8")))
+        """Content of ``catalog.json`` in the folder of the source's class; empty without the file."""
+        return dict(json.loads(self._read("catalog.json") or "{}"))
 
     def ids(self) -> Sequence[str]:
         """Return every id of this source, sorted, without network access; by default the ids of the catalog."""
@@ -467,11 +467,7 @@ class Source(ABC):
     @cached_property
     def bibliography(self) -> dict[str, str]:
         """The BibTeX entries of ``citations.bib`` in the folder of the source's class, by key; none without the file."""
-        try:
-            file = files(type(self).__module__).joinpath("citations.bib")
-        except TypeError:  # the source is a module without a folder
-            return {}
-        return bibtex_entries(file.read_text("utf-8")) if file.is_file() else {}
+        return bibtex_entries(self._read("citations.bib"))
 
     def citations(self, name: str) -> Sequence[str]:
         """Return the keys of the entries in the bibliography to cite for an id.
@@ -480,14 +476,20 @@ class Source(ABC):
         """
         if not self.bibliography:
             return []
-        file = files(type(self).__module__).joinpath("catalog.json")
-        patterns: Mapping[str, str] = self.catalog.get("citations", {}) if file.is_file() else {}
+        patterns: Mapping[str, str] = self.catalog.get("citations", {})
         return [key for key in self.bibliography if re.fullmatch(patterns.get(key, "" if patterns else ".*"), name)]
+
+    def _read(self, file: str) -> str:
+        """Return the text of a file in the folder of the source's class, or "" if there is none."""
+        try:
+            found = files(type(self).__module__).joinpath(file)
+        except TypeError:  # the source is a module without a folder
+            return ""
+        return found.read_text("utf-8") if found.is_file() else ""
 
     @cached_property
     def _uses(self) -> Mapping[str, re.Pattern[str]]:
-        file = files(type(self).__module__).joinpath("catalog.json")
-        stated: Mapping[str, str] = self.catalog.get("used_for", {}) if file.is_file() else {}
+        stated: Mapping[str, str] = self.catalog.get("used_for", {})
         return {purpose: re.compile(pattern) for purpose, pattern in stated.items()}
 
     def purposes(self, name: str) -> list[str]:
