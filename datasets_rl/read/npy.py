@@ -114,8 +114,11 @@ class NpyReader:
         if self.dtype.kind not in _PLAIN or self.dtype.fields:
             raise ConversionError(name, [f"it has dtype {self.dtype}; expected numbers or text"])
         if min(self.shape, default=0) < 0 or size > most:
-            declared = f"it declares {list(self.shape)} of {self.dtype}, {size:,} bytes"
+            declared = f"it declares {self}, {size:,} bytes"
             raise ConversionError(name, [f"{declared}; the file can have at most {most:,}"], hint=AGAIN)
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} of {self.dtype}"
 
     @property
     def pickled(self) -> bool:
@@ -164,6 +167,12 @@ class NpyReader:
         if self._row == self.shape[0]:
             self._check_end()
 
+    def read_rows(self, count: int) -> NDArray[Any]:
+        """Return the next rows, [count, ...], in the byte order of this machine, see `read_into`."""
+        rows: NDArray[Any] = np.empty((count, *self.shape[1:]), self.dtype)
+        self.read_into(rows)
+        return rows.astype(self.dtype.newbyteorder("="), copy=False)
+
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the array in blocks of `rows`, in the byte order of this machine.
 
@@ -180,9 +189,7 @@ class NpyReader:
         if not self.shape[0]:
             self._check_end()
         while self._row < self.shape[0]:
-            block: NDArray[Any] = np.empty((min(rows, self.shape[0] - self._row), *self.shape[1:]), self.dtype)
-            self.read_into(block)
-            yield block.astype(self.dtype.newbyteorder("="), copy=False)
+            yield self.read_rows(min(rows, self.shape[0] - self._row))
 
     def _check_end(self) -> None:
         """Read the end of the file: no data may follow the array, and streams compare their checksum there."""

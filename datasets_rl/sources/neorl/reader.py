@@ -95,13 +95,13 @@ class NeoRLReader(EpisodeReader):
         readers = {name: self._file.open(name) for name in (*_ARRAYS, _FOLLOWING)}
         row_bytes = sum(prod(reader.shape[1:]) * reader.dtype.itemsize for reader in readers.values())
         block = max(1, _BLOCK_BYTES // max(1, row_bytes))
-        observation = _read(readers["obs"], min(1, self._rows))  # read a row ahead, to compare next_obs with
+        observation = readers["obs"].read_rows(min(1, self._rows))  # read a row ahead, to compare next_obs with
         is_begun = False
         for start in range(0, self._rows, block):
             stop = min(start + block, self._rows)
-            ahead = _read(readers["obs"], min(stop + 1, self._rows) - start - len(observation))
+            ahead = readers["obs"].read_rows(min(stop + 1, self._rows) - start - len(observation))
             observations = np.concatenate([observation, ahead])
-            arrays = {name: _read(reader, stop - start) for name, reader in readers.items() if name != "obs"}
+            arrays = {name: reader.read_rows(stop - start) for name, reader in readers.items() if name != "obs"}
             arrays["obs"], observation = observations[: stop - start], observations[stop - start :]
             self.counts["not-finite"] += sum(count_not_finite(values) for values in arrays.values())
             truncated = self._find_truncated(start, arrays[_FOLLOWING], observations[1:])
@@ -125,15 +125,15 @@ class NeoRLReader(EpisodeReader):
             if array is None:
                 continue
             if array.shape[:1] != rows or not rows:
-                yield f"{name} is {_described(array)}; obs is {_described(arrays['obs'])}: expected one row for each step"
+                yield f"{name} is {array}; obs is {arrays['obs']}: expected one row for each step"
             elif array.dtype.kind not in "biuf":
-                yield f"{name} is {_described(array)}; expected numbers"
+                yield f"{name} is {array}; expected numbers"
             elif name in {*_FLAGS, "reward"} and prod(array.shape[1:]) != 1:
-                yield f"{name} is {_described(array)}; expected one value for each step"
+                yield f"{name} is {array}; expected one value for each step"
         if arrays[_FOLLOWING].shape[1:] != arrays["obs"].shape[1:]:
-            yield f"next_obs is {_described(arrays[_FOLLOWING])}; obs is {_described(arrays['obs'])}"
+            yield f"next_obs is {arrays[_FOLLOWING]}; obs is {arrays['obs']}"
         if "index" in arrays and (len(arrays["index"].shape) != 1 or arrays["index"].dtype.kind not in "iuf"):
-            yield f"index is {_described(arrays['index'])}; expected the first row of each trajectory"
+            yield f"index is {arrays['index']}; expected the first row of each trajectory"
 
     def _read_ends(self) -> tuple[_Flags, _Flags, _Flags]:
         """Return the masks of `done`, of `truncated`, and of the first rows of trajectories in `index`, [N] each."""
@@ -233,17 +233,6 @@ class NeoRLReader(EpisodeReader):
         yield from split_rows(steps, states, done | truncated, following, {}, is_begun=is_begun)
 
 
-def _read(reader: NpyReader, count: int) -> NDArray[Any]:
-    """Return the next rows of an array, [count, ...], in the byte order of this machine."""
-    out = np.empty((count, *reader.shape[1:]), reader.dtype)
-    reader.read_into(out)
-    return out.astype(reader.dtype.newbyteorder("="), copy=False)
-
-
 def _dtype(array: NpyReader) -> np.dtype[Any]:
     dtype = array.dtype.newbyteorder("=")
     return WIDENED.get(dtype, dtype)
-
-
-def _described(array: NpyReader) -> str:
-    return f"{list(array.shape)} of {array.dtype}"

@@ -122,20 +122,20 @@ class OGBenchReader(EpisodeReader):
             return
         rows = arrays["terminals"].shape[:1]
         if arrays["terminals"].shape != rows or arrays["terminals"].dtype.kind not in "biuf":
-            yield f"terminals is {_described(arrays['terminals'])}; expected one flag for each row"
+            yield f"terminals is {arrays['terminals']}; expected one flag for each row"
         for name in (name for name in _KEYS if name in arrays):
             array = arrays[name]
             if array.shape[:1] != rows:
                 yield f"{name} has {array.shape[0] if array.shape else 0:,} rows; terminals has {rows[0] if rows else 0:,}"
             if array.dtype.kind not in "biuf" or (name == "observations" and len(array.shape) < 2):
-                yield f"{name} is {_described(array)}; expected numbers"
+                yield f"{name} is {array}; expected numbers"
         if self._task is None:
             return
         for name, width in self._task.widths.items():
             if name not in arrays:
                 yield f"it has no array {name}, from which the rewards of a task are computed"
             elif arrays[name].shape[1:] != (width,):
-                yield f"{name} is {_described(arrays[name])}; the task needs {width} elements in each row"
+                yield f"{name} is {arrays[name]}; the task needs {width} elements in each row"
 
     def _differences(self, file: NpzFile) -> Iterator[str]:
         """Yield how the arrays of a file differ from those of the first file."""
@@ -200,9 +200,7 @@ class OGBenchReader(EpisodeReader):
         """Return the next rows of each array, in the dtype of its column."""
         arrays: dict[str, NDArray[Any]] = {}
         for name, reader in readers.items():
-            out = np.empty((count, *reader.shape[1:]), reader.dtype)
-            reader.read_into(out)
-            arrays[name] = out.astype(self._dtypes[name], copy=False)
+            arrays[name] = reader.read_rows(count).astype(self._dtypes[name], copy=False)
             self.counts["not-finite"] += count_not_finite(arrays[name])
         return arrays
 
@@ -264,7 +262,3 @@ class OGBenchReader(EpisodeReader):
 def _stored_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a column: observations and actions of floats are float32, as in OGBench's loader."""
     return _FLOAT if dtype.kind == "f" and name not in _INFO else dtype.newbyteorder("=")
-
-
-def _described(array: NpyReader) -> str:
-    return f"{list(array.shape)} of {array.dtype}"
