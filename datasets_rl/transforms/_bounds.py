@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,7 +47,24 @@ def spec_between(first: Tensor, second: Tensor) -> TensorSpec:
 
 def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
     """Return the spec of the results of a function that is monotonic in each element."""
+    return join_bounds([spec], lambda values: function(values[0]))
+
+
+def join_bounds(specs: Sequence[TensorSpec], function: Callable[[list[Tensor]], Tensor]) -> TensorSpec:
+    """Return the spec of the results of a function of several values that is monotonic in each element of each value."""
+    bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
+    if len(bounds) < len(specs):
+        return any_like(function([spec.zero() for spec in specs]))
+    low, high = (function([pair[side] for pair in bounds]) for side in (0, 1))
+    return spec_between(low, high)
+
+
+def repeat_bounds(spec: TensorSpec, count: int, axis: int) -> TensorSpec:
+    """Return the spec of `count` values of a spec, stacked along a new axis."""
+    return map_bounds(spec, lambda value: torch.stack([value] * count, axis))
+
+
+def include_value(spec: TensorSpec, value: float) -> TensorSpec:
+    """Return the spec that also has a value, such as that of padding."""
     bounds = bounds_of(spec)
-    if bounds is None:
-        return any_like(function(spec.zero()))
-    return spec_between(function(bounds[0]), function(bounds[1]))
+    return spec if bounds is None else spec_between(bounds[0].clamp(max=value), bounds[1].clamp(min=value))

@@ -243,7 +243,7 @@ class Transform(nn.Module):
         for leaf in value.values(include_nested=True, leaves_only=True) if is_group(value) else (value,):
             if leaf.ndim - ndim < self.axes:
                 raise InvalidArgumentError(
-                    f"{type(self).__name__} reads {_dotted_name(key)}, which has shape {list(leaf.shape[ndim:])} for each"
+                    f"{type(self).__name__} reads {dotted_text(key)}, which has shape {list(leaf.shape[ndim:])} for each"
                     f" step; expected at least {self.axes} axes",
                     hint="name other entries: in_keys=[...]",
                 )
@@ -258,7 +258,7 @@ class Transform(nn.Module):
         """
         kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         return InvalidArgumentError(
-            f"{type(self).__name__} cannot be applied to {_dotted_name(key)}, {kind}: {' '.join(str(error).split())}",
+            f"{type(self).__name__} cannot be applied to {dotted_text(key)}, {kind}: {' '.join(str(error).split())}",
             hint="name other entries: in_keys=[...]",
         )
 
@@ -271,9 +271,9 @@ class Transform(nn.Module):
         """
         value = get_entry(batch, key)
         if is_group(value):
-            names = ", ".join(_dotted_name(name) for name in value.keys(include_nested=True, leaves_only=True))
+            names = ", ".join(dotted_text(name) for name in value.keys(include_nested=True, leaves_only=True))
             raise InvalidArgumentError(
-                f"{type(self).__name__} reads {_dotted_name(key)}, which is a group of {names}; expected a tensor",
+                f"{type(self).__name__} reads {dotted_text(key)}, which is a group of {names}; expected a tensor",
                 hint="name an entry of the group, as ('group', 'name'), or concatenate them with CatTensors first",
             )
         tensor: Tensor = value
@@ -488,7 +488,7 @@ def require_entry(value: Any, key: NestedKey, batch: Any) -> Any:
     """
     if value is None:
         keys = batch.keys(include_nested=True, leaves_only=True)
-        raise UnknownKeyError(_dotted_name(key), [_dotted_name(name) for name in keys])
+        raise UnknownKeyError(dotted_text(key), [dotted_text(name) for name in keys])
     return value
 
 
@@ -576,7 +576,8 @@ def remove_entry(container: Any, key: NestedKey) -> None:
         del container[path]
 
 
-def _dotted_name(key: NestedKey) -> str:
+def dotted_text(key: NestedKey) -> str:
+    """Return a key as one text, its names joined by dots."""
     return key if isinstance(key, str) else ".".join(key)
 
 
@@ -592,6 +593,11 @@ def prefixed_key(prefix: str, key: NestedKey) -> NestedKey:
     groups, last = ((), key) if isinstance(key, str) else (key[:-1], key[-1])
     start, dot, name = last.rpartition(".")
     return flat_key((*groups, f"{start}{dot}{prefix}{name}"))
+
+
+def suffixed_key(key: NestedKey, suffix: str) -> NestedKey:
+    """Return a key with a suffix of its last name, after an underscore."""
+    return f"{key}_{suffix}" if isinstance(key, str) else (*key[:-1], f"{key[-1]}_{suffix}")
 
 
 def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:

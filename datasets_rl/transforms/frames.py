@@ -18,7 +18,7 @@ from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
 from datasets_rl.ted.windows import Windows
-from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._bounds import include_value, join_bounds
 from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
@@ -322,13 +322,8 @@ class CatFrames(OverTime):
         def joined(values: list[Tensor]) -> Tensor:
             return self._stack_frames(torch.stack(values, spec.ndim), spec.ndim)
 
-        bounds = [pair for pair in map(bounds_of, frames) if pair is not None]
-        if len(bounds) < self.N:
-            return any_like(joined([frame.zero() for frame in frames]))
-        low, high = (joined([pair[side] for pair in bounds]) for side in (0, 1))
-        if self.padding != "same":
-            low, high = low.clamp(max=self.padding_value), high.clamp(min=self.padding_value)
-        return spec_between(low, high)
+        stacked = join_bounds(frames, joined)
+        return stacked if self.padding == "same" else include_value(stacked, self.padding_value)
 
     def _repr_arguments(self) -> dict[str, Any]:
         arguments = {"N": self.N, "dim": self.dim, "padding": self.padding}

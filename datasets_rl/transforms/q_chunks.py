@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
-from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._bounds import repeat_bounds
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry, under_next
 from datasets_rl.transforms.multi_step import discount_powers
@@ -197,9 +197,7 @@ class QChunkTransform(OverTime):
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         size, action = self.chunk_size, spec[self.in_keys[0]]
-        bounds = bounds_of(action)
-        low, high = (torch.stack([bound] * size, spec.ndim) for bound in bounds or (action.zero(),) * 2)
-        chunk = any_like(low) if bounds is None else spec_between(low, high)
+        chunk = repeat_bounds(action, size, spec.ndim)
         numbers = torch.zeros(*spec.shape, size, dtype=float_rewards(spec[NEXT_REWARD].zero()).dtype)
         for name in ("action", "next_action"):
             spec.set(self._chunk(name), chunk.clone())

@@ -15,7 +15,16 @@ from typing_extensions import Self, override
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, resolve_key
+from datasets_rl.transforms.base import (
+    Keys,
+    NestedKey,
+    Transform,
+    any_like,
+    flat_key,
+    get_entry,
+    resolve_key,
+    suffixed_key,
+)
 from datasets_rl.transforms.norms import ObservationNorm
 
 _SUMS = ("sum", "ssq", "count")
@@ -253,7 +262,7 @@ class VecNorm(RunningNorm):
         for number, key in enumerate(self.in_keys):
             if shared_td is not None:
                 for name in _SUMS:
-                    get_entry(shared_td, _with_suffix(key, name))
+                    get_entry(shared_td, suffixed_key(key, name))
             self._buffers[f"count_{number}"] = torch.zeros((), dtype=torch.float64)
 
     def fit(self, data: Any) -> VecNorm:
@@ -281,7 +290,7 @@ class VecNorm(RunningNorm):
             shared.copy_(value)
 
     def _sums(self, number: int) -> Statistics:
-        total, squares, count = (get_entry(self._shared_td, _with_suffix(self.in_keys[number], name)) for name in _SUMS)
+        total, squares, count = (get_entry(self._shared_td, suffixed_key(self.in_keys[number], name)) for name in _SUMS)
         return total, squares, count
 
     @override
@@ -415,7 +424,3 @@ class VecNormV2(RunningNorm):
                     zeros = entry.zero().to(torch.int64 if name == "count" else torch.float64)
                     spec.set(flat_key((f"_vecnorm_{name}", in_key)), any_like(zeros))
             spec.set(out_key, entry)
-
-
-def _with_suffix(key: NestedKey, name: str) -> NestedKey:
-    return f"{key}_{name}" if isinstance(key, str) else (*key[:-1], f"{key[-1]}_{name}")

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list, remove_entry, under_next
+from datasets_rl.transforms._bounds import join_bounds
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, dotted_text, key_list, remove_entry, under_next
 
 _NO_STATES = frozenset({"reward", "done", "terminated", "truncated"})
 
@@ -182,7 +182,7 @@ class CatTensors(Transform):
         unsqueeze_if_oor: bool = False,
         sort: bool = True,
     ) -> None:
-        super().__init__(sorted(key_list(in_keys), key=_dotted_name) if sort else in_keys)
+        super().__init__(sorted(key_list(in_keys), key=dotted_text) if sort else in_keys)
         self.out_keys = [out_key]
         self._all_states = in_keys is None
         self.dim, self.del_keys, self.unsqueeze_if_oor = dim, del_keys, unsqueeze_if_oor
@@ -190,7 +190,7 @@ class CatTensors(Transform):
     @override
     def transform_batch(self, batch: Any) -> Any:
         keys = self._keys(batch)
-        result = self._concatenate({key: self.tensor(batch, key) for key in keys}, batch.ndim)
+        result = self._concatenate(keys, [self.tensor(batch, key) for key in keys], batch.ndim)
         if self.del_keys:
             for key in keys:
                 remove_entry(batch, key)
@@ -210,36 +210,25 @@ class CatTensors(Transform):
             raise InvalidArgumentError(
                 "no entry is both at the root and under 'next'; expected states", hint="pass in_keys=[...]"
             )
-        return sorted(states, key=_dotted_name)
+        return sorted(states, key=dotted_text)
 
-    def _concatenate(self, entries: dict[NestedKey, Tensor], ndim: int) -> Tensor:
-        values = list(entries.values())
+    def _concatenate(self, keys: Sequence[NestedKey], values: list[Tensor], ndim: int) -> Tensor:
         if self.unsqueeze_if_oor:
             values = [value if value.ndim - ndim >= -self.dim else value.unsqueeze(-1) for value in values]
         try:
             return torch.cat(values, self.dim)
         except (RuntimeError, IndexError) as error:
-            shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(entries, values, strict=True))
+            shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(keys, values, strict=True))
             raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Replace the specs by the spec of the result, which is bounded if all of them are."""
-        specs = {key: spec[key] for key in self._keys(spec)}
-        result = any_like(self._concatenate({key: inner.zero() for key, inner in specs.items()}, len(spec.shape)))
-        bounds = {key: pair for key, inner in specs.items() if (pair := bounds_of(inner)) is not None}
-        if len(bounds) == len(specs):
-            low, high = (
-                self._concatenate({key: pair[side] for key, pair in bounds.items()}, len(spec.shape)) for side in (0, 1)
-            )
-            result = spec_between(low, high)
+        keys, ndim = self._keys(spec), len(spec.shape)
+        result = join_bounds([spec[key] for key in keys], lambda values: self._concatenate(keys, values, ndim))
         if self.del_keys:
-            for key in specs:
+            for key in keys:
                 remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
-
-
-def _dotted_name(key: NestedKey) -> str:
-    return key if isinstance(key, str) else ".".join(key)
 
 
 def _permute(value: Tensor, dims: tuple[int, ...]) -> Tensor:

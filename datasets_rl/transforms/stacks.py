@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, expand_right, get_entry, remove_entry
+from datasets_rl.transforms._bounds import join_bounds
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, expand_right, get_entry, remove_entry
 
 
 class ExpandAs(Transform):
@@ -113,10 +113,7 @@ class Stack(Transform):
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         specs = [spec[key] for key in self.in_keys]
-        result = any_like(torch.stack([inner.zero() for inner in specs], self.dim))
-        bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
-        if len(bounds) == len(specs):
-            result = spec_between(*(torch.stack([pair[side] for pair in bounds], self.dim) for side in (0, 1)))
+        result = join_bounds(specs, lambda values: torch.stack(values, self.dim))
         if self.del_keys:
             for key in self.in_keys:
                 remove_entry(spec, key)

@@ -16,19 +16,20 @@ from datasets_rl.arguments import check, choice_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, Key
-from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._bounds import include_value, repeat_bounds
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
+    dotted_text,
     entries_below,
     expand_right,
     flat_key,
     get_entry,
     is_group,
     set_entry,
-    under_next,
+    suffixed_key,
 )
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class WindowTransform(OverTime):
         """
         seconds = {key: _finite_numbers(numbers) for key, numbers in delta_timestamps.items()}
         problems = [
-            f"delta_timestamps of {_dotted(key)!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
+            f"delta_timestamps of {dotted_text(flat_key(key))!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
             for key, numbers in seconds.items()
             if not numbers
         ]
@@ -166,7 +167,7 @@ class WindowTransform(OverTime):
                 if abs(number * fps - step) / fps > tolerance_s
             ]
             if apart:
-                problems.append(f"delta_timestamps of {_dotted(key)!r} has {', '.join(apart)}")
+                problems.append(f"delta_timestamps of {dotted_text(flat_key(key))!r} has {', '.join(apart)}")
         if problems:
             raise InvalidArgumentError(
                 f"{'; '.join(problems)}; expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
@@ -279,9 +280,8 @@ class WindowTransform(OverTime):
         """
         from datasets_rl.samplers.windows import WindowSampler
 
-        end_key: Any = None if self.done_key in {None, "done"} else under_next(self.done_key or "")
         before, after = self._inside
-        return WindowSampler(before, after, generator, end_key=end_key)
+        return WindowSampler(before, after, generator, end_key=self._end_key)
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
@@ -377,7 +377,7 @@ class WindowTransform(OverTime):
                 leaf, out = (flat_key((name, inner)) if inner else name for name in (key, out_key))
                 mask_key = self.mask_keys.get(key)
                 if mask_key is None and self.mask is not None:
-                    mask_key = _mask_key(leaf, self.mask)
+                    mask_key = suffixed_key(leaf, self.mask)
                 entries.append(_Entry(leaf, out, offsets, mask_key))
         return entries
 
@@ -400,11 +400,9 @@ class WindowTransform(OverTime):
         entries = self._entries(spec)
         axis, specs = spec.ndim, [spec[entry.key] for entry in entries]
         for entry, inner in zip(entries, specs, strict=True):
-            length, bounds = len(entry.offsets), bounds_of(inner)
-            low, high = (torch.stack([bound] * length, axis) for bound in bounds or (inner.zero(),) * 2)
-            if self.pad == "zero":
-                low, high = low.clamp(max=0), high.clamp(min=0)
-            spec.set(entry.out_key, any_like(low) if bounds is None else spec_between(low, high))
+            length = len(entry.offsets)
+            window = repeat_bounds(inner, length, axis)
+            spec.set(entry.out_key, include_value(window, 0) if self.pad == "zero" else window)
             if entry.mask_key is not None:
                 spec.set(entry.mask_key, any_like(torch.zeros(*spec.shape, length, dtype=torch.bool)))
 
@@ -422,7 +420,7 @@ class _Entry:
     @property
     def name(self) -> str:
         """Name of the window among the values of the transform."""
-        return _dotted(self.key)
+        return dotted_text(self.key)
 
     def part(self, value: Tensor, outside: Tensor, offsets: Sequence[int]) -> dict[str, Tensor]:
         """Return the window in one of more steps, and its padding, by name.
@@ -441,11 +439,6 @@ class _Entry:
             return {name: part[chosen] for name, part in parts.items()}
         places = torch.tensor([offsets.index(step) for step in self.offsets], device=value.device)
         return {name: part.index_select(axis, places.to(part.device)) for name, part in parts.items()}
-
-
-def _dotted(key: Any) -> str:
-    flat = flat_key(key)
-    return flat if isinstance(flat, str) else ".".join(flat)
 
 
 def _finite_numbers(values: Any) -> list[float]:
@@ -504,7 +497,3 @@ def fill_values(values: Tensor, mask: Tensor, value: float) -> None:
         value: The new value.
     """
     values.masked_fill_(expand_right(mask.to(values.device), values.shape), value)
-
-
-def _mask_key(key: NestedKey, mask: str) -> NestedKey:
-    return f"{key}_{mask}" if isinstance(key, str) else (*key[:-1], f"{key[-1]}_{mask}")
