@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,9 @@ from datasets_rl.sources.base import (
     EpisodeReader,
     Listing,
     Selection,
-    Shard,
     Source,
     SpaceSummary,
-    group_by_size,
+    group_files,
     quality_tags,
 )
 from datasets_rl.sources.selection import Numbers
@@ -124,15 +124,11 @@ class RoboSet(Source):
 def _listing(revision: str, assets: tuple[Asset, ...], selection: Selection) -> Listing:
     """Group files into shards; the number of each is the seed of its trials."""
     seeds = {asset.path: seed for seed, asset in enumerate(assets)}
-    # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
-    assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
-    paths, sizes = [asset.path for asset in assets], [asset.size or 0 for asset in assets]
-    groups = group_by_size(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
-    shards = tuple(Shard(tuple(group), group) for group in groups)
+    kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
     return Listing(
-        assets,
-        shards,
-        common=(assets[0].path,),  # the first trial of the first file defines the columns
+        kept,
+        tuple(replace(shard, part=list(shard.paths)) for shard in shards),
+        common=(kept[0].path,),  # the first trial of the first file defines the columns
         params={"seeds": seeds},
         revision=revision,
         numbers=Numbers.read(selection.episodes),
