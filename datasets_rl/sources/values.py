@@ -10,19 +10,46 @@ and NaN equals NaN. Integers and booleans must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from datasets_rl.ted.keys import dotted_name
+
+if TYPE_CHECKING:
+    from datasets_rl.format.schema import Column
 
 WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
 }
 """Unsigned integer dtypes that torch cannot gather, and the signed dtypes that hold their values."""
+WIDENED_INTEGERS = {
+    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
+    "can gather"
+}
+"""Rule and text of the decision about `WIDENED` dtypes."""
 _TOLERANCE = 1e-5
 _SPACINGS = 8
+
+
+def as_column(rows: NDArray[Any], column: Column) -> NDArray[Any]:
+    """Return rows, [n, ...], with the shape and the dtype of their column."""
+    return rows.reshape(len(rows), *column.shape).astype(column.dtype, copy=False)
+
+
+def column_differences(columns: Iterable[Column], others: Iterable[Column], where: str) -> Iterator[str]:
+    """Yield how the columns of a file differ from others, and where those are, such as "in other files"."""
+    own, first = ({column.key: column for column in group} for group in (columns, others))
+    for key in sorted(own.keys() | first.keys()):
+        if own.get(key) != first.get(key):
+            texts = [
+                f"{column.dtype.name} {list(column.shape)}" if column else "absent"
+                for column in (own.get(key), first.get(key))
+            ]
+            yield f"{dotted_name(key)} is {texts[0]} per row; {where} {texts[1]}"
 
 
 def count_not_finite(array: NDArray[Any]) -> int:

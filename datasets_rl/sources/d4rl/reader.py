@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import END_COLUMNS, Column
+from datasets_rl.format.schema import END_COLUMNS
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED_INTEGERS, as_column, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -49,8 +49,7 @@ _TEXTS = {
     "flags-cast": "the file stores flags as numbers, 0 or 1; they were converted to booleans",
     "renamed": "dots in names were replaced with underscores, because dots separate the names of a key; an underscore "
     "was appended to names that the metadata already has as a value or a folder",
-    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
-    "can gather",
+    **WIDENED_INTEGERS,
     "not-per-step": "datasets that do not have one row per step were stored as metadata",
     "continuing-stream": "the environment was never reset at its time limit: only flagged rows end a trajectory",
     "longer-than-time-limit": "trajectories that are longer than the time limit of the environment were not split",
@@ -190,10 +189,10 @@ class D4RLReader(EpisodeReader):
         following: dict[Key, _Array] = {}
         for part in self._layout.parts:
             column = part.column
-            array = _as_column(block.columns[part.name][: len(ends)], column)
+            array = as_column(block.columns[part.name][: len(ends)], column)
             (states if column.shared else steps)[column.key] = array
             if part.following:
-                following[column.key] = _as_column(block.columns[part.following][: len(ends)], column)
+                following[column.key] = as_column(block.columns[part.following][: len(ends)], column)
         # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
         metadata = {"repaired": ~(self._flags[0] | self._flags[1])[rows]}
         yield from split_rows(steps, states, ends, following, metadata, is_begun=run > 0)
@@ -286,12 +285,6 @@ def _rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> N
     long = np.flatnonzero(counts)
     cuts = [starts[gap] - 1 + limit * np.arange(1, counts[gap] + 1) for gap in long]
     return np.concatenate([np.empty(0, np.intp), *cuts])
-
-
-def _as_column(array: _Array, column: Column) -> _Array:
-    """Return rows, [n, ...], with the shape and dtype of their column."""
-    array = array.reshape(len(array), *column.shape)
-    return array.astype(column.dtype) if array.dtype in WIDENED else array
 
 
 def _count_zero_rows(array: _Array) -> int:

@@ -32,7 +32,7 @@ from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import WIDENED, count_not_finite
+from datasets_rl.sources.values import WIDENED, column_differences, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -40,7 +40,6 @@ from datasets_rl.ted.keys import (
     NEXT_REWARD,
     OBSERVATION,
     Key,
-    dotted_name,
 )
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
@@ -144,7 +143,9 @@ class ExORLReader(EpisodeReader):
     def _split(self, name: str, steps: int, file: NpzFile) -> Iterator[Episode]:
         problems = list(_array_problems(file))
         if not problems:
-            problems = [*self._differences(file), *_contradictions(file, steps)]
+            columns = [field.column for array in file.arrays for field in _fields_of_array(array, file)]
+            first = [field.column for field in self._fields]
+            problems = [*column_differences(columns, first, "in the first episode"), *_contradictions(file, steps)]
         if problems:
             raise self._error(name, problems)
         if not steps:
@@ -172,18 +173,6 @@ class ExORLReader(EpisodeReader):
         rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)
         self.counts["not-finite"] += count_not_finite(rows)
         return rows.astype(field.column.dtype, copy=False)
-
-    def _differences(self, file: NpzFile) -> Iterator[str]:
-        """Yield how the arrays of a file differ from those of the first one."""
-        fields = {field.column.key: field.column for array in file.arrays for field in _fields_of_array(array, file)}
-        first = {field.column.key: field.column for field in self._fields}
-        for key in sorted(fields.keys() | first.keys()):
-            if fields.get(key) != first.get(key):
-                texts = [
-                    f"{column.dtype.name} {list(column.shape)}" if column else "absent"
-                    for column in (fields.get(key), first.get(key))
-                ]
-                yield f"{dotted_name(key)} is {texts[0]} per row; in the first episode {texts[1]}"
 
     def _error(self, name: str, problems: Sequence[str]) -> ConversionError:
         file = name.rpartition("/")[2]

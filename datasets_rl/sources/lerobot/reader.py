@@ -33,7 +33,7 @@ from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, Episod
 from datasets_rl.sources.lerobot.depth_images import read_depths
 from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, read_info
 from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
-from datasets_rl.sources.values import WIDENED, count_not_finite
+from datasets_rl.sources.values import WIDENED, as_column, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
@@ -425,7 +425,7 @@ class LeRobotReader(EpisodeReader):
         self.counts["cast"] += len(array) * (array.dtype != stated)
         self.counts["widened"] += len(array) * (stated in _WIDER)
         self.counts["not-finite"] += count_not_finite(array)
-        return array.reshape(len(array), *column.shape).astype(column.dtype, copy=False)
+        return as_column(array, column)
 
     def _task_texts(self, numbers: NDArray[np.int64]) -> TextStates:
         tasks = self._tasks or {}

@@ -18,7 +18,7 @@ from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
-from datasets_rl.sources.values import count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED_INTEGERS, count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -37,8 +37,7 @@ _TEXTS = {
     "done-as-terminated": "the files do not distinguish terminations from time-outs: every end is marked terminated",
     "both-flags": "steps that are terminated and truncated keep both flags",
     "end-without-flag": "episodes end without a flag: their last step was marked truncated",
-    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
-    "can gather",
+    **WIDENED_INTEGERS,
     "constant-reward": "the files have no rewards: every reward is the constant in the description",
     **NO_TRANSITION,
     "turned": "the axes of images were transposed as the description states",

@@ -33,7 +33,7 @@ from datasets_rl.sources.minari.links import Run
 from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
 from datasets_rl.sources.rows import split_episode
 from datasets_rl.sources.selection import read_numbers
-from datasets_rl.sources.values import WIDENED, count_not_finite
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -71,8 +71,7 @@ _TEXTS = {
     "jpeg": "images are stored as JPEG, which is lossy",
     "jpeg-of-symbols": "values are stored as JPEG although their space is not an image, as Minari 0.5.3 did: they are "
     "damaged",
-    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
-    "can gather",
+    **WIDENED_INTEGERS,
     "flags-cast": "the files store flags as numbers, 0 or 1; they were converted to booleans",
     "unknown-minari-version": "the files are of a Minari version that this reader was not tested with",
     "space-missing": "the metadata lacks the observation or action space: the range of the values is not known",

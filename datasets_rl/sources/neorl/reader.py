@@ -28,7 +28,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -67,8 +67,7 @@ class NeoRLReader(EpisodeReader):
         "observation of the next row was stored for both",
         "both-flags": "rows that are terminated and truncated keep both flags",
         "flags-cast": "the file stores flags as numbers, 0 or 1; they were converted to booleans",
-        "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
-        "can gather",
+        **WIDENED_INTEGERS,
         **NOT_FINITE,
         **NO_TRANSITION,
     }
@@ -220,15 +219,9 @@ class NeoRLReader(EpisodeReader):
             is_begun: Whether an episode of the block before continues.
         """
         columns = {column.key: column for column in self.columns}
-        values = {_ARRAYS[name]: arrays[name] for name in _ARRAYS}
-        stored = {
-            key: column.reshape(len(done), *columns[key].shape).astype(columns[key].dtype, copy=False)
-            for key, column in values.items()
-        }
+        stored = {key: as_column(arrays[name], columns[key]) for name, key in _ARRAYS.items()}
         states = {OBSERVATION: stored.pop(OBSERVATION)}
-        following = {
-            OBSERVATION: arrays[_FOLLOWING].reshape(states[OBSERVATION].shape).astype(states[OBSERVATION].dtype)
-        }
+        following = {OBSERVATION: as_column(arrays[_FOLLOWING], columns[OBSERVATION])}
         steps = {**stored, NEXT_TERMINATED: done[:, None], NEXT_TRUNCATED: truncated[:, None]}
         yield from split_rows(steps, states, done | truncated, following, {}, is_begun=is_begun)
 

@@ -26,7 +26,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, count_not_finite
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -76,8 +76,7 @@ class VaultReader(EpisodeReader):
         "no-truncations": "the vault has no truncations: they are False",
         "final-observation-unknown": "the vault does not have the observation after the last step of an episode",
         "flags-cast": "flags are numbers, 0 or 1, which were converted to booleans",
-        "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
-        "can gather",
+        **WIDENED_INTEGERS,
         **NOT_FINITE,
         **NO_TRANSITION,
     }
@@ -125,8 +124,7 @@ class VaultReader(EpisodeReader):
             for leaf in kept:
                 column = self._by_leaf[leaf]
                 self.counts["not-finite"] += count_not_finite(arrays[leaf])
-                values = arrays[leaf].reshape(stop - start, *column.shape).astype(column.dtype, copy=False)
-                (states if column.shared else steps)[column.key] = values
+                (states if column.shared else steps)[column.key] = as_column(arrays[leaf], column)
             yield from split_rows(steps, states, ends, {}, {}, is_begun=is_begun)
             is_begun = not ends[-1]
 

@@ -38,7 +38,7 @@ from datasets_rl.sources.robomimic.demonstrations import (
     DemonstrationFile,
 )
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED, as_column, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import (
     NEXT_REWARD,
@@ -260,7 +260,7 @@ class RobomimicReader(EpisodeReader):
         if values.dtype in WIDENED:
             self.counts["widened"] += len(values)
         self.counts["not-finite"] += count_not_finite(values)
-        return values.reshape(len(values), *column.shape).astype(column.dtype, copy=False)
+        return as_column(values, column)
 
     def _instruction(self, file: DemonstrationFile, number: int) -> str:
         """Return the instruction, an empty one if the dataset has none.

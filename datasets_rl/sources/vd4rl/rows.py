@@ -26,8 +26,9 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
+from datasets_rl.sources.values import column_differences
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
+from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
@@ -113,14 +114,7 @@ class RowReader(EpisodeReader):
 
     def column_differences(self, columns: Sequence[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
-        own, first = ({column.key: column for column in group} for group in (columns, self.stored))
-        for key in sorted(own.keys() | first.keys()):
-            if own.get(key) != first.get(key):
-                texts = [
-                    f"{column.dtype.name} {list(column.shape)}" if column else "absent"
-                    for column in (own.get(key), first.get(key))
-                ]
-                yield f"{dotted_name(key)} is {texts[0]} per row; in other files {texts[1]}"
+        return column_differences(columns, self.stored, "in other files")
 
     def as_column_rows(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with the shape and dtype of their column."""
