@@ -71,12 +71,13 @@ def run(
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
-    def delete(one: Outcome[_StoredFiles]) -> _StoredFiles:
-        freed = store.remove(one.item, settings=shell.settings)
-        return replace(one.value, bytes=freed, kept=_stored_files(shell, one.item).kept)
+    by_id = {one.item: one.value for one in found if one.value}
 
-    by_id = {one.item: one for one in found if one.value}
-    deleted = iter(apply_to_each(shell, by_id, lambda item: delete(by_id[item])))
+    def delete(item: str) -> _StoredFiles:
+        freed = store.remove(item, settings=shell.settings)
+        return replace(by_id[item], bytes=freed, kept=_stored_files(shell, item).kept)
+
+    deleted = iter(apply_to_each(shell, by_id, delete))
     return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
 
 
