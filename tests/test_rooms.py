@@ -24,8 +24,9 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        gc.disable()  # it would look for garbage among the nodes again and again, and take most of the time
+        gc.disable()  # looking for garbage among the nodes, again and again, would take most of the time
         tree = ast.parse(self.path.read_text(encoding="utf-8"))
+        gc.freeze()
         gc.enable()
         return tree
 

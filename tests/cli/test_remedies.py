@@ -39,11 +39,12 @@ SHELL = re.compile(rf"(?<![\w-])({'|'.join(sorted(TYPED))}|-vv)\b|\brlds ({'|'.j
 def nodes_by_file() -> dict[Path, list[ast.AST]]:
     """Return the nodes of the kinds that tests ask for."""
     kinds = (ast.Constant, ast.Call, ast.Attribute)
-    gc.disable()  # it would look for garbage among the nodes again and again, and take most of the time
+    gc.disable()  # looking for garbage among the nodes, again and again, would take most of the time
     found = {
         path: [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, kinds)]
         for path in sorted(LIBRARY.rglob("*.py"))
     }
+    gc.freeze()
     gc.enable()
     return found
 
