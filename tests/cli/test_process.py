@@ -77,7 +77,7 @@ def test_a_pipe_that_is_closed_early_is_not_an_error(command, process_env, words
 
 
 @pytest.mark.first(1)
-@pytest.mark.parametrize("words", [["list", "--json"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["list", "--json"]], ids=" ".join)
 def test_a_pipe_that_is_closed_before_the_first_line_is_not_an_error(command, process_env, words):
     read, write = os.pipe()
     os.close(read)
