@@ -141,6 +141,7 @@ def test_each_try_continues_after_the_bytes_of_the_last_one(get):
     assert server.ranges == ["bytes=100000-", "bytes=200000-"]
 
 
+@pytest.mark.slow
 def test_progress_resets_the_number_of_tries(get):
     with serve({"/a": Cut(DATA, after=20_000, times=14)}) as server:
         assert get(server.url + "/a", retries=1).path.read_bytes() == DATA
@@ -163,6 +164,7 @@ def test_a_server_that_always_disconnects_and_ignores_ranges_is_given_up(get):
         assert len(server.requests) < 20
 
 
+@pytest.mark.slow
 def test_a_stall_is_reported_with_its_duration(get):
     with (
         serve({"/a": Stall(DATA, after=0, times=10**9)}) as server,
@@ -195,7 +197,7 @@ def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, re
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @DRIPS
 def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
     del reason
@@ -259,7 +261,7 @@ def test_a_byte_every_half_second_is_given_up_after_a_timeout_of_two_seconds(fol
             fetch([asset], folder, settings=replace(settings, timeout=2, retries=1))
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["body", "headers"])
 def test_the_minimum_rate_applies_to_a_proxy_of_the_environment(get, monkeypatch, where):
     with serve({"/a": Drips(DATA, where=where, pause=0.03)}) as proxy:
@@ -835,6 +837,7 @@ def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
         assert threading.active_count() <= before + 1
 
 
+@pytest.mark.slow
 def test_the_partial_file_is_saved_during_the_download(get, folder, monkeypatch):
     monkeypatch.setattr(partial_download, "SAVE_EVERY", 0.0)
     seen = []

@@ -313,6 +313,7 @@ def test_two_processes_fetch_and_convert_once(home, good):
     assert len([one for one in server.requests if one.method == "GET"]) == 1
 
 
+@pytest.mark.slow
 def test_threads_of_one_process_fetch_and_convert_once(home, good):
     found = []
     with serve({UPSTREAM: Slow(good, rate=500_000)}) as server:
