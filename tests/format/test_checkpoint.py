@@ -487,6 +487,7 @@ def test_a_reader_during_a_dump_gets_the_new_state(tmp_path, monkeypatch):
     assert same(checkpoint.read_state(tmp_path), new)
 
 
+@pytest.mark.slow
 def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     states = [{"x": torch.full((5000,), number)} for number in range(4)]
     threads = [
