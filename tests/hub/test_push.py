@@ -234,6 +234,7 @@ def test_a_revision_is_pinned(hub, pendulum):
         load("hf://me/pendulum@other")
 
 
+@pytest.mark.slow
 def test_a_killed_download_resumes_without_fetching_chunks_again(hub, pendulum, monkeypatch):
     push(pendulum, "hf://me/pendulum")
     monkeypatch.setattr("datasets_rl.sources.hf._SHARD_BYTES", CHUNK)
