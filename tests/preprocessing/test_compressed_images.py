@@ -205,7 +205,7 @@ preprocess(Path(sys.argv[1]), recipe, out=Path(sys.argv[2]), jobs=1, num_parts=8
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("commits", [0, 1, 2])
 def test_a_killed_build_is_resumed_with_equal_bits(home, tmp_path, commits):
