@@ -141,6 +141,7 @@ def test_one_priority_applies_to_many_rows():
     assert tree.highest_priority == 2.0
 
 
+@pytest.mark.slow
 def test_other_threads_run_while_it_draws():
     """A loop that holds the lock would block the other thread until it ends."""
     tree = SumTree(1 << 16)
