@@ -195,6 +195,7 @@ def churn():
         assert (folder.path / "data").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_processes_that_create_and_sweep_concurrently_keep_their_folders(place):
     processes = [FORK.Process(target=alone, args=(churn,)) for _ in range(3)]
     for process in processes:
