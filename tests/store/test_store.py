@@ -517,7 +517,7 @@ def test_a_derived_dataset_is_not_downloaded(folder):
         download(f"{ID}@x", force=True)
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_concurrent_sweeps_do_not_fail_a_removal(folder, home, rounds):
     backup = StoredDataset(folder).manifest
     ends = threading.Event()
