@@ -10,17 +10,18 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError
 
 
-def check(*problems: Iterable[str]) -> None:
+def check(*problems: Iterable[str], hint: str = "") -> None:
     """Raise an error if there are problems.
 
     Args:
         problems: Lists of problems, which the message joins.
+        hint: What to do next.
 
     Raises:
         InvalidArgumentError: If a list is not empty.
     """
     if found := [problem for each in problems for problem in each]:
-        raise InvalidArgumentError("; ".join(found))
+        raise InvalidArgumentError("; ".join(found), hint=hint)
 
 
 def size_problems(least: int = 1, *, optional: bool = False, **sizes: Any) -> list[str]:
@@ -33,12 +34,13 @@ def size_problems(least: int = 1, *, optional: bool = False, **sizes: Any) -> li
     ]
 
 
-def axis_problems(**axes: int) -> list[str]:
-    """Return which axes are not counted from the last one."""
+def axis_problems(*, allow_positive: bool = False, **axes: Any) -> list[str]:
+    """Return which axes are not integers, or not counted from the last one."""
+    expected = "an axis" if allow_positive else "a negative axis, which is independent of the batch size"
     return [
-        f"{name} is {axis}; expected a negative axis, which is independent of the batch size"
+        f"{name} is {axis!r}; expected {expected}"
         for name, axis in axes.items()
-        if axis >= 0
+        if not isinstance(axis, (int, np.integer)) or (axis >= 0 and not allow_positive)
     ]
 
 

@@ -3,7 +3,8 @@
     DatasetsRLError
     ├── InvalidArgumentError (ValueError,           correct the call
     │   │                         RuntimeError)
-    │   └── UnknownKeyError (KeyError)              pick a field that exists
+    │   ├── UnknownKeyError (KeyError)              pick a field that exists
+    │   └── WrongTypeError (TypeError)              give a value of the expected type
     ├── UnknownIdError (LookupError)                pick an id that exists
     │   └── NotADatasetError                        give a folder that holds a dataset
     ├── FetchError                                  try again, or give a mirror or a local file
@@ -72,6 +73,7 @@ __all__ = [
     "UnknownIdError",
     "UnknownKeyError",
     "UntrustedSettingsWarning",
+    "WrongTypeError",
 ]
 
 
@@ -221,6 +223,10 @@ class InvalidArgumentError(DatasetsRLError, ValueError, RuntimeError):
 
     It is a `ValueError` and a `RuntimeError`: TorchRL raises one or the other for the same mistakes.
     """
+
+
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """Raised when an argument has the wrong type, or a call has no argument of this name; TorchRL raises a `TypeError`."""
 
 
 class UnknownKeyError(InvalidArgumentError, KeyError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensordict import TensorClass, TensorDict, TensorDictBase
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError, WrongTypeError
 from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
@@ -196,7 +196,7 @@ class _ConditionOnSteps(_Expression):
             InvalidArgumentError: Always.
         """
         del trajectory
-        raise _WrongTypeError(
+        raise WrongTypeError(
             f"{self.description} is a condition on every step; expected a condition on the whole trajectory",
             hint="call .any() or .all() on it",
         )
@@ -300,10 +300,6 @@ traj = _TrajectoryExpression()
 Predicate = Callable[[Any], Any]
 
 
-class _WrongTypeError(InvalidArgumentError, TypeError):
-    """Raised for data and conditions of the wrong type; TorchRL raises a `TypeError`."""
-
-
 def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Iterator[Trajectory]:
     """Yield the trajectories of consecutive steps, as views of the steps.
 
@@ -321,7 +317,7 @@ def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Ite
         UnknownKeyError: If the steps lack `trajectory_key`, or have neither an id nor a flag.
     """
     if not isinstance(data, TensorDictBase):
-        raise _WrongTypeError(f"the data is a {type(data).__name__}; expected steps in a TensorDict [N]")
+        raise WrongTypeError(f"the data is a {type(data).__name__}; expected steps in a TensorDict [N]")
     if data.ndim != 1:
         raise InvalidArgumentError(f"the data has the batch size {list(data.batch_size)}; expected one dimension, [N]")
     if not len(data):
@@ -504,7 +500,7 @@ def _rows_of(found: Trajectories, numbers: NDArray[np.int64]) -> Tensor:
 
 def _split(steps: Any, lengths: NDArray[np.int64]) -> list[Trajectory]:
     if not isinstance(steps, TensorDictBase):
-        raise _WrongTypeError(
+        raise WrongTypeError(
             f"the buffer returns a {type(steps).__name__}; expected a TensorDict", hint="store the steps as TensorDicts"
         )
     return [Trajectory(part) for part in steps.split(lengths.tolist())]

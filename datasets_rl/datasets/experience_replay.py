@@ -24,7 +24,7 @@ from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.datasets.options import BufferOptions, Download, NamedOptions
 from datasets_rl.datasets.seconds import windows_by_seconds
 from datasets_rl.downloading import DownloadOptions, stored_selection
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning, WrongTypeError
 from datasets_rl.format.current import version_folder
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
@@ -159,7 +159,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         **options: Unpack[BufferOptions],
     ) -> None:
         if unknown := options.keys() - BufferOptions.__annotations__:  # before any download
-            raise TypeError(f"{type(self).__name__} has no argument {min(unknown)!r}")
+            raise WrongTypeError(
+                f"{type(self).__name__} has no argument {min(unknown)!r}",
+                hint=f"help({type(self).__name__}) shows all arguments",
+            )
         if storage is not None:
             raise InvalidArgumentError(
                 f"storage is {storage!r}; expected None: the storage of a dataset is its files",

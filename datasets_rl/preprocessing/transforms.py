@@ -81,7 +81,9 @@ class TransformStep(Step):
         keywords = {**{key: _parse_dtype(value) for key, value in named.items()}, **keys}
         try:
             transform = transform_class(*map(_parse_dtype, positional), **keywords)
-        except TypeError as error:
+        except InvalidArgumentError:
+            raise
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"{name} takes {inspect.signature(transform_class)}: {error}") from error
         return cls(transform, {"use": name, **({"args": list(positional)} if positional else {}), **named})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import Self, override
 
-from datasets_rl.arguments import check, choice_problems
+from datasets_rl.arguments import axis_problems, check, choice_problems, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
@@ -190,11 +190,9 @@ class FlattenAction(_ActionTransform):
         action_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__(in_keys_inv, out_keys_inv, in_keys, out_keys)
-        if (first_dim >= 0 or last_dim >= 0) and not allow_positive_dim:
-            raise InvalidArgumentError(
-                f"first_dim is {first_dim} and last_dim is {last_dim}; expected negative axes",
-                hint="to count from the first axis, pass allow_positive_dim=True",
-            )
+        hint = "" if allow_positive_dim else "to count from the first axis, pass allow_positive_dim=True"
+        axes = {"first_dim": first_dim, "last_dim": last_dim}
+        check(axis_problems(allow_positive=allow_positive_dim, **axes), hint=hint)
         if first_dim > last_dim and (first_dim < 0) == (last_dim < 0):
             raise InvalidArgumentError(f"first_dim is {first_dim}; expected at most last_dim, {last_dim}")
         self.first_dim, self.last_dim = first_dim, last_dim
@@ -241,6 +239,7 @@ class DiscreteActionProjection(Transform):
         include_forward: bool = True,
     ) -> None:
         super().__init__([action_key] if include_forward else [], in_keys_inv=[action_key])
+        check(size_problems(num_actions_effective=num_actions_effective, max_actions=max_actions))
         if max_actions < num_actions_effective:
             raise InvalidArgumentError(
                 f"max_actions is {max_actions}; expected at least num_actions_effective = {num_actions_effective}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from tensordict import TensorDict, is_leaf_nontensor, is_non_tensor, is_tensor_c
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKeyError, WrongTypeError
 from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
@@ -526,6 +526,8 @@ def flat_key(key: Any) -> NestedKey:
     """Return a key without nested tuples; a single name is returned as a string."""
     if isinstance(key, str):
         return key
+    if not isinstance(key, Sequence) or not key:
+        raise WrongTypeError(f"a key is {key!r:.60}; expected a name, or a tuple of names")
     path = tuple(name for item in map(flat_key, key) for name in ([item] if isinstance(item, str) else item))
     return path if len(path) > 1 else path[0]
 
@@ -582,10 +584,28 @@ def dotted_text(key: NestedKey) -> str:
 
 
 def key_list(keys: Keys | None) -> list[NestedKey]:
-    """Return keys as a list; a string is a single key."""
+    """Return keys as a list; a string is a single key.
+
+    Raises:
+        WrongTypeError: If it is neither a string nor a list of keys.
+    """
     if keys is None:
         return []
+    if not isinstance(keys, Iterable) or isinstance(keys, Tensor):
+        raise WrongTypeError(f"the keys are {keys!r:.60}; expected a string, or a list of keys")
     return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
+
+
+def number_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a number or numbers as a tensor.
+
+    Raises:
+        WrongTypeError: If it is something else.
+    """
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WrongTypeError(f"{name} is {value!r:.60}; expected a number, or a tensor of numbers") from error
 
 
 def prefixed_key(prefix: str, key: NestedKey) -> NestedKey:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.errors import WrongTypeError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms.base import Keys, Transform
 
@@ -116,8 +117,8 @@ class DeviceCastTransform(Transform):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.device = torch.device(device)
-        self.orig_device = None if orig_device is None else torch.device(orig_device)
+        self.device = _as_device(device)
+        self.orig_device = None if orig_device is None else _as_device(orig_device)
 
     @override
     def transform_batch(self, batch: Any) -> Any:
@@ -179,3 +180,10 @@ class PinMemoryTransform(Transform):
         ):
             return batch
         return batch.pin_memory()
+
+
+def _as_device(device: Any) -> torch.device:
+    try:
+        return torch.device(device)
+    except (TypeError, RuntimeError) as error:
+        raise WrongTypeError(f"the device is {device!r:.60}; expected a device, such as 'cuda:0'") from error

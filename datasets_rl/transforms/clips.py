@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import clip_bounds
-from datasets_rl.transforms.base import Keys, Transform
+from datasets_rl.transforms.base import Keys, Transform, number_tensor
 
 
 class ClipTransform(Transform):
@@ -62,6 +61,7 @@ class ClipTransform(Transform):
 def _as_limit(value: Any) -> float | None:
     if value is None:
         return None
-    if torch.as_tensor(value).numel() != 1:
+    limit = number_tensor(value, "a limit")
+    if limit.numel() != 1:
         raise InvalidArgumentError(f"a limit is {value}; expected a single number")
-    return float(value)
+    return float(limit)

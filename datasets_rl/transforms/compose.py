@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import Transform, check_callable, check_caller, update_specs_by_trial
@@ -39,7 +39,10 @@ class Compose(Transform):
         if "transforms" in keywords and not transforms:
             transforms = (list(keywords.pop("transforms")),)
         if keywords:
-            raise TypeError(f"Compose got unexpected arguments: {', '.join(keywords)}")
+            raise WrongTypeError(
+                f"Compose got unexpected arguments: {', '.join(keywords)}",
+                hint="as in Compose(RewardScaling(0.0, 0.1), DoubleToFloat())",
+            )
         listed = transforms[0] if len(transforms) == 1 and isinstance(transforms[0], list) else transforms
         self.transforms = _module_list(listed)
 

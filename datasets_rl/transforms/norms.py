@@ -16,7 +16,7 @@ from datasets_rl.returns import float_rewards
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import map_bounds
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, flat_key, get_entry, resolve_key
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, flat_key, get_entry, number_tensor, resolve_key
 
 Number = float | Tensor | None
 
@@ -168,7 +168,9 @@ def _as_tensor(value: Number) -> Tensor | None:
     return (
         None
         if value is None
-        else torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.get_default_dtype()).clone()
+        else number_tensor(
+            value, "a shift or a scale", None if isinstance(value, Tensor) else torch.get_default_dtype()
+        ).clone()
     )
 
 

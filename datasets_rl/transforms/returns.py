@@ -26,6 +26,7 @@ from datasets_rl.transforms.base import (
     get_entry,
     is_group,
     key_list,
+    number_tensor,
     prefixed_key,
     set_entry,
     under_next,
@@ -133,7 +134,7 @@ class Reward2GoTransform(RewardSums):
     ) -> None:
         in_keys = [_REWARD] if in_keys is None else in_keys
         super().__init__(in_keys, in_keys if out_keys is None else out_keys, done_key)
-        self.gamma = float(gamma)
+        self.gamma = float(number_tensor(gamma, "gamma"))
 
     @override
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:

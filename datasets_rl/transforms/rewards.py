@@ -15,7 +15,7 @@ from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import bounds_of, clip_bounds, dtype_of, map_bounds, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, number_tensor
 
 _REWARD = (NEXT, "reward")
 """Key of the reward in TED. TorchRL's default is "reward", which its environments move under "next"."""
@@ -120,7 +120,7 @@ class LineariseRewards(Transform):
         self, in_keys: Keys, out_keys: Keys | None = None, *, weights: Sequence[float] | Tensor | None = None
     ) -> None:
         super().__init__(in_keys, out_keys)
-        tensor = None if weights is None else torch.as_tensor(weights)
+        tensor = None if weights is None else number_tensor(weights, "weights")
         if tensor is not None and tensor.ndim > 1:
             raise InvalidArgumentError(f"the weights have shape {list(tensor.shape)}; expected [R]")
         self.register_buffer("weights", tensor)
@@ -164,7 +164,7 @@ class SuccessReward(Transform):
         self, success_key: NestedKey = (NEXT, "success"), reward_key: NestedKey = _REWARD, *, scale: float = 1.0
     ) -> None:
         super().__init__([success_key], [reward_key])
-        self.scale = float(scale)
+        self.scale = float(number_tensor(scale, "scale"))
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:

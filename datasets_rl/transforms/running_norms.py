@@ -65,8 +65,8 @@ class RunningNorm(Transform):
 
     def __init__(self, in_keys: Keys, out_keys: Keys | None, *, decay: float, eps: float, lock: Any) -> None:
         super().__init__(in_keys, out_keys)
-        if not 0 < decay <= 1:
-            raise InvalidArgumentError(f"decay is {decay}; expected a number in (0, 1]")
+        if not isinstance(decay, (int, float)) or not 0 < decay <= 1:
+            raise InvalidArgumentError(f"decay is {decay!r}; expected a number in (0, 1]")
         self.decay, self.eps, self.lock = decay, eps, lock
         self._frozen = False
         for number in range(len(self.in_keys)):

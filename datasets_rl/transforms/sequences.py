@@ -16,7 +16,7 @@ from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
-from datasets_rl.transforms.base import NestedKey, flat_key, set_entry
+from datasets_rl.transforms.base import NestedKey, flat_key, number_tensor, set_entry
 from datasets_rl.transforms.returns import RewardSums
 from datasets_rl.transforms.windows import fill_values, fill_windows
 
@@ -87,8 +87,8 @@ class SequenceTransform(RewardSums):
         check(size_problems(length=length), choice_problems("left", "right", pad_side=pad_side))
         self.length, self.pad_side, self.reward_scale, self.extra_return = length, pad_side, reward_scale, extra_return
         self.normalizes = not all(isinstance(value, (int, float)) for value in (mean, std)) or (mean, std) != (0, 1)
-        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))
-        self.register_buffer("std", torch.as_tensor(std, dtype=torch.float32))
+        self.register_buffer("mean", number_tensor(mean, "mean", torch.float32))
+        self.register_buffer("std", number_tensor(std, "std", torch.float32))
         self.pad_action, self.pad_done, self.max_timestep = pad_action, pad_done, max_timestep
         self.observation_key, self.action_key = flat_key(observation_key), flat_key(action_key)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import axis_problems, check, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import join_bounds
@@ -107,6 +108,7 @@ class PermuteTransform(_AxesTransform):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        check(unless(isinstance(dims, Sequence), f"dims is {dims!r}; expected a list of axes"))
         self.dims = tuple(dims)
         self.axes = len(self.dims)
         count = len(self.dims)
@@ -237,9 +239,5 @@ def _permute(value: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def _check_negative_dims(allowed: bool, **dims: int) -> None:
-    problems = [f"{name} is {dim}" for name, dim in dims.items() if dim >= 0]
-    if problems and not allowed:
-        raise InvalidArgumentError(
-            f"{', '.join(problems)}; expected a negative axis, which is independent of the batch size",
-            hint="to count from the first axis, pass allow_positive_dim=True",
-        )
+    hint = "" if allowed else "to count from the first axis, pass allow_positive_dim=True"
+    check(axis_problems(allow_positive=allowed, **dims), hint=hint)

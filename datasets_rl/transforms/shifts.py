@@ -58,7 +58,7 @@ class RandomShift(Transform):
         missing = [key for key in self.same_for if key not in self.in_keys]
         check(
             size_problems(0, pad=pad),
-            unless(0 <= p <= 1, f"p is {p}; expected 0 to 1"),
+            unless(isinstance(p, (int, float)) and 0 <= p <= 1, f"p is {p!r}; expected 0 to 1"),
             unless(not missing, f"same_for has {missing}, which are not in in_keys"),
         )
         self.pad, self.p, self.channels_last = pad, p, channels_last

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from datasets_rl.arguments import axis_problems, check
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import join_bounds
@@ -70,11 +71,8 @@ class Stack(Transform):
         del_keys: bool = True,
     ) -> None:
         super().__init__(in_keys)
-        if dim >= 0 and not allow_positive_dim:
-            raise InvalidArgumentError(
-                f"dim is {dim}; expected a negative axis, which is independent of the batch size",
-                hint="to count from the first axis, pass allow_positive_dim=True",
-            )
+        hint = "" if allow_positive_dim else "to count from the first axis, pass allow_positive_dim=True"
+        check(axis_problems(allow_positive=allow_positive_dim, dim=dim), hint=hint)
         if (in_key_inv is None) != (out_keys_inv is None):
             raise InvalidArgumentError("expected both in_key_inv and out_keys_inv, or none of them")
         if out_key in self.in_keys:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self, override
 
-from datasets_rl.arguments import check, choice_problems, unless
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.arguments import check, choice_problems, size_problems, unless
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, Key
 from datasets_rl.transforms._bounds import include_value, repeat_bounds
@@ -93,11 +93,13 @@ class WindowTransform(OverTime):
         out_keys: Keys | None = None,
         done_key: NestedKey | None = None,
     ) -> None:
+        if not isinstance(windows, Mapping):
+            raise WrongTypeError(f"windows is {windows!r:.60}; expected a mapping, such as {{'action': (0, 7)}}")
         super().__init__(list(windows), out_keys, done_key)
         problems = [
             f"the window of {key!r} is {span!r}; expected two integers >= 0, or a range of steps"
             for key, span in windows.items()
-            if (not span if isinstance(span, range) else len(span) != 2 or min(span) < 0)
+            if not _is_window(span)
         ]
         check(
             problems,
@@ -497,3 +499,10 @@ def fill_values(values: Tensor, mask: Tensor, value: float) -> None:
         value: The new value.
     """
     values.masked_fill_(expand_right(mask.to(values.device), values.shape), value)
+
+
+def _is_window(span: Any) -> bool:
+    """Return whether it is a nonempty range of steps, or the numbers of steps before and after."""
+    if isinstance(span, range):
+        return len(span) > 0
+    return isinstance(span, Sequence) and len(span) == 2 and not size_problems(0, before=span[0], after=span[1])

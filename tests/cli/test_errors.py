@@ -14,6 +14,7 @@ from datasets_rl.cli.output import Printer
 CASES = [
     (errors.InvalidArgumentError("x is 0: expected 1"), 2),
     (errors.UnknownKeyError("rewards", ["reward"]), 2),
+    (errors.WrongTypeError("the keys are 1: expected a list"), 2),
     (errors.UnknownIdError("a/b", ["a/c"], "2 ids"), 3),
     (errors.NotADatasetError("/tmp/x"), 3),
     (errors.FetchError("a.hdf5", [("http://a", "status 500"), ("http://b", "stalled")]), 4),

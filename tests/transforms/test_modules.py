@@ -15,13 +15,22 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms import (
     GAE,
     BurnInTransform,
+    ClipTransform,
     Compose,
+    DeviceCastTransform,
+    DiscreteActionProjection,
+    LineariseRewards,
     ObservationNorm,
+    PermuteTransform,
     RewardClipping,
     RewardScaling,
+    RewardSum,
     Transform,
     UnaryTransform,
+    UnsqueezeTransform,
     VecNorm,
+    VecNormV2,
+    WindowTransform,
 )
 
 
@@ -187,3 +196,27 @@ class TestSequences:
 
         assert rb.transforms == (torch.clone,)
         assert (rb.sample()["next", "reward"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RewardSum(in_keys=1), "the keys are 1; expected a string, or a list of keys"),
+        (lambda: RewardSum(in_keys=[()]), "a key is \\(\\); expected a name"),
+        (lambda: RewardScaling("x", 1.0), "a shift or a scale is 'x'; expected a number"),
+        (lambda: ClipTransform(["a"], low="x"), "a limit is 'x'; expected a number"),
+        (lambda: LineariseRewards(["r"], weights=["x"]), r"weights is \['x'\]; expected a number"),
+        (lambda: UnsqueezeTransform("x", in_keys=["a"]), "dim is 'x'; expected a negative axis"),
+        (lambda: UnsqueezeTransform("x", allow_positive_dim=True, in_keys=["a"]), "dim is 'x'; expected an axis"),
+        (lambda: PermuteTransform(1, in_keys=["a"]), "dims is 1; expected a list of axes"),
+        (lambda: WindowTransform(3), "windows is 3; expected a mapping"),
+        (lambda: WindowTransform({"a": 1}), "the window of 'a' is 1; expected two integers"),
+        (lambda: DeviceCastTransform(["x"]), r"the device is \['x'\]; expected a device"),
+        (lambda: DiscreteActionProjection(None, 3), "num_actions_effective is None; expected an integer"),
+        (lambda: VecNormV2(["a"], decay="x"), "decay is 'x'; expected a number"),
+        (lambda: Compose(other=1), "unexpected arguments: other"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_error_of_this_package(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
