@@ -62,6 +62,22 @@ def count_not_finite(array: NDArray[Any]) -> int:
     return int((~np.isfinite(array)).sum())
 
 
+def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
+    """Return what is wrong with flags: a sentence about the values other than 0 and 1, or nothing.
+
+    Args:
+        name: The name of the flags in their file.
+        flags: The flags of a block of rows, [T, ...].
+        start: The number of the first row.
+    """
+    other = (flags != 0) & (flags != 1)
+    wrong = np.flatnonzero(other.any(axis=tuple(range(1, other.ndim))))
+    if not len(wrong):
+        return []
+    rows = f"{len(wrong):,} such rows" if len(wrong) > 1 else "1 such row"
+    return [f"{name} is {flags[wrong[0]]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
+
+
 def find_jumps(
     next_states: NDArray[Any], following_states: NDArray[Any]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -134,7 +134,7 @@ FAULTS = {
     ),
     "a negative color": Fault(_put("9041/tty_colors", _set(7, -1)), "game 9041: tty_colors of row 7 is negative"),
     "an end within a game": Fault(_put("1203/dones", _set(4, True)), "game 1203: dones is set in row 4"),
-    "flags of two": Fault(_put("87/dones", _set(2, 2)), "game 87: dones is 2 in row 2; expected 0 or 1"),
+    "flags of two": Fault(_put("87/dones", _set(2, 2)), "game 87: dones is 2 at row 2; expected 0 or 1"),
     "no points": Fault(
         _changed(lambda file: file["87"].attrs.__delitem__("points")), "game 87: its attribute points is None"
     ),

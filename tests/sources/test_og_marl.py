@@ -154,7 +154,7 @@ def test_selected_keys_are_read_alone(convert, rng):
         ({"actions": np.zeros((6, 3), int)}, r"actions is \[rows, 3\]; rewards are of 2 agents"),
         ({"terminals": np.zeros(6, bool)}, r"terminals is \[rows, \]; expected \[rows, agents\]"),
         ({"rewards": np.zeros((6, 2, 1), "f4")}, r"rewards is \[rows, 2, 1\]; expected \[rows, agents\]"),
-        ({"terminals": np.full((6, 2), 2, "i4")}, r"terminals of row 0 is \[2, 2\]; expected 0 or 1"),
+        ({"terminals": np.full((6, 2), 2, "i4")}, r"terminals is \[2 2\] at row 0; expected 0 or 1"),
         ({"observations": np.zeros((6, 2, 3), "c8")}, "observations has dtype complex64, which cannot be stored"),
     ],
 )

@@ -30,7 +30,7 @@ from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED_INTEGERS, as_column, count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED_INTEGERS, as_column, count_not_finite, find_jumps, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -211,9 +211,7 @@ class D4RLReader(EpisodeReader):
         flags = [np.zeros(self._layout.rows, bool), np.zeros(self._layout.rows, bool)]
         for name in self._layout.flags:
             raw = self._file.read(name).reshape(-1)
-            bad = np.flatnonzero((raw != 0) & (raw != 1))
-            if len(bad):
-                problems.append(f"{name} is {raw[bad[0]]} at row {bad[0]:,}; expected 0 or 1 ({len(bad):,} such rows)")
+            problems += flag_problems(name, raw)
             flags[FLAGS.index(name)] = raw == 1
         if problems:
             raise ConversionError(self._dataset_id, problems)

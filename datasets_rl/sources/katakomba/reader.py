@@ -23,7 +23,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
-from datasets_rl.sources.values import WIDENED
+from datasets_rl.sources.values import WIDENED, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
@@ -180,9 +180,8 @@ class KatakombaReader(EpisodeReader):
             ConversionError: If it has other values than 0 and 1, or is set before the last row.
         """
         dones = file.read(f"{game}/dones").reshape(-1)
-        if len(wrong := np.flatnonzero((dones != 0) & (dones != 1))):
-            problem = f"game {game}: dones is {dones[wrong[0]]} in row {wrong[0]:,}; expected 0 or 1"
-            raise ConversionError(self._dataset_id, [problem])
+        if problems := flag_problems(f"game {game}: dones", dones):
+            raise ConversionError(self._dataset_id, problems)
         if len(early := np.flatnonzero(dones[:-1])):
             problem = f"game {game}: dones is set in row {early[0]:,}; expected it in the last row, {rows - 1:,}, alone"
             raise ConversionError(self._dataset_id, [problem])

@@ -21,7 +21,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
-from datasets_rl.sources.values import WIDENED
+from datasets_rl.sources.values import WIDENED, flag_problems
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
@@ -349,10 +349,8 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
 def _read_flag(file: ArrayFile, name: str) -> _Flags:
     """Read a flag, [rows]."""
     raw = np.asarray(file.read_all(name)).reshape(-1)
-    wrong = np.flatnonzero((raw != 0) & (raw != 1))
-    if len(wrong):
-        problem = f"{name} is {raw[wrong[0]]} at row {wrong[0]:,}; expected 0 or 1 ({len(wrong):,} such rows)"
-        raise ConversionError(file.name, [problem])
+    if problems := flag_problems(name, raw):
+        raise ConversionError(file.name, problems)
     return np.asarray(raw == 1)
 
 

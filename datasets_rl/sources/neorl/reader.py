@@ -28,7 +28,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, find_jumps
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, find_jumps, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -140,8 +140,7 @@ class NeoRLReader(EpisodeReader):
         flags = [np.zeros(self._rows, np.bool_), np.zeros(self._rows, np.bool_)]
         for number, name in enumerate(one for one in _FLAGS if one in self._file.arrays):
             raw = self._file.read(name).reshape(-1)
-            if len(wrong := np.flatnonzero((raw != 0) & (raw != 1))):
-                problems.append(f"{name} is {raw[wrong[0]]} at row {wrong[0]:,}; expected 0 or 1")
+            problems += flag_problems(name, raw)
             flags[number] = raw == 1
         starts = np.zeros(self._rows + 1, np.bool_)
         if "index" in self._file.arrays:

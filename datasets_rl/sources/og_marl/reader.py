@@ -26,7 +26,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -160,17 +160,13 @@ class VaultReader(EpisodeReader):
         Raises:
             ConversionError: If flags have other values than 0 and 1.
         """
-        problems = []
+        problems: list[str] = []
         flags = [np.zeros_like(arrays["terminals"], np.bool_)] * 2
         for number, leaf in enumerate(_FLAGS):
             if leaf not in arrays:
                 continue
             raw = arrays[leaf]
-            if len(wrong := np.flatnonzero(((raw != 0) & (raw != 1)).any(axis=1))):
-                row = int(wrong[0])
-                problems.append(
-                    f"{self._vault.name}: {leaf} of row {start + row:,} is {raw[row].tolist()}; expected 0 or 1"
-                )
+            problems += flag_problems(f"{self._vault.name}: {leaf}", raw, start)
             flags[number] = raw == 1
         if problems:
             raise ConversionError(self._dataset_id, problems)

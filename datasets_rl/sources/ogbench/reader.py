@@ -24,7 +24,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.ogbench.tasks import Task
-from datasets_rl.sources.values import count_not_finite
+from datasets_rl.sources.values import count_not_finite, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -153,9 +153,7 @@ class OGBenchReader(EpisodeReader):
         """Return the last row of each episode."""
         flags = file.read("terminals")
         ends = np.flatnonzero(flags)
-        problems = []
-        if len(wrong := np.flatnonzero((flags != 0) & (flags != 1))):
-            problems.append(f"terminals of row {wrong[0]:,} is {flags[wrong[0]]}; expected 0 or 1")
+        problems = flag_problems("terminals", flags)
         if len(flags) and (not len(ends) or ends[-1] != len(flags) - 1):
             problems.append(f"terminals of the last row, {len(flags) - 1:,}, is 0; expected the end of an episode")
         self._raise(file, problems)
