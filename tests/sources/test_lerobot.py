@@ -42,16 +42,10 @@ def drawn():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "tree"
-
-
-@pytest.fixture
-def convert(tmp_path, folder):
+def convert(folder, settings):
     """A function that converts the files in the folder, compares them with the oracle, and returns the dataset."""
 
     def run(name=NEW, *, checked=True, **selection):
-        settings = Settings(home=tmp_path / "home", progress=False)
         wanted = Selection(**selection)
         made = downloading.download(
             f"lerobot/{name}", from_local=folder, settings=settings, selection=wanted, force=True

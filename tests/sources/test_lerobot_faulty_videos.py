@@ -12,7 +12,6 @@ from raw.lerobot import LENGTHS, LOSS, NEW, OLD, draw, write_new, write_old, wri
 from datasets_rl import LeRobotExperienceReplay, Selection, downloading, verify
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.settings import Settings
 
 av = pytest.importorskip("av", reason="pip install av")
 TOP = ("observation", "image", "top")
@@ -25,16 +24,6 @@ LONG_GOP = {"g": "12", "sc_threshold": "0"}
 @pytest.fixture(scope="module")
 def drawn():
     return [draw(length, seed) for seed, length in enumerate(LENGTHS)]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "tree"
-
-
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(home=tmp_path / "home", progress=False)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from raw.lerobot import LENGTHS, NEW, OLD, draw, write_new, write_old
 from datasets_rl import LeRobotExperienceReplay, Selection, downloading, verify
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.settings import Settings
 
 av = pytest.importorskip("av", reason="pip install av")
 TOP = ("observation", "image", "top")
@@ -26,16 +25,6 @@ VIDEO = {"images": "video"}
 @pytest.fixture
 def drawn():
     return [draw(length, seed) for seed, length in enumerate(LENGTHS)]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "tree"
-
-
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(home=tmp_path / "home", progress=False)
 
 
 @pytest.fixture
