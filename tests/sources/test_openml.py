@@ -277,10 +277,24 @@ class _Kept:
 
 
 def test_a_dataset_that_is_not_active_is_refused_with_a_remedy(answers, settings):
-    with openml(answers) as server, pytest.raises(FetchError, match="412") as caught:
+    with openml(answers) as server, pytest.raises(UnknownIdError) as caught:
         downloading.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
 
-    assert "shows the versions in use" in caught.value.hint
+    assert caught.value.message == "no dataset 'openml/MagicTelescope@9' among the active datasets of OpenML"
+    assert caught.value.hint == "https://www.openml.org/search?type=data&q=MagicTelescope shows the versions in use"
+
+
+@pytest.mark.parametrize(("answer", "problem"), [("{", "is not valid JSON"), ("{}", "has no data.dataset: '{}'")])
+def test_an_unexpected_answer_is_named_by_the_dataset(answers, settings, answer, problem):
+    search = answers / "api/v1/json/data/list/data_name/magictelescope/limit/2/data_version/9"
+    search.parent.mkdir(parents=True, exist_ok=True)
+    search.write_text(answer)
+
+    with openml(answers) as server, pytest.raises(ConversionError) as caught:
+        downloading.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
+
+    assert f"OpenML's answer about MagicTelescope, version 9, {problem}" in caught.value.message
+    assert "try again later" in caught.value.hint
 
 
 def test_the_version_is_mentioned_only_after_a_request(settings, tmp_path):
@@ -291,6 +305,7 @@ def test_the_version_is_mentioned_only_after_a_request(settings, tmp_path):
 
     assert "RLDS_OFFLINE" in offline.value.hint
     assert missing.value.hint == "give the file, or its folder"
+    assert offline.value.message.startswith("could not fetch OpenML's answer about MagicTelescope, version 1 (api/v1/")
 
 
 def test_all_errors_of_a_table_are_reported_at_once(answers, convert):

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from typing_extensions import override
 
-from datasets_rl.errors import Call, ConversionError, FetchError, MissingDependencyError, Remedy
+from datasets_rl.errors import Call, ConversionError, FetchError, MissingDependencyError, Remedy, UnknownIdError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, SpaceSummary
 from datasets_rl.ted.keys import PLAIN
 
@@ -75,7 +75,13 @@ class OpenML(Source):
         return (f"{self.catalog['base_url']}search?type=data&q={quote(dataset)}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Request the number, the description and the columns of the dataset from OpenML; see `Source.resolve`."""
+        """Request the number, the description and the columns of the dataset from OpenML; see `Source.resolve`.
+
+        Raises:
+            UnknownIdError: If OpenML has no active dataset of this name and version.
+            FetchError: If OpenML does not answer.
+            ConversionError: If its answers are not the expected ones.
+        """
         del selection
         entry = self.entry(name)
         dataset, version = entry.params["name"], entry.params["version"]
@@ -86,7 +92,9 @@ class OpenML(Source):
         except FetchError as error:
             # OpenML answers with status 412 if there is no such dataset.
             if any("412" in reason for _, reason in error.failures):
-                error.hint = f"https://www.openml.org/search?type=data&q={quote(dataset)} shows the versions in use"
+                unknown = UnknownIdError(entry.id, known="the active datasets of OpenML")
+                unknown.hint = f"{_search_page(entry)} shows the versions in use"
+                raise unknown from error
             raise
         number = _dataset_number(listed, entry)
         details = self._api_asset(str(number))
@@ -134,16 +142,29 @@ class OpenML(Source):
 
 def _json_answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
     """Return the value at a path of names in a JSON answer."""
-    text = upstream.text(asset)
+    about = f"OpenML's answer about {entry.params['name']}, version {entry.params['version']},"
+    hint = f"try again later; {_search_page(entry)} shows what OpenML has of it"
+    try:
+        text = upstream.text(asset)
+    except FetchError as error:
+        # Who brings the file needs its name, and everyone else the dataset whose file it is.
+        if error.name == asset.path:
+            error.name = f"{about.rstrip(',')} ({asset.path})"
+            error.message = error.message.replace(asset.path, error.name, 1)
+        raise
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConversionError(entry.id, [f"{asset.path} is not valid JSON: {error}"]) from error
+        raise ConversionError(entry.id, [f"{about} is not valid JSON: {error}"], hint=hint) from error
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     if not value:
-        raise ConversionError(entry.id, [f"{asset.path} has no {'.'.join(names)}: {text[:80]!r}"])
+        raise ConversionError(entry.id, [f"{about} has no {'.'.join(names)}: {text[:80]!r}"], hint=hint)
     return value
+
+
+def _search_page(entry: Entry) -> str:
+    return f"https://www.openml.org/search?type=data&q={quote(entry.params['name'])}"
 
 
 def _dataset_number(answer: Any, entry: Entry) -> int:
