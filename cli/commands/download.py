@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets_rl.downloading import DownloadOptions
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.sources import Option
+    from datasets_rl.sources import Entry, Option
 
 GROUP = "Get"
 
@@ -209,8 +209,10 @@ def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> _Downl
         raise
     if options.raw_only:
         return _Downloaded(found.folder, present=False, manifest=None)
-    got = _Downloaded(found.folder, present=found.present, manifest=Manifest.read(found.folder))
+    manifest = Manifest.read(found.folder)
+    got = _Downloaded(found.folder, present=found.present, manifest=manifest)
     _note_result(shell, found.id, got)
+    _note_digests(shell, manifest, found.entry, present=found.present)
     return got
 
 
@@ -237,10 +239,9 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
     for name, count in downloaded.manifest.not_finite.items():
         values = "value of the source is" if count == 1 else "values of the source are"
         shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
-    _note_digests(shell, downloaded.manifest, present=downloaded.present)
 
 
-def _note_digests(shell: Shell, manifest: Manifest, *, present: bool) -> None:
+def _note_digests(shell: Shell, manifest: Manifest, entry: Entry, *, present: bool) -> None:
     """Say which raw files were not compared with a known digest."""
     from datasets_rl.downloading.copies import copied_files
 
@@ -250,7 +251,7 @@ def _note_digests(shell: Shell, manifest: Manifest, *, present: bool) -> None:
     if recorded and not present:
         of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
-    for file in copied_files(manifest):
+    for file in copied_files(manifest, entry):
         shell.printer.note(f"  {file.url} is a copy by others: it was compared with what the catalog states of it")
 
 

@@ -68,9 +68,9 @@ def run(
     except NotADatasetError as error:
         if entry is None:
             raise
-        return _not_stored_result(
-            shell, entry, str(wanted), store.find_paths(**where), error, _found(shell, dataset, layout)
-        )
+        paths = store.find_paths(**where)
+        found = _found(shell, dataset, entry, layout, is_derived=paths.name != entry.name)
+        return _not_stored_result(shell, entry, str(wanted), paths, error, found)
     manifest = Manifest.read(folder)
     name = name_of(shell, folder, manifest)
     entry = entry or _find_entry(name) or _find_entry(manifest.id)
@@ -85,7 +85,7 @@ def run(
     return Result(data, [*_stored_blocks(name, entry, manifest, folder), *_version_blocks(versions)], quiet=[name])
 
 
-def _found(shell: Shell, dataset: str, layout: str) -> Plan | None:
+def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived: bool) -> Plan | None:
     """Return the plan of a download from an address, which has the layout of its files; None for an id of a catalog.
 
     Raises:
@@ -96,14 +96,14 @@ def _found(shell: Shell, dataset: str, layout: str) -> Plan | None:
     from datasets_rl.downloading import DownloadOptions
     from datasets_rl.downloading.planning import plan_download
     from datasets_rl.sources.addressed import Addressed
-    from datasets_rl.store.find import raw_files_id
 
-    head, name = sources.split_id(sources.split_address(raw_files_id(dataset), sources.Selection())[0])
-    if not isinstance(sources.get_source(head), Addressed):
+    if not isinstance(sources.get_source(entry.source), Addressed):
         if layout:
-            raise InvalidArgumentError(f"{dataset} is an id, whose source is {head}; a layout is that of an address")
+            raise InvalidArgumentError(
+                f"{dataset} is an id, whose source is {entry.source}; a layout is that of an address"
+            )
         return None
-    if split_derived(name)[1]:
+    if is_derived:  # the plan would be that of the original dataset
         return None
     selection = sources.Selection(options={"layout": layout} if layout else {})
     return plan_download(dataset, DownloadOptions(selection=selection, settings=shell.settings))

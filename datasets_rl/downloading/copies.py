@@ -36,11 +36,16 @@ def expecting_recorded(listing: Listing, entry: Entry, paths: DatasetPaths) -> L
     return replace(listing, assets=tuple(assets))
 
 
-def copied_files(manifest: Manifest) -> list[RawFile]:
-    """Return the raw files that are copies by a third party, which alone may state a digest of them."""
+def copied_files(manifest: Manifest, entry: Entry) -> list[RawFile]:
+    """Return the raw files that are copies by a third party, which alone may state a digest of them.
+
+    Args:
+        manifest: The manifest of the stored dataset.
+        entry: Its catalog entry; that of the original dataset for a derived one.
+    """
     files = {file.path: file for file in manifest.raw}
     found = []
-    for asset in _unknown_files(sources.find(manifest.id)):
+    for asset in _unknown_files(entry):
         first, *others = [urlsplit(url).netloc for url in asset.urls]
         if asset.path in files and urlsplit(files[asset.path].url).netloc in {*others} - {first}:
             found.append(files[asset.path])

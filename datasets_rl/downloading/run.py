@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datasets_rl.build.conversion import ConversionJob
     from datasets_rl.fetch.fetcher import Fetcher
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.sources import Listing
+    from datasets_rl.sources import Entry, Listing
 
 
 @taking(DownloadOptions)
@@ -92,6 +92,8 @@ class Downloaded:
     """The folder of the dataset, or of its raw files."""
     present: bool
     """Whether it was stored before."""
+    entry: Entry
+    """The catalog entry, of the original dataset for a derived one."""
 
 
 def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
@@ -100,7 +102,7 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
     paths, options = target.paths, target.options
     if _is_present(target):
         sweep_dataset(paths)
-        return Downloaded(target.id, paths.folder, present=True)
+        return Downloaded(target.id, paths.folder, present=True, entry=target.entry)
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not options.force and not options.raw_only:
@@ -108,10 +110,10 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
         if selection is None:
-            return Downloaded(target.id, paths.folder, present=True)
+            return Downloaded(target.id, paths.folder, present=True, entry=target.entry)
         request_text, parent = target.request(selection), current_version(paths, replaces=options.force)
         if not options.raw_only and point_to_published(paths, request_text, parent):
-            return Downloaded(target.id, paths.folder, present=False)
+            return Downloaded(target.id, paths.folder, present=False, entry=target.entry)
         # A folder that the user has named as the place of raw files is only read.
         is_read = options.local is not None and options.local.resolve().is_relative_to(paths.raw.resolve())
         with (
@@ -127,7 +129,7 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             listing = _find_files(request, build)
             if options.raw_only:
                 folder = _fetch_raw(request, listing)
-                return Downloaded(target.id, paths.raw if folder == raw else folder, present=False)
+                return Downloaded(target.id, paths.raw if folder == raw else folder, present=False, entry=target.entry)
             if listing.copied is not None:
                 _copy(request, listing, build)
                 keep_raw = False
@@ -136,7 +138,7 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             publish(build)
             if not keep_raw and raw != paths.raw and not has_only_copy(paths):
                 disk.discard(raw, paths.folder)
-    return Downloaded(target.id, paths.folder, present=False)
+    return Downloaded(target.id, paths.folder, present=False, entry=target.entry)
 
 
 def _is_present(target: Target) -> bool:
@@ -233,7 +235,7 @@ def _make_fetcher(request: DownloadRequest) -> Fetcher:
 
 def _check_copies(manifest: Manifest, job: ConversionJob) -> None:
     """Compare a dataset with the catalog if it was converted from copies whose digest is not known."""
-    copies = copied_files(manifest)
+    copies = copied_files(manifest, job.entry)
     is_whole = replace(job.selection, keys=(), options={}) == Selection()
     if problems := [*copy_problems(manifest, job.entry)] if copies and is_whole else []:
         named = [f"{file.url} is a copy by others, whose digest is not known" for file in copies]
