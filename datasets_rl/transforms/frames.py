@@ -89,8 +89,8 @@ class CatFrames(OverTime):
 
     Raises:
         InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems. When called, if
-            `dim` is not the axis of the channels of an image, or a `MultiStepTransform` before this transform has
-            replaced the next frames.
+            `dim` is not the axis of the channels of an image, or an earlier `MultiStepTransform` or `QChunkTransform` has
+            replaced the next frames by later ones.
     """
 
     per_step = True
@@ -272,13 +272,13 @@ class CatFrames(OverTime):
         return batch
 
     def _check_follows(self, batch: Any) -> None:
-        """Check that the frames under "next" follow those of their steps, which `MultiStepTransform` replaces by later ones."""
+        """Check that the frames under "next" follow those of their steps: n-step targets replace them by later ones."""
         steps = batch.get(STEPS_TO_NEXT, None)
         if steps is not None and any(key[0] == NEXT for key in self.in_keys) and (steps > 1).any():
             raise InvalidArgumentError(
-                f"the next frames are up to {int(steps.max())} steps after those of their steps, by a MultiStepTransform"
-                " before CatFrames; a stack of both would leave out the frames between them",
-                hint="put CatFrames before MultiStepTransform",
+                f"the next frames are up to {int(steps.max())} steps after those of their steps, by an earlier transform;"
+                " a stack of both would leave out the frames between them",
+                hint="put CatFrames and TimeMaxPool before MultiStepTransform and QChunkTransform",
             )
 
     def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:

@@ -13,10 +13,11 @@ from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
+from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.transforms._bounds import repeat_bounds
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry, under_next
+from datasets_rl.transforms.base import STEPS_TO_NEXT, NestedKey, any_like, flat_key, get_entry, set_entry, under_next
 from datasets_rl.transforms.multi_step import discount_powers
 
 
@@ -35,8 +36,8 @@ class QChunkTransform(OverTime):
     trajectory.
 
     As with `MultiStepTransform`, the entries under "next" are those of the last step of the chunk that is in the
-    trajectory, except the reward, which is the sum of the chunk, [*batch, 1]. ``"gamma"``, [*batch], is the power of the
-    discount factor that applies to the next observation, and ``"nonterminal"``, bool [*batch], is False if the chunk
+    trajectory, except the reward, which is the sum of the chunk, [*batch, 1]. ``"steps_to_next_obs"``, int64 [*batch], is
+    the number of these steps, ``"gamma"``, [*batch], the power of the discount factor that applies to the next observation, and ``"nonterminal"``, bool [*batch], is False if the chunk
     reaches a termination or an unknown final observation:
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * Q(next.observation)
@@ -130,6 +131,7 @@ class QChunkTransform(OverTime):
             last.set("final_known", known)
         set_entry(batch, NEXT, last)
         steps = values["steps"]
+        set_entry(batch, STEPS_TO_NEXT, steps)
         set_entry(
             batch, "gamma", self._powers(sums.dtype, steps.device).index_select(0, steps.view(-1)).view(steps.shape)
         )
@@ -204,6 +206,7 @@ class QChunkTransform(OverTime):
         for name, value in {"reward": numbers, "mask": numbers, "terminal": numbers > 1, "valid": numbers > 1}.items():
             spec.set(self._chunk(name), any_like(value))
         spec.set(NEXT_REWARD, any_like(numbers[..., :1]))
+        spec.set(STEPS_TO_NEXT, BoundedTensorSpec(1, size, spec.shape, dtype=torch.int64))
         spec.set("gamma", any_like(numbers[..., 0]))
         spec.set("nonterminal", any_like(numbers[..., 0] > 1))
 

@@ -30,12 +30,14 @@ from datasets_rl.transforms import (
     Compose,
     MultiStepTransform,
     ObservationNorm,
+    QChunkTransform,
     Reward2GoTransform,
     RewardScaling,
     RewardSum,
     SelectTransform,
     StepCounter,
     TargetReturn,
+    TimeMaxPool,
 )
 
 STACKED = ["observation", ("next", "observation")]
@@ -485,17 +487,17 @@ class TestDatasets:
         assert batch["next", "pixels"][:, 0, 0, ::3].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [2, 3, 4]]
 
     @pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=2)])
-    def test_stacks_of_frames_after_multi_step_are_refused(self, stored, sampler):
+    @pytest.mark.parametrize("several", [MultiStepTransform(2, 0.5), QChunkTransform(2, 0.5)], ids=["n-step", "chunk"])
+    def test_stacks_of_frames_after_targets_of_several_steps_are_refused(self, stored, sampler, several):
         """The frames o0 and o2 of step 0 with n = 2 would be a stack without the frame between them."""
-        transform = [MultiStepTransform(2, 0.5), CatFrames(2, -1, STACKED)]
-        rb = ReplayBuffer(storage=DatasetStorage(stored), sampler=sampler, transform=transform, batch_size=32)
+        for stack in (CatFrames(2, -1, STACKED), TimeMaxPool(STACKED, T=2)):
+            rb = ReplayBuffer(
+                storage=DatasetStorage(stored), sampler=sampler, transform=Compose(several, stack), batch_size=32
+            )
+            with pytest.raises(InvalidArgumentError, match="up to 2 steps after those of their steps"):
+                rb.sample()
 
-        with pytest.raises(
-            InvalidArgumentError, match="up to 2 steps after those of their steps, by a MultiStepTransform"
-        ):
-            rb.sample()
-
-        rb = ReplayBuffer(storage=DatasetStorage(stored), transform=transform[:1], batch_size=32)
+        rb = ReplayBuffer(storage=DatasetStorage(stored), transform=several, batch_size=32)
         rb.append_transform(CatFrames(2, -1, ["observation"]))
         assert rb.sample()["observation"].shape == (32, 6)
 
