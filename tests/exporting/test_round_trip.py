@@ -13,6 +13,7 @@ from datasets_rl import Selection, load
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
+from datasets_rl.preprocessing import Recipe, preprocess
 
 FORMATS = pytest.mark.parametrize("to", ["npz", "hdf5", "parquet"])
 EPISODES = [trajectory(4, terminated=True), trajectory(1, seed=1, known=False), trajectory(3, seed=2)]
@@ -74,6 +75,20 @@ def test_encoded_images_keep_their_bytes(to, tmp_path):
 
     again = back.items(("observation", "camera")).read_stored(0, len(back)).images
     assert [bytes(one) for one in again] == [bytes(one) for one in images]
+
+
+@FORMATS
+def test_unknown_images_of_steps_come_back_black(to, tmp_path):
+    """The last n-step target of an episode without its final observation has no image."""
+    stored = write_robot(tmp_path / "robot", known=False)
+    recipe = Recipe.inline(["n_step_targets:2"])
+    targets = StoredDataset(preprocess(stored.folder, recipe, out=tmp_path / "targets"))
+    camera = ("n_step", "observation", "camera")
+    assert not targets.column(camera)[6].any()
+
+    (tmp_path / "back").mkdir()
+
+    assert np.array_equal(read_back(targets, to, tmp_path / "back").column(camera), targets.column(camera))
 
 
 def test_numpy_opens_an_episode(plain, tmp_path):
