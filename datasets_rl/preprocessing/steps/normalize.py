@@ -154,10 +154,14 @@ class Normalize(_Affine):
 
     def _moments(self, values: NDArray[Any]) -> Array:
         values = values.astype(np.float64)
-        finite = np.isfinite(values)
-        counts = finite.sum(0)
-        mean = np.where(finite, values, 0.0).sum(0) / np.maximum(counts, 1)
-        return np.stack([counts, mean, ((np.where(finite, values, mean) - mean) ** 2).sum(0)])
+        with np.errstate(invalid="ignore"):  # infinity of both signs
+            counts, mean = np.full(values.shape[1:], len(values)), values.mean(0)
+        if not np.isfinite(mean).all():
+            finite = np.isfinite(values)
+            counts = finite.sum(0)
+            mean = np.where(finite, values, 0.0).sum(0) / np.maximum(counts, 1)
+            values = np.where(finite, values, mean)
+        return np.stack([counts, mean, ((values - mean) ** 2).sum(0)])
 
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         # Chan, Golub and LeVeque, 1979: combines the sums of squares around the means of batches, numerically stable.
@@ -191,9 +195,11 @@ class NormalizeRange(_Affine):
         return np.concatenate([values, np.asarray(batch.final_states[key])[batch.final_known]])
 
     def _moments(self, values: NDArray[Any]) -> Array:
-        values = values.astype(np.float64)
-        finite = np.isfinite(values)
-        return np.stack([np.where(finite, values, np.inf).min(0), np.where(finite, values, -np.inf).max(0)])
+        bounds = np.stack([values.min(0), values.max(0)]).astype(np.float64)
+        if not np.isfinite(bounds).all():
+            finite = np.isfinite(values)
+            bounds = np.stack([np.where(finite, values, np.inf).min(0), np.where(finite, values, -np.inf).max(0)])
+        return bounds
 
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         lows, highs = np.stack(list(moments), axis=1)
