@@ -396,6 +396,9 @@ def _listing_lines(
     room = width - sum(_GAP + one for one in widths[1:-1]) - _GAP
     beside = room - (min(widths[-1], width // 3) if shortens else widths[-1])
     widths[0] = min(widths[0], max(beside, min(width // 2, room - min(widths[-1], _LEAST)), _NUMBER))
+    # Where every row moves the others to the right, the headings move with them.
+    shortest = min((_text_width(first) for first, *_ in cells[1:]), default=0)
+    widths[0] = max(widths[0], shortest) if shortest < room else widths[0]
     starts = [*accumulate(_GAP + one for one in widths)]
     lines = []
     for number, row in enumerate(cells):

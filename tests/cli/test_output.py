@@ -227,6 +227,21 @@ def test_a_listing_shortens_the_last_column_and_gives_an_id_that_is_too_long_its
 
 
 @pytest.mark.usefixtures("terminal")
+def test_the_headings_of_a_listing_stand_above_columns_that_all_rows_move_to_the_right(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [f"atari_dqn/Pong/{run}" for run in (1, 2)]
+    rows = tuple((name, "14.1 GB", "PongNoFrameskip", "discrete[6]", "Atari Pong: run of DQN") for name in names)
+
+    table = Table(("id", "size", "environment", "action", "title"), rows, listing=True)
+
+    Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [table]))
+
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert [line.index("14.1 GB") for line in lines] == [head.index("size")] * 2
+    assert [line.index("PongNo") for line in lines] == [head.index("environment")] * 2
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_listing_that_fits_is_not_shortened(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [LISTING]))
