@@ -231,7 +231,7 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
     if downloaded.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
     for name, text in downloaded.manifest.images.items():
-        shell.printer.note(f"  {name} is stored as {text}" if text != "raw" else f"  {name} is stored as pixels")
+        shell.printer.note(f"  images of {name}: {'pixels' if text == 'raw' else text}")
     for fault in downloaded.manifest.known_issues:
         shell.printer.note(f"  known issue: {fault}")
     for one in () if downloaded.present else downloaded.manifest.decisions:

@@ -94,9 +94,8 @@ class Run:
             try:
                 self.dataset = self._open_dataset(self.args)
             except FetchError as error:
-                download = Call("download", self.args.dataset)
-                own = Call("download", self.args.dataset, from_local="PATH")
-                error.hint = Remedy("`{}` fetches it, and resumes; with a file that you have, `{}`", download, own)
+                # Only the download takes the options that the remedy names.
+                error.hint = Remedy("with `{}`: {}", Call("download", self.args.dataset), error.remedy)
                 raise
             self._make_environments(resources)
             self._hold_out()

@@ -294,7 +294,7 @@ def test_the_command_says_how_images_are_stored(folder, tmp_path, capsys, monkey
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
 
     assert main(["download", ID, "--from-local", str(folder)]) == 0
-    assert "observation.camera is stored as compressed without loss" in capsys.readouterr().err
+    assert "images of observation.camera: compressed without loss" in capsys.readouterr().err
     assert main(["info", ID]) == 0
     assert "compressed without loss" in capsys.readouterr().out
     assert main(["download", ID, "--from-local", str(folder), "--images", "raw", "--force", "--json"]) == 0

@@ -192,8 +192,8 @@ def test_a_dataset_that_cannot_be_fetched_is_named_with_the_command_that_fetches
     ran = rlds("train", "bc", *TINY, "--dataset", "d4rl/hopper-medium-v2", "--out", tmp_path)
 
     assert ran.code == 4
-    assert "next: `rlds download d4rl/hopper-medium-v2` fetches it, and resumes" in ran.err
-    assert "`rlds download d4rl/hopper-medium-v2 --from-local PATH`" in ran.err
+    assert "next: with `rlds download d4rl/hopper-medium-v2`: unset RLDS_OFFLINE" in ran.err
+    assert "--from-local PATH" in ran.err
 
 
 def test_the_successor_of_an_environment_is_a_line_and_not_a_python_warning(rlds, tmp_path):
