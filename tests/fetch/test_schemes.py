@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from crc32c import crc32c
 from servers import File, Redirect, Status, serve
 
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError
-from datasets_rl.fetch import schemes
+from datasets_rl.fetch import download, schemes
 from datasets_rl.fetch.partial_download import PartialDownload
 from datasets_rl.fetch.plan import ExpectedFile
 from datasets_rl.fetch.schemes import NotServedError, scheme_of
@@ -24,7 +27,7 @@ def never(url, headers):
 
 
 def test_every_module_of_the_folder_is_a_scheme():
-    assert schemes.scheme_names() == ("file", "gs", "hf", "http", "https", "package", "s3")
+    assert schemes.scheme_names() == ("file", "gs", "hf", "http", "https", "package", "s3", "tar")
 
 
 @pytest.mark.parametrize("name", schemes.scheme_names())
@@ -33,7 +36,7 @@ def test_every_scheme_keeps_the_contract(name):
 
     assert isinstance(scheme.IN_PLACE, bool)
     assert scheme.__doc__.startswith(f"``{scheme.__name__.rpartition('.')[2]}:")
-    if name in ("file", "package", "hf", "gs"):
+    if name in ("file", "package", "hf", "gs", "tar"):
         with pytest.raises(NotServedError):
             scheme.resolve(f"{name}:", never)
 
@@ -63,6 +66,39 @@ def test_a_file_address_may_have_spaces_and_the_name_of_this_host(tmp_path):
 def test_an_invalid_file_address_is_reported_with_the_reason(get, url, reason):
     with pytest.raises(FetchError, match=reason):
         get(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("tar:///no/such.tar#512+10", "there is no such archive"),
+        ("tar:///no/such.tar", r"names no file in the archive; expected #START\+SIZE"),
+        ("tar:///no/such.tar#-1+10", "names no file in the archive"),
+    ],
+)
+def test_an_invalid_address_in_an_archive_is_reported_with_the_reason(get, url, reason):
+    with pytest.raises(FetchError, match=reason):
+        get(url)
+    with pytest.raises(NotServedError, match="there is no such archive"):
+        scheme_of(url).folder(url, never)
+
+
+def test_a_file_in_an_archive_is_copied_and_its_bytes_are_compared(get, tmp_path, data):
+    archive = tmp_path / "a b#.tar"
+    with tarfile.open(archive, "w") as packed:
+        for name, content in (("d/first", b"x"), ("d/mine", data), ("d/.hidden", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))
+
+    listed = scheme_of("file:").folder(archive.as_uri(), never).assets
+
+    assert [(asset.path, asset.size) for asset in listed] == [("first", 1), ("mine", len(data))]
+    (url,) = listed[1].urls
+    assert get(url).path.read_bytes() == data
+    assert download.digest_local(url) == hashlib.sha256(data).hexdigest()
+    with pytest.raises(IntegrityError, match="has sha256"):
+        get(url, sha256="0" * 64)
 
 
 def test_a_wrong_file_that_is_used_in_place_is_reported_and_not_changed(get, tmp_path, data):

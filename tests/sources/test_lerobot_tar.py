@@ -207,7 +207,7 @@ def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it(writte
 
     with pytest.raises(FetchError, match=r"unpack it by `tar -xf lerobot\.tar\.gz`, and give the folder in it"):
         download(ID, home, archive)
-    with pytest.raises(InvalidArgumentError, match="is no dataset") as refused:
+    with pytest.raises(InvalidArgumentError, match="expected a folder, or a file") as refused:
         download(str(archive), home)
     assert "tar -xf lerobot.tar.gz" in str(refused.value.hint)
 

@@ -38,6 +38,8 @@ def folder(url: str, get: Get) -> Folder:
     from datasets_rl.read.archive import is_tar, members
 
     path = _path_of_url(url)
+    if not path.is_file():
+        raise NotServedError("there is no such archive")
     if not is_tar(path):
         name = path.name.lower()
         unpack = "tar -xf" if name.endswith(_COMPRESSED) else "unzip" if name.endswith(".zip") else ""
