@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import importlib.util
 import os
 import re
@@ -25,6 +26,7 @@ from datasets_rl.errors import (
     MissingDependencyError,
     UnknownIdError,
 )
+from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
 
 from . import candidates
@@ -132,6 +134,11 @@ class Shell:
         nearest = next((one for one in (home, *home.parents) if one.exists()), home)
         if nearest.exists() and not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
+
+    def import_torch(self) -> None:
+        """Import PyTorch, and say so on a terminal if it takes seconds, as on a busy machine or a network disk."""
+        with waiting("importing PyTorch", show=self.settings.progress and sys.stderr.isatty()):
+            importlib.import_module("tensordict")
 
     @property
     def debug(self) -> bool:

@@ -41,6 +41,7 @@ def run(
       rlds bench d4rl/halfcheetah-medium-v2 -n 4096
       rlds bench ~/data/mine --threads 2 --json
     """
+    shell.import_torch()
     import torch
 
     from datasets_rl.store.find import locate

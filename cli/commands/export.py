@@ -153,6 +153,7 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
 
 
 def _export(shell: Shell, content: Content, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
+    shell.import_torch()
     from datasets_rl.exporting import plan_export, run_export
 
     plan = plan_export(content, to, out)

@@ -191,6 +191,7 @@ def _list_steps() -> Result:
 def _preprocess(
     shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]
 ) -> _Derived:
+    shell.import_torch()
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import plan_result, preprocess

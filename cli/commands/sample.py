@@ -61,6 +61,7 @@ def run(
       rlds sample mix.toml --json
       rlds sample lerobot/lerobot/pusht --delta-timestamps '{"observation.image": [-0.1, 0], "action": [0, 0.1, 0.2]}'
     """
+    shell.import_torch()
     import torch
 
     from datasets_rl import datasets  # noqa: F401 -- they load before the clock starts

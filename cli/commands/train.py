@@ -93,6 +93,7 @@ def run(
         os.environ["RLDS_HOME"] = str(shell.settings.home)
     if module:
         _import(module)
+    shell.import_torch()
     words = [*(arguments or []), *(["--quiet"] if shell.printer.quiet else [])]
     try:
         result = _run_program(program, words)

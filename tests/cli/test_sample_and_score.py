@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from stored_data import trajectory, write_dataset
+
+from datasets_rl.cli.options import Shell
 
 
 @pytest.mark.usefixtures("stored")
@@ -132,6 +136,19 @@ def test_score_and_download_report_preprocessed_data(rlds):
     assert "the rewards that it had before" in stop[0]
     assert "--force makes it anew" in stop[1]
     assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["history"]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.usefixtures("terminal")
+def test_a_slow_import_of_pytorch_is_named_on_a_terminal(capsys, monkeypatch, quiet):
+    monkeypatch.setattr("datasets_rl.progress.SILENT", 0.01)
+    shell = Shell(["sample"])
+    shell.printer.quiet = quiet
+    with monkeypatch.context() as slow:
+        slow.setattr("importlib.import_module", lambda _: time.sleep(0.2))
+        shell.import_torch()
+
+    assert capsys.readouterr().err == ("" if quiet else "importing PyTorch\n")
 
 
 @pytest.mark.usefixtures("stored")
