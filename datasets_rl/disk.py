@@ -670,7 +670,9 @@ def _holder(path: Path) -> str:
 _MAX_NAME = 200
 _IDLE_SECONDS = 600.0
 """Seconds after which a claim of another host that has not grown is abandoned."""
-_CLAIM = re.compile(r".*@(?P<host>[A-Za-z0-9_]+)-(?P<pid>\d+)(\.\d+)?")
+_PROCESS = r"(?P<host>[A-Za-z0-9_]+)-(?P<pid>\d+)(t(?P<start>\d+))?(\.\d+)?"
+"""The pattern of the name of a process after an ``@``, see `process_name`; a number tells several claims of it apart."""
+_CLAIM = re.compile(rf".*@{_PROCESS}")
 _CLAIMED: set[str] = set()
 """The real paths of the folders that this process has claimed."""
 
@@ -684,13 +686,44 @@ if hasattr(os, "register_at_fork"):
 
 
 def process_name() -> str:
-    """Return the name of this process in the names of its files: its host and its PID."""
-    return f"{_host()}-{os.getpid()}"
+    """Return the name of this process in the names of its files: its host, its PID and, on Linux, when it started.
+
+    The start, in clock ticks since the boot of the system, distinguishes it from another process that gets the PID later.
+    """
+    pid = os.getpid()
+    start = _own_start(pid)
+    return f"{_host()}-{pid}t{start}" if start else f"{_host()}-{pid}"
+
+
+@cache
+def _own_start(pid: int) -> str:
+    """Return when this process, which has the PID, started; empty where the system does not say it."""
+    fields = _process_fields("self") if pid else []
+    return fields[_START - 1] if len(fields) >= _START else ""
+
+
+def _process_fields(pid: int | str) -> list[str]:
+    """Return what Linux says of a process, from its state on; empty if there is no /proc."""
+    with suppress(FileNotFoundError, PermissionError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+_START = 20
+"""The place of the start of a process after its state: field 22 of /proc/PID/stat, of which the state is field 3."""
+_INITIAL_SPACE = 0xEFFFFFFC
+"""The number of the PID namespace of processes outside of containers."""
 
 
 @cache
 def _host() -> str:
-    return re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
+    """Return the name of the host; in a container with that of its PID namespace, as containers may share the host's name."""
+    name = re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - it is no path of a file
+    except OSError:
+        space = _INITIAL_SPACE
+    return name if space == _INITIAL_SPACE else f"{name}_{space:x}"
 
 
 def claims_of(folder: Path) -> list[Path]:
@@ -703,7 +736,7 @@ def claims_of(folder: Path) -> list[Path]:
 
 
 def claim(folder: Path) -> Path:
-    """Take a folder for this process: rename it, or what a dead process took, to ``<name>@<host>-<pid>``.
+    """Take a folder for this process: rename it, or what a dead process took, to ``<name>@<process>``, see `process_name`.
 
     Two processes that claim the same folder never get the same one, whatever locks they hold.
 
@@ -776,8 +809,10 @@ def is_abandoned(path: Path, name: str = "") -> bool:
     if claimed is None:
         return True
     if claimed["host"] == _host() and os.name != "nt":
-        pid = int(claimed["pid"])
-        return os.path.realpath(path) not in _CLAIMED if pid == os.getpid() else not _is_running(pid)
+        pid, start = int(claimed["pid"]), claimed["start"] or ""
+        if pid == os.getpid() and start in {"", _own_start(pid)}:
+            return os.path.realpath(path) not in _CLAIMED
+        return not _is_running(pid, start)
     return time.time() - _last_change(path) > _IDLE_SECONDS
 
 
@@ -788,16 +823,23 @@ def _last_change(path: Path) -> float:
         return time.time()
 
 
-def _is_running(pid: int) -> bool:
-    """Return whether a process of this host is running; a dead one whose parent has not waited for it is not."""
+def _is_running(pid: int, start: str) -> bool:
+    """Return whether a process of this host is running; a dead one whose parent has not waited for it is not.
+
+    Args:
+        pid: Its PID.
+        start: When it started; empty if that is not known. Another process with the PID started later.
+    """
     try:
         os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except ProcessLookupError:
         return False
-    except (PermissionError, FileNotFoundError):  # it is of another user, or the system has no /proc
+    except PermissionError:  # it is of another user
+        pass
+    fields = _process_fields(pid)
+    if len(fields) < _START:  # the system has no /proc
         return True
-    return status.rpartition(")")[2].split()[0] not in "ZX"
+    return fields[0] not in "ZX" and start in {"", fields[_START - 1]}
 
 
 def check_plain_tree(path: Path) -> None:

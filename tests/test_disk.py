@@ -360,6 +360,8 @@ def test_a_folder_is_claimed_by_one_process_and_given_back(tmp_path):
         (DEAD, 0, True),
         (f"{HOST}-SELF", 0, True),  # of an earlier process with this number
         (f"{HOST}-1", 0, False),
+        (f"{HOST}-1t{10**15}", 0, True),  # of an earlier process with the number of one that runs
+        (f"{HOST}-SELFt{10**15}", 0, True),
         ("node3-77", 0, False),
         ("node3-77", 500, False),
         ("node3-77", 700, True),
@@ -377,6 +379,27 @@ def test_the_claim_of_a_dead_process_is_taken_over_and_that_of_another_host_if_i
     claimed = disk.claim(tmp_path / "build")
     assert (claimed / "deep" / "file").exists() is taken
     disk.release(claimed)
+
+
+def test_a_process_of_another_container_does_not_take_what_one_of_this_host_has_claimed(tmp_path):
+    """Containers may share the name of the host, and the PID of a process there is of none, or of another one, here."""
+    claimed = disk.claim(tmp_path / "build")
+    library = ctypes.CDLL(None, use_errno=True)
+    outer = os.fork()
+    if not outer:
+        if not hasattr(library, "unshare") or library.unshare(0x10000000 | 0x20000000):  # of users, and of PIDs
+            os._exit(77)
+        inner = os.fork()
+        if not inner:
+            disk._host.cache_clear()
+            is_other = disk.process_name().rpartition("-")[0] != HOST
+            os._exit(0 if is_other and not disk.is_abandoned(claimed) else 1)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
+    code = os.waitstatus_to_exitcode(os.waitpid(outer, 0)[1])
+    disk.release(claimed)
+    if code == 77:
+        pytest.skip("the system lets no process make a PID namespace")
+    assert code == 0
 
 
 def test_a_forked_child_does_not_take_what_its_parent_has_claimed(tmp_path):

@@ -48,7 +48,7 @@ _INLINE_BYTES = 512
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
 _DIGEST = ', "digest": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
-_OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json@\w+-\d+(\.\d+)?\.tmp|\.lock.*")
+_OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json@\w+-\d+(t\d+)?(\.\d+)?\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
 _HINT = "load an older checkpoint"
 

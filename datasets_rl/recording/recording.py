@@ -1,6 +1,6 @@
 """Recordings: finished episodes on the disk that are not yet a part of their dataset.
 
-    <dataset>/recorded/<id>@<host>-<pid>/     of the process in its name
+    <dataset>/recorded/<id>@<process>/     of the process in its name
         rows.npy, ...                         the rows, as a `DatasetWriter` writes them
         recording.json                        the id, the dataset, the schema, and what a new dataset states in addition
         journal.jsonl                         a line for each commit of the writer, with the checksums of all rows so far

@@ -10,7 +10,7 @@
     <root>/<name>@<recipe>/    a derived dataset, the same inside
 
 Readers take no lock and change nothing: they read CURRENT and open that folder; if it is gone, they read CURRENT again.
-Writers publish (`store.publish`). What a process works on has its name, ``build-<request>@<host>-<pid>``.
+Writers publish (`store.publish`). What a process works on has its name, ``build-<request>@<process>``.
 
 What is in the folder may have been put there by others, so that it is read like any other input: what is a link, a
 pipe or a device is refused, and nothing but the dataset's own names is ever deleted.

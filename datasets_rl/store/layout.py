@@ -18,7 +18,7 @@ OWN_SOURCE = "local"
 """The source of the user's own datasets: only these grow by recordings."""
 STREAM_FOLDER = ".stream"
 """The folder of the shards that streams keep for later ones, below the folder of a source."""
-_CLAIM = r"(@[A-Za-z0-9_]+-\d+(\.\d+)?)?"
+_CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
     rf"|{CURRENT_FILE}|\.{CURRENT_FILE}@.+\.tmp|\.lock"

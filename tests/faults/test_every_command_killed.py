@@ -181,7 +181,11 @@ def state(home):
     return tuple(
         sorted(
             (
-                re.sub(r"(?<=trash-)[0-9a-f]{32}|(?<=@)[A-Za-z0-9_]+-[0-9]+", "", path.relative_to(home).as_posix()),
+                re.sub(
+                    r"(?<=trash-)[0-9a-f]{32}|(?<=@)[A-Za-z0-9_]+-[0-9]+(t[0-9]+)?",
+                    "",
+                    path.relative_to(home).as_posix(),
+                ),
                 hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and path.name != ".lock" else "",
             )
             for path in home.rglob("*")
