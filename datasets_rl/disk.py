@@ -40,6 +40,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # tested for where it is used
 
+CURRENT_FILE = "CURRENT"
+"""The file that names the current version of a dataset."""
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
 STATE_FILE = "state.json"
@@ -170,16 +172,31 @@ def check_nesting(folder: Path) -> None:
 
 
 def check_outside_versions(path: Path) -> None:
-    """Check that a file or folder to write is neither a version of a dataset nor inside one: versions never change.
+    """Check that a file or folder to write is not a version of a dataset, which never changes, nor inside one.
+
+    The same holds for what else a dataset has in its folder, which is deleted with it.
 
     Raises:
         InvalidArgumentError: If it is.
     """
-    resolved = path.resolve()
-    if outer := next((folder for folder in (resolved, *resolved.parents) if is_version(folder)), None):
+    if outer := dataset_around(path / "entry"):
         raise InvalidArgumentError(
             f"{path} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
         )
+
+
+def dataset_around(path: Path) -> Path | None:
+    """Return the folder of a dataset that a path is inside of: a version, or raw, recorded or unfinished files."""
+    folders = Path(os.path.realpath(path)).parents  # unlike the method of Path, it ends for a link that leads to itself
+    return next((one for one in folders if is_version(one) or _is_entry(one)), None)
+
+
+def _is_entry(folder: Path) -> bool:
+    return _ENTRY.fullmatch(folder.name) is not None and is_plain_file(folder.parent / CURRENT_FILE)
+
+
+_ENTRY = re.compile("(build|trash)-.*|raw(@.*)?|recorded")
+"""The names of folders beside the versions of a dataset."""
 
 
 def is_version(folder: Path) -> bool:

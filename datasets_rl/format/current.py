@@ -19,7 +19,7 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Call, IntegrityError, ManifestError, NotADatasetError, Remedy
 
 T = TypeVar("T")
-CURRENT_FILE = "CURRENT"
+CURRENT_FILE = disk.CURRENT_FILE
 """The file in a dataset's folder with the name of its current version."""
 VERSION_NAME = re.compile("[0-9]{4,9}-[0-9a-f]{8}")
 """The name of a version: its number, and the first digits of its manifest's digest."""

@@ -111,7 +111,7 @@ class DatasetPaths:
                 "versions never change",
                 hint="write the result to another folder, or name the dataset whose version it is",
             )
-        if outer := next((parent for parent in self.folder.parents if disk.is_version(parent)), None):
+        if outer := disk.dataset_around(self.folder):
             raise InvalidArgumentError(
                 f"{self.folder} is inside a dataset: {outer}",
                 hint="choose a name or a folder that is not below that one",

@@ -184,3 +184,19 @@ def test_no_buffer_writes_into_a_version(stored):
     with pytest.raises(InvalidArgumentError, match="inside a dataset"):
         LazyMemmapStorage(3, scratch_dir=version / "steps")
     assert sorted(version.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["raw", "recorded", "build-01234567", f"trash-{'0' * 32}", "0001"])
+def test_no_command_stores_anything_among_the_entries_of_a_dataset(rlds, stored, tmp_path, name):
+    place = version_folder(stored) if name == "0001" else stored / name
+    place.mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to(place)
+
+    for words in (
+        ("--root", tmp_path / "link", "download", "demo/pendulum"),
+        ("preprocess", "demo/pendulum", *SCALE, "--out", place / "x"),
+        ("export", "demo/pendulum", "--to", "npz", "-o", tmp_path / "link" / "x"),
+    ):
+        ran = rlds(*words)
+        assert (ran.code, "is inside a dataset" in ran.err) == (2, True)
+    assert name == "0001" or not any(place.iterdir())
