@@ -328,7 +328,9 @@ class Trial:
         if other[:2] == ["cache", "move"]:
             left = tree(self.home)  # before the prune, which may delete a version that was not published
             whole = {
-                path: digest for path, digest in left.items() if "/build-" not in path and path not in rubbish(left)
+                path: digest
+                for path, digest in left.items()
+                if path.partition("/")[0] != "out" and "/build-" not in path and path not in rubbish(left)
             }
             if not whole.items() <= tree(self.moved).items():
                 yield f"copies {difference(tree(self.moved), whole)}"
