@@ -88,7 +88,7 @@ def install(shell: str) -> list[Path]:
     """Write the script of a shell and the line that reads it; return the files that changed.
 
     Raises:
-        InvalidArgumentError: If a script of the user is in the way.
+        InvalidArgumentError: If a script of the user already exists there.
     """
     script, start = _files(shell)
     changed = []

@@ -720,7 +720,7 @@ def _own_start(pid: int) -> str:
 
 
 def _process_fields(pid: int | str) -> list[str]:
-    """Return what Linux says of a process, from its state on; empty if there is no /proc."""
+    """Return the state of a process of Linux and the fields that follow it; empty without /proc."""
     with suppress(FileNotFoundError, PermissionError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
@@ -737,7 +737,7 @@ def _host() -> str:
     """Return the name of the host; in a container with that of its PID namespace, as containers may share the host's name."""
     name = re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
     try:
-        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - it is no path of a file
+        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a link whose target is not a path
     except OSError:
         space = _INITIAL_SPACE
     return name if space == _INITIAL_SPACE else f"{name}_{space:x}"

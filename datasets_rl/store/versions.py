@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,6 +142,7 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         check_own_files(folder)
     if has_only_copy(paths):
         raise _only_copy_error(paths)
+    _check_own_recordings(paths.recorded)
     with ExitStack() as held:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
@@ -199,6 +201,29 @@ def check_own_files(folder: Path) -> None:
             f"{folder} holds files that are not the dataset's: {join_names(foreign)}",
             hint="move them: the folder is about to be deleted",
         )
+
+
+def _check_own_recordings(folder: Path) -> None:
+    """Check that a folder of recordings, which is about to be deleted, holds no plain file or folder of others.
+
+    Raises:
+        InvalidArgumentError: If it does; the error names them.
+    """
+    if folder.is_symlink():  # it is refused elsewhere
+        return
+    foreign = [
+        path.name
+        for path in sorted(folder.glob("*"))
+        if disk.is_plain_file(path) or not (_RECORDING.fullmatch(path.name) or (path / "recording.json").exists())
+    ]
+    if foreign:
+        raise InvalidArgumentError(
+            f"{folder} holds files that are not the dataset's: {join_names(foreign)}",
+            hint="move them: the folder is about to be deleted",
+        )
+
+
+_RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
 
 
 def has_only_copy(paths: DatasetPaths) -> bool:

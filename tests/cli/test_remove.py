@@ -188,3 +188,17 @@ def test_own_files_are_read_and_kept_through_a_link_to_their_folder(rlds, home, 
     assert rlds("remove", "local/gripper", "--yes").code == 2
     assert rlds("cache", "prune", "--raw", "--yes").code == 0
     assert sorted(path.name for path in raw.iterdir()) == ["dataset.toml", "episode.npz"]
+
+
+def test_what_others_put_beside_recordings_is_not_deleted(rlds, stored):
+    recorded = stored / "recorded"
+    (recorded / "takes").mkdir(parents=True)
+    (recorded / "takes" / "a.txt").write_text("mine")
+    (recorded / "notes.txt").write_text("mine")
+
+    ran = rlds("remove", "demo/pendulum", "--yes")
+    assert ran.code == 2
+    assert "holds files that are not the dataset's\n  why: notes.txt, takes" in ran.err
+    assert (recorded / "takes" / "a.txt").read_text() == (recorded / "notes.txt").read_text() == "mine"
+    recorded.rename(stored.parent / "mine")
+    assert rlds("remove", "demo/pendulum", "--yes").code == 0
