@@ -121,6 +121,11 @@ class NpyReader:
         return f"{list(self.shape)} of {self.dtype}"
 
     @property
+    def row_bytes(self) -> int:
+        """Number of bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    @property
     def pickled(self) -> bool:
         """Whether the array has Python objects, which `pickles.load_npy` reads."""
         return self.dtype.hasobject

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 8 << 20
 
 
+def rows_in_chunk(row_bytes: int) -> int:
+    """Return how many rows of this size are read at once: a few megabytes, at least one row."""
+    return max(1, _CHUNK_BYTES // max(1, row_bytes))
+
+
 def end_flags(steps: int, *, terminated: bool) -> dict[Key, NDArray[np.bool_]]:
     """Return the flags of an episode of T steps, [T, 1] each: the last step is terminated, or else truncated."""
     is_last = np.arange(steps)[:, None] == steps - 1
@@ -46,7 +51,7 @@ def split_episode(
     steps = len(next(iter(flags.values())))
     columns = [column for column in columns if column.key not in flags]
     step_bytes = sum(column.step_bytes for column in columns) if step_bytes is None else step_bytes
-    chunk = max(1, _CHUNK_BYTES // max(1, step_bytes))
+    chunk = rows_in_chunk(step_bytes)
     for start in range(0, steps, chunk):
         stop = min(start + chunk, steps)
         values: dict[Key, Any] = {key: rows[start:stop] for key, rows in flags.items()}

@@ -264,7 +264,7 @@ class TestEnds:
         """medium-expert concatenates two files; the last trajectory of the first may have no end."""
         columns, run = stitched()
         d4rl_files.write(tmp_path / "x.h5", columns)
-        monkeypatch.setattr("datasets_rl.sources.d4rl.reader._BLOCK_BYTES", block * 280)
+        monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", block * 280)
         episodes, decisions = read("halfcheetah-medium-expert-v2", tmp_path / "x.h5")
 
         assert lengths(episodes) == [100, 100, 50, 100, 100, 100]
@@ -404,7 +404,7 @@ class TestLayouts:
             "timeouts": np.zeros(3000, bool),
         }
         d4rl_files.write(tmp_path / "x.h5", columns, chunks=None)
-        monkeypatch.setattr("datasets_rl.sources.d4rl.reader._BLOCK_BYTES", 13 * 32)
+        monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 13 * 32)
         episodes, _ = read("bullet-hopper-medium-v0", tmp_path / "x.h5")
 
         starts = np.concatenate([[0], ends[:-1].nonzero()[0] + 1])

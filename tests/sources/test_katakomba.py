@@ -123,7 +123,7 @@ def test_actions_of_16_bits_are_kept(convert, rng):
 
 
 def test_long_games_are_read_in_pieces(convert, rng, monkeypatch):
-    monkeypatch.setattr("datasets_rl.sources.katakomba.reader._BLOCK_BYTES", 50_000)  # 13 rows
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 50_000)  # 13 rows
     game = play(rng, 100)
 
     stored = convert({"1": game, "2": play(rng, 13)})

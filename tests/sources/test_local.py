@@ -23,7 +23,6 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, local
-from datasets_rl.sources.local import reader as local_reader
 from datasets_rl.sources.local.description import Description
 
 PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "local.md"
@@ -234,7 +233,7 @@ def test_the_result_does_not_depend_on_the_size_of_reads(case, tmp_path, monkeyp
         }
 
     whole = digests("whole")
-    monkeypatch.setattr(local_reader, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 100)
     assert digests("pieces") == whole
 
 

@@ -137,7 +137,7 @@ def test_final_observations_are_those_of_next_obs(convert, rng):
 
 
 def test_trajectories_of_many_blocks_are_read_in_pieces(convert, rng, monkeypatch):
-    monkeypatch.setattr("datasets_rl.sources.neorl.reader._BLOCK_BYTES", 300)  # 8 rows
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 300)  # 8 rows
     lengths = (30, 1, 2, 8, 1, 25, 3, 16)
     drawn = [draw(rng, length, "", SIZES) for length in lengths]
 

@@ -98,7 +98,7 @@ def test_other_ids_are_unknown(name):
 
 
 def test_an_episode_longer_than_a_block_is_read_in_pieces(convert, rng, tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets_rl.sources.ogbench.reader._BLOCK_BYTES", 4000)
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 4000)
     episodes = [draw(rng, length) for length in (2, 21, 20, 1, 40, 3, 9)]
     write_file(tmp_path / "raw" / SCENE, episodes)
 

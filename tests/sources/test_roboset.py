@@ -137,7 +137,7 @@ def test_trials_longer_than_a_piece_are_read_in_pieces(convert, rng, monkeypatch
     wanted = {key: whole.column(key).copy() for key in [*whole.keys()]}
     # A row has about 127 bytes: pieces of two, three and one rows end at, before and after the last row.
     for size in (130, 260, 400, 1000):
-        monkeypatch.setattr("datasets_rl.sources.roboset.reader._BLOCK_BYTES", size)
+        monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", size)
         stored = convert(force=True)
         assert stored.episodes.lengths.tolist() == [9, 8, 7]
         for key, values in wanted.items():

@@ -29,13 +29,12 @@ from datasets_rl.format.schema import END_COLUMNS
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import NOT_FINITE, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
-from datasets_rl.sources.rows import split_rows
+from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import WIDENED_INTEGERS, as_column, count_not_finite, find_jumps, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-_BLOCK_BYTES = 8 << 20
 _PROBES = 4
 _PROBE_ROWS = 4096
 _JUMP_SHARE_MAX = 0.01
@@ -127,7 +126,7 @@ class D4RLReader(EpisodeReader):
         row_bytes = sum(self._file.arrays[name].row_bytes for name in names)
         overlap = [part.name for part in parts if part.following]
         run = 0  # rows of the unfinished trajectory in previous blocks
-        for block in self._file.blocks(names, rows=max(1, _BLOCK_BYTES // max(row_bytes, 1)), overlap=overlap):
+        for block in self._file.blocks(names, rows=rows_in_chunk(row_bytes), overlap=overlap):
             ends, truncated = self._find_ends(block, run)
             self._count_decisions(block)
             yield from self._split_block(block, run, ends, truncated)

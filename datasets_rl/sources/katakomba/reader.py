@@ -23,11 +23,11 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.values import WIDENED, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-_BLOCK_BYTES = 8 << 20
 _FLAG = np.dtype(np.bool_)
 _CHARS, _COLORS, _CURSOR = ((*OBSERVATION, f"tty_{part}") for part in ("chars", "colors", "cursor"))
 _ARRAYS: Mapping[str, Key] = {
@@ -158,7 +158,7 @@ class KatakombaReader(EpisodeReader):
         truncated = np.zeros((rows, 1), np.bool_)
         truncated[-1] = not ends[-1]
         columns = {column.key: column for column in self.columns}
-        for block in file.blocks([arrays[name].name for name in names], rows=max(1, _BLOCK_BYTES // row_bytes)):
+        for block in file.blocks([arrays[name].name for name in names], rows=rows_in_chunk(row_bytes)):
             now = slice(block.start, block.stop)
             steps: dict[Key, Any] = {NEXT_TERMINATED: ends[now, None], NEXT_TRUNCATED: truncated[now]}
             states: dict[Key, Any] = {}

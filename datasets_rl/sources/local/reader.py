@@ -18,13 +18,13 @@ from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
+from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.values import WIDENED_INTEGERS, count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
 _Index = NDArray[np.int64]
-_BLOCK_BYTES = 8 << 20
 _TEXTS = {
     "same-row": "row i has the observation, the action taken in it, and the reward and flags of that action",
     "one-more": "an episode has one more observation than actions: the last one is the observation after the last "
@@ -154,7 +154,7 @@ class LocalReader(EpisodeReader):
         after = {key: name for key, name in plan.following.items() if key in self.kept}
         finals = {key: name for key, name in plan.finals.items() if key in self.kept}
         names = [*(part.array for part in parts if part.array), *after.values()]
-        block = max(1, _BLOCK_BYTES // max(1, sum(file.arrays[name].row_bytes for name in names)))
+        block = rows_in_chunk(sum(file.arrays[name].row_bytes for name in names))
         reading = _FileReader(file, parts, after, finals, bounds, block, self._limits())
         self.counts.update(bounds.found)
         self.counts["unwritten-chunks"] += file.unwritten

@@ -72,11 +72,6 @@ class StoredColumn(ABC):
     def read_images(self, start: int, stop: int) -> list[bytes]:
         """Return the JPEG images of the rows [start, stop), if they are JPEG images."""
 
-    @property
-    def row_bytes(self) -> int:
-        """Number of bytes of one row in memory."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
 
 @dataclass(frozen=True, slots=True)
 class RawEpisode:

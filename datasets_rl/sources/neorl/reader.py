@@ -27,13 +27,12 @@ from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
-from datasets_rl.sources.rows import split_rows
+from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, find_jumps, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-_BLOCK_BYTES = 8 << 20
 _FLAGS = ("done", "truncated")
 _ARRAYS: Mapping[str, Key] = {"obs": OBSERVATION, "action": ACTION, "reward": NEXT_REWARD}
 _FOLLOWING = "next_obs"
@@ -92,8 +91,7 @@ class NeoRLReader(EpisodeReader):
         del part
         self._count_file()
         readers = {name: self._file.open(name) for name in (*_ARRAYS, _FOLLOWING)}
-        row_bytes = sum(prod(reader.shape[1:]) * reader.dtype.itemsize for reader in readers.values())
-        block = max(1, _BLOCK_BYTES // max(1, row_bytes))
+        block = rows_in_chunk(sum(reader.row_bytes for reader in readers.values()))
         observation = readers["obs"].read_rows(min(1, self._rows))  # read a row ahead, to compare next_obs with
         is_begun = False
         for start in range(0, self._rows, block):

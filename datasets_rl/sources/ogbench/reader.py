@@ -10,7 +10,6 @@ The reward and the mask of a task at step t are those of s_t, as in OGBench's ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.ogbench.tasks import Task
+from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.values import count_not_finite, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -40,7 +40,6 @@ _REQUIRED = ("observations", "actions", "terminals")
 _INFO = ("qpos", "qvel", "button_states")
 _MASK: Key = ("next", "mask")
 _ORACLE: Key = ("info", "oracle_reps")
-_BLOCK_BYTES = 8 << 20
 _FLOAT = np.dtype(np.float32)
 
 
@@ -162,8 +161,7 @@ class OGBenchReader(EpisodeReader):
 
     def _read_episodes(self, file: NpzFile, ends: NDArray[np.int64], number: int) -> Iterator[Episode | EpisodeBatch]:
         readers = {name: file.open(name) for name in self._arrays if self._reads(name)}
-        row_bytes = sum(prod(reader.shape[1:]) * reader.dtype.itemsize for reader in readers.values())
-        block = max(2, _BLOCK_BYTES // max(1, row_bytes))
+        block = max(2, rows_in_chunk(sum(reader.row_bytes for reader in readers.values())))
         rows = np.diff(ends, prepend=-1)  # T + 1 in each episode
         self.counts["floats-narrowed"] += sum(
             reader.dtype.newbyteorder("=") != self._dtypes[name] for name, reader in readers.items()

@@ -32,6 +32,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -44,7 +45,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-_BLOCK_BYTES = 8 << 20
 _TRIAL = re.compile(r"Trial(\d+)", re.ASCII)
 _SEED: Key = ("seed",)
 _ROOTS: Mapping[str, Key] = {
@@ -160,8 +160,7 @@ class RoboSetReader(EpisodeReader):
         self.counts["end-without-flag"] += int(not ends[-1])
         self.counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
         names = {key: arrays[key].name for key in arrays if key in self.kept or key == ACTION}
-        row_bytes = sum(arrays[key].row_bytes for key in names)
-        size = max(1, _BLOCK_BYTES // max(row_bytes, 1))
+        size = rows_in_chunk(sum(arrays[key].row_bytes for key in names))
         metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
         for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
             self._check_no_holes(block, names, last=rows - 1 if by_state else rows)

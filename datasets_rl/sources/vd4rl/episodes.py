@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, RowFlags, RowReader, columns_by_name
+from datasets_rl.sources.rows import rows_in_chunk
+from datasets_rl.sources.vd4rl.rows import PIXELS, USUAL_ROWS, RowFlags, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
 
 _SMALL_BYTES = 256 << 20
@@ -140,7 +141,7 @@ def _contradictions(path: str, file: NpzFile, rows: int) -> Iterator[str]:
 def _image_blocks(file: NpzFile, rows: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield images in blocks, with the first row of each; a block begins with the last image of the previous one."""
     reader = file.open("image")
-    block = max(1, BLOCK_BYTES // max(1, prod(reader.shape[1:])))
+    block = rows_in_chunk(reader.row_bytes)
     before: NDArray[np.uint8] = np.empty((0, *reader.shape[1:]), np.uint8)
     for start in range(0, rows, block):
         images: NDArray[np.uint8] = np.empty((len(before) + min(block, rows - start), *reader.shape[1:]), np.uint8)

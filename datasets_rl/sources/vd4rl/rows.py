@@ -30,7 +30,6 @@ from datasets_rl.sources.values import column_differences
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
-BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
 PIXELS: Key = ("pixels",)
 _IS_INIT: Key = ("is_init",)

@@ -18,7 +18,8 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5File
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, RowFlags, RowReader, columns_by_name
+from datasets_rl.sources.rows import rows_in_chunk
+from datasets_rl.sources.vd4rl.rows import RowFlags, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import Key
 
@@ -60,7 +61,7 @@ class RowFiles(RowReader):
             if part["ends"]:
                 self.counts["end-without-flag"] += int(not flags.ends[stop - 1])
                 flags.ends[stop - 1] = True
-            rows = max(1, BLOCK_BYTES // sum(file.arrays[name].row_bytes for name in names))
+            rows = rows_in_chunk(sum(file.arrays[name].row_bytes for name in names))
             blocks = file.blocks([*names], rows=rows, overlap=[*names], start=start, stop=stop)
             for block in blocks:
                 values = {key: self.as_column_rows(key, block.columns[name]) for name, key in names.items()}
