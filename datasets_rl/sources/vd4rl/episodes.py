@@ -34,7 +34,8 @@ class EpisodeFiles(RowReader):
             return [*self._columns_by_name(path, file).values()]
 
     @override
-    def read_part(self, part: Any) -> Iterator[Episode]:
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
+        self.counts.clear()
         for number, path in part or enumerate(sorted(self._files)):
             with NpzFile(self._files[path], path.rpartition("/")[2]) as file:
                 if _is_empty(file):
@@ -60,7 +61,7 @@ class EpisodeFiles(RowReader):
     def _read_episode(self, number: int, path: str, file: NpzFile) -> Iterator[Episode]:
         columns = self._columns_by_name(path, file)
         rows = file.arrays["image"].shape[0]
-        if problems := [*self.column_differences([*columns.values()]), *_contradictions(path, file, rows)]:
+        if problems := [*self.differences(columns.values()), *_contradictions(path, file, rows)]:
             raise self.conversion_error(path, problems)
         small = {name: file.read(name) for name in columns if name != "image"}
         flags = self._with_known_ends(self._read_flags(path, file, small, rows), small)

@@ -12,7 +12,7 @@ transition t:  p_t  --a_t-->  r_t, p_t+1          from the rows t and t + 1: 501
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -85,22 +85,13 @@ class RowReader(EpisodeReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path]) -> None:
         self._dataset_id = dataset_id
         self._files = files
-        self.stored = self._stored_columns(next(iter(files)))
-        self.columns = [*self.stored, *_FLAGS]
+        self._stored = self._stored_columns(next(iter(files)))
+        self.columns = [*self._stored, *_FLAGS]
         self._by_key = {column.key: column for column in self.columns}
 
     @abstractmethod
     def _stored_columns(self, path: str) -> Sequence[Column]:
         """Return the columns of a file."""
-
-    @abstractmethod
-    def read_part(self, part: Any) -> Iterator[Episode]:
-        """Yield the trajectories of a part, and count the decisions."""
-
-    @override
-    def episodes(self, part: Any = None) -> Iterator[Episode]:
-        self.counts.clear()
-        yield from self.read_part(part)
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -111,9 +102,9 @@ class RowReader(EpisodeReader):
         """Return the error for a file."""
         return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
-    def column_differences(self, columns: Sequence[Column]) -> Iterator[str]:
+    def differences(self, columns: Iterable[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
-        return column_differences(columns, self.stored, "in other files")
+        return column_differences(columns, self._stored, "in other files")
 
     def as_column_rows(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with the shape and dtype of their column."""

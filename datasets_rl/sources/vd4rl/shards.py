@@ -42,8 +42,9 @@ class RowFiles(RowReader):
         with Hdf5File(self._files[path], threads=1) as file:
             return [*self._columns_by_name(path, file).values()]
 
-    def read_part(self, part: Any) -> Iterator[Episode]:
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the transitions that end in these rows, and the one that ends in the row after them."""
+        self.counts.clear()
         part = part or {**_WHOLE, "file": next(iter(self._files))}
         with ExitStack() as closing:
             file = closing.enter_context(Hdf5File(self._files[part["file"]]))
@@ -92,7 +93,7 @@ class RowFiles(RowReader):
     def _keys_by_name(self, path: str, file: Hdf5File) -> dict[str, Key]:
         """Return the selected keys by their names in the file, after checking that its columns match the first file."""
         columns = self._columns_by_name(path, file)
-        if problems := [*self.column_differences([*columns.values()])]:
+        if problems := [*self.differences(columns.values())]:
             raise self.conversion_error(path, problems)
         return {name: column.key for name, column in columns.items() if column.key in self.kept}
 
