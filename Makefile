@@ -24,7 +24,7 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-slow: .venv/test.stamp  ## property runs and kill tests
+slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover
 	$(PYTEST) -m slow
 
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
