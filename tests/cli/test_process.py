@@ -131,7 +131,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "how", "code"), [("torch.nn.modules", "SIGINT", 130), ("torch.utils._pytree", "SIGTERM", 143)]
 )
