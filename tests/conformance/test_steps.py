@@ -298,6 +298,7 @@ def test_every_step_is_described_in_one_sentence():
     assert all(0 < len(one.summary) < 120 and ". " not in one.summary for one in describe_steps())
 
 
+@pytest.mark.first(1, of="name")
 @EACH
 @settings(max_examples=6)
 @given(shapes=lengths, cut=st.integers(0, 6))
