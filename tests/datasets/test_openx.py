@@ -245,6 +245,7 @@ def test_a_batch_size_that_is_not_a_multiple_of_the_slices_is_refused(streamed, 
             streamed(**options).sample(size)
 
 
+@pytest.mark.slow
 def test_transforms_and_threads_work_on_a_stream(streamed):
     plain = streamed(4, slice_len=2, shuffle=False)
     torch.manual_seed(0)
