@@ -376,6 +376,7 @@ def test_the_disk_space_of_a_stream_is_bounded(pendulum, tmp_path):
     assert 0 < stored < 100_000 + 3 * 60_000
 
 
+@pytest.mark.slow
 def test_a_stream_survives_failures_and_detects_replaced_files(hub, pendulum):
     push(pendulum, "hf://me/pendulum")
     commit = hub.branches["me/pendulum", "main"]
