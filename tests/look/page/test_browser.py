@@ -159,6 +159,7 @@ def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, store
     page.has_text("length 5")
 
 
+@pytest.mark.slow
 def test_a_filter_with_a_mistake_is_explained_on_the_page(page, urls):
     page.open(urls["states"] + "#/episodes/0?where=retrun+%3E+5")
     page.has_text("retrun")
