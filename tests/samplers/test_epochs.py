@@ -245,6 +245,7 @@ def test_the_workers_of_a_loader_share_the_epochs_of_a_rank(ranks, workers):
     assert [rows_of(loader) for loader in loaded] != expected[0]
 
 
+@pytest.mark.slow
 def test_a_loader_with_workers_is_resumed_exactly(ranks):
     (buffer,) = ranks(1, seed=5)
     iterator = iter(SampledBatches(buffer).loader(num_workers=2))
