@@ -136,6 +136,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.first(5, of="images")
 @pytest.mark.parametrize(
     ("fault", "images"),
     [*((fault, "video") for fault in FAULTS), *((fault, "encoded") for fault in ("cut", "damaged", "shorter"))],
@@ -163,6 +164,7 @@ def edit_episodes(folder, name, values):
     parquet.write_table(table.set_column(table.column_names.index(name), name, [values]), path)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("starts", "left_out"),
     [
@@ -274,6 +276,7 @@ def test_a_description_of_videos_that_is_no_object_is_named(convert, folder, dra
         convert(OLD)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
