@@ -157,6 +157,7 @@ def test_a_second_signal_ends_the_run_at_once_and_says_what_is_lost(tmp_path):
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 def test_a_terminal_shows_a_bar_with_losses_between_evaluations(tmp_path):
