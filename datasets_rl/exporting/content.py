@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import InvalidArgumentError, join_names
 from datasets_rl.exporting.videos import StoredClip, find_clip
 from datasets_rl.format.compressed_images import CompressedImages
-from datasets_rl.format.encoded_images import encode
+from datasets_rl.format.encoded_images import EncodedColumn, encode
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -234,7 +234,7 @@ def _decompressed(batch: EpisodeBatch, forms: tuple[type, ...]) -> EpisodeBatch:
 
 def _with_blanks(values: Any) -> Any:
     """Return images of steps with a black one for each unknown one, such as that of an n-step target, which has no bytes."""
-    if not isinstance(values, EncodedImages) or all(map(len, values.images)):
+    if not isinstance(values, EncodedColumn) or all(map(len, values.images)):
         return values
     (blank,) = encode(np.zeros((1, *values.shape[1:]), np.uint8))
     return replace(values, images=[image if len(image) else blank for image in values.images])

@@ -83,7 +83,7 @@ WINDOWS = {
     "stack of the future": lambda: CatFrames(3, -1, in_keys=[PIXELS, NEXT_PIXELS], future=True),
     "n-step": lambda: MultiStepTransform(3, 0.9),
     "stack, then n-step": lambda: Compose(stacks(), MultiStepTransform(3, 0.9)),
-    "n-step, then stack": lambda: Compose(MultiStepTransform(3, 0.9), stacks()),
+    "n-step, then stack of now": lambda: Compose(MultiStepTransform(3, 0.9), CatFrames(3, -1, in_keys=["pixels"])),
     "clipped rewards, then stack": lambda: Compose(RewardClipping(0, 3), stacks()),
     "clipped rewards, then windows": lambda: Compose(
         RewardClipping(0, 3), WindowTransform({PIXELS: (2, 1), NEXT_PIXELS: (2, 1), "action": (0, 3)})
