@@ -40,6 +40,7 @@ def run(
       rlds append local/hopper ~/data/hopper
       rlds append local/hopper
     """
+    shell.import_torch()
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.recording.append import append_episodes

@@ -84,6 +84,7 @@ def run(
         missing = "dataset" if not datasets else "format"
         hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}; {shell.rlds('export', '--list')} shows the formats"
         raise InvalidArgumentError(f"no {missing} is named", hint=hint)
+    shell.import_torch()
     from datasets_rl.exporting import plan_export
     from datasets_rl.exporting.formats import get_format
 
@@ -153,7 +154,6 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
 
 
 def _export(shell: Shell, content: Content, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
-    shell.import_torch()
     from datasets_rl.exporting import plan_export, run_export
 
     plan = plan_export(content, to, out)

@@ -78,6 +78,7 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
+    shell.import_torch()
     from datasets_rl import disk
     from datasets_rl.catalog.mixture_file import Member, mixture_toml
     from datasets_rl.datasets.open_mixture import mixture

@@ -122,6 +122,7 @@ def run(
     if not datasets:
         hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
         raise InvalidArgumentError("no dataset is named", hint=hint)
+    shell.import_torch()
     together = out is not None and len(datasets) > 1
     items = {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
     steps = _read_recipe(recipe, transform or [], merge=together)
@@ -191,7 +192,6 @@ def _list_steps() -> Result:
 def _preprocess(
     shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]
 ) -> _Derived:
-    shell.import_torch()
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import plan_result, preprocess

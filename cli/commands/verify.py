@@ -52,6 +52,8 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
     """Return what the checks of datasets, given by id or path, found."""
     from datasets_rl.verification.run import verify
 
+    if deep:
+        shell.import_torch()
     found = apply_to_each(shell, _members(datasets), lambda one: verify(**dataset_arguments(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
