@@ -60,7 +60,8 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
     """Return what an export would do; nothing is written.
 
     Raises:
-        InvalidArgumentError: If there is no such format, or it cannot write images so.
+        InvalidArgumentError: If there is no such format, it cannot write images so, or the path is the root of a file
+            system.
         MissingDependencyError: If its library is not installed.
     """
     exported = get_format(to)
@@ -71,6 +72,8 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
         )
         raise InvalidArgumentError(f"images is {content.images!r}; {expected}")
     path = disk.expand_home(out if out is not None else default_path(content.manifest.id, to)).absolute()
+    if not path.name:
+        raise InvalidArgumentError(f"{path} is not replaced: it is the root of a file system", hint=_ELSEWHERE)
     return ExportPlan(
         to,
         path,

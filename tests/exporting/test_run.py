@@ -219,6 +219,11 @@ def test_memory_does_not_grow_with_the_dataset(to, tmp_path):
     assert os.path.lexists(tmp_path / "out" / "many")
 
 
+def test_an_export_does_not_replace_the_root_of_the_file_system(stored):
+    with pytest.raises(InvalidArgumentError, match="the root of a file system"):
+        export_stored(stored, "npz", Path("/"), force=True)
+
+
 def test_a_replaced_export_deletes_no_file_of_others(stored, tmp_path):
     out = export_stored(stored, "hdf5", tmp_path / "out")
     (out / "notes.txt").write_text("mine")
