@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -212,9 +214,9 @@ def _check_own_recordings(folder: Path) -> None:
     if folder.is_symlink():  # it is refused elsewhere
         return
     foreign = [
-        path.name
+        str(path)
         for path in sorted(folder.glob("*"))
-        if disk.is_plain_file(path) or not (_RECORDING.fullmatch(path.name) or (path / "recording.json").exists())
+        if disk.is_plain_file(path) or not (_RECORDING.fullmatch(path.name) or _has_any(path, _RECORDING_FILES))
     ]
     if foreign:
         raise InvalidArgumentError(
@@ -223,7 +225,12 @@ def _check_own_recordings(folder: Path) -> None:
         )
 
 
+def _has_any(folder: Path, names: Iterable[str]) -> bool:
+    return any(os.path.lexists(folder / name) for name in names)
+
+
 _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
+_RECORDING_FILES = ("recording.json", "journal.jsonl")
 
 
 def has_only_copy(paths: DatasetPaths) -> bool:

@@ -198,7 +198,7 @@ def test_what_others_put_beside_recordings_is_not_deleted(rlds, stored):
 
     ran = rlds("remove", "demo/pendulum", "--yes")
     assert ran.code == 2
-    assert "holds files that are not the dataset's\n  why: notes.txt, takes" in ran.err
+    assert f"holds files that are not the dataset's\n  why: {recorded / 'notes.txt'}, {recorded / 'takes'}" in ran.err
     assert (recorded / "takes" / "a.txt").read_text() == (recorded / "notes.txt").read_text() == "mine"
     recorded.rename(stored.parent / "mine")
     assert rlds("remove", "demo/pendulum", "--yes").code == 0
