@@ -332,7 +332,7 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
 
 def _parameter_name(parameter: Any) -> str:
     options = [name for name in parameter.opts if name[:1] == "-"]
-    return str(max(options, key=len) if options else parameter.metavar.removesuffix("..."))
+    return str(max(options, key=len) if options else parameter.metavar.removesuffix("...").strip("[]"))
 
 
 def _refused_value(error: Exception) -> str:

@@ -387,4 +387,11 @@ def _not_a_folder_error(path: Path) -> NotADatasetError:
         return NotADatasetError(path, "it does not exist")
     if path.suffix == ".toml" and path.is_file():
         return NotADatasetError(path, "it is a file, as of a mixture", hint="name one of its datasets")
+    if path.is_file():
+        convert = Call("download", "local/NAME", from_local=...)
+        return NotADatasetError(
+            path,
+            "it is a file; expected the folder of a dataset",
+            hint=Remedy("{} converts files of your own", convert),
+        )
     return NotADatasetError(path)

@@ -39,3 +39,14 @@ def test_nothing_is_added_if_one_of_the_datasets_is_missing(rlds, stored):
 
     assert (ran.code, ran.json["added"], ran.json["folder"]) == (1, 0, None)
     assert rlds("append", "local/mine", stored, "--json").json["episodes"] == 75
+
+
+def test_a_file_is_not_the_folder_of_a_dataset(rlds, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+
+    for words in (["append", "local/mine"], ["verify"]):
+        ran = rlds(*words, tmp_path / "notes.txt")
+
+        assert ran.code == 3
+        assert "why: it is a file; expected the folder of a dataset\n" in ran.err
+        assert "next: rlds download local/NAME --from-local PATH converts files of your own\n" in ran.err
