@@ -34,6 +34,11 @@ def size_problems(least: int = 1, *, optional: bool = False, **sizes: Any) -> li
     ]
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number of Python or NumPy."""
+    return isinstance(value, (int, float, np.number))
+
+
 def axis_problems(*, allow_positive: bool = False, **axes: Any) -> list[str]:
     """Return which axes are not integers, or not counted from the last one."""
     expected = "an axis" if allow_positive else "a negative axis, which is independent of the batch size"

@@ -591,7 +591,8 @@ def key_list(keys: Keys | None) -> list[NestedKey]:
     """
     if keys is None:
         return []
-    if not isinstance(keys, Iterable) or isinstance(keys, Tensor):
+    given: Any = keys
+    if not isinstance(given, Iterable) or isinstance(given, Tensor):
         raise WrongTypeError(f"the keys are {keys!r:.60}; expected a string, or a list of keys")
     return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import Self, override
 
+from datasets_rl.arguments import is_number
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT
@@ -65,7 +66,7 @@ class RunningNorm(Transform):
 
     def __init__(self, in_keys: Keys, out_keys: Keys | None, *, decay: float, eps: float, lock: Any) -> None:
         super().__init__(in_keys, out_keys)
-        if not isinstance(decay, (int, float)) or not 0 < decay <= 1:
+        if not is_number(decay) or not 0 < decay <= 1:
             raise InvalidArgumentError(f"decay is {decay!r}; expected a number in (0, 1]")
         self.decay, self.eps, self.lock = decay, eps, lock
         self._frozen = False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.arguments import check, size_problems, unless
+from datasets_rl.arguments import check, is_number, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
@@ -58,7 +58,7 @@ class RandomShift(Transform):
         missing = [key for key in self.same_for if key not in self.in_keys]
         check(
             size_problems(0, pad=pad),
-            unless(isinstance(p, (int, float)) and 0 <= p <= 1, f"p is {p!r}; expected 0 to 1"),
+            unless(is_number(p) and 0 <= p <= 1, f"p is {p!r}; expected 0 to 1"),
             unless(not missing, f"same_for has {missing}, which are not in in_keys"),
         )
         self.pad, self.p, self.channels_last = pad, p, channels_last

@@ -1,4 +1,4 @@
-"""Every error has its exit code and its three lines."""
+"""Every error has its exit code and its lines: what, why and what to do."""
 
 from __future__ import annotations
 
