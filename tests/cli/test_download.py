@@ -137,7 +137,7 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False)
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -154,7 +154,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False)
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
 
     monkeypatch.setattr(run, "run_download", noted)
 
