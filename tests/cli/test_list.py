@@ -298,7 +298,7 @@ def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):
     work.mkdir(parents=True)
     raw.mkdir(parents=True)
     (work / "journal.jsonl").write_text("0" * 100)
-    (raw / "pen.hdf5").write_bytes(b"0" * 3000)
+    (raw / "pen.hdf5.part").write_bytes(b"0" * 3000)
     ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
 
     assert (ran.code, ran.out) == (0, "")

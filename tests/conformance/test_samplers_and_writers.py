@@ -52,7 +52,7 @@ class Nothing(Storage):
 
 @pytest.fixture
 def storage(tmp_path):
-    return DatasetStorage(write_dataset(tmp_path, [trajectory(4), trajectory(6)]))
+    return DatasetStorage(write_dataset(tmp_path / "dataset", [trajectory(4), trajectory(6)]))
 
 
 class SamplerContract:
