@@ -403,8 +403,12 @@ class _Job:
 
     def _fetch_from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
         if local := local_file(url):
-            path = local if isinstance(local, Path) else self._copy_slice(local, target)
-            return _check_in_place(asset, path, url, hash_check=self.hash_check)
+            if isinstance(local, Path):
+                return _check_in_place(asset, local, url, hash_check=self.hash_check)
+            copied = _check_in_place(asset, self._copy_slice(local, target), url, hash_check=self.hash_check)
+            # The record tells the copy from a file of the user, which would never be deleted.
+            Record(url, copied.size, copied.sha256, None, copied.checked, target.stat().st_mtime_ns).write(target)
+            return copied
         if self.settings.offline:
             raise _OfflineRefusal("network requests are switched off")
         remote = scheme_of(url).resolve(url, self.network().ask)

@@ -17,6 +17,7 @@ from datasets_rl.fetch import fetch
 from datasets_rl.fetch.schemes import tar
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.store import remove
 
 pytest.importorskip("av", reason="pip install av")
 ID = "lerobot/robocasa/PickPlaceCounterToCabinet"
@@ -100,10 +101,21 @@ def test_only_the_files_of_the_selection_are_copied(written, home, tmp_path):
     )
 
     copied = {path.relative_to(folder / "robocasa/PickPlaceCounterToCabinet") for path in folder.rglob("*.*")}
+    copied = {path for path in copied if not path.name.endswith(".fetched.json")}
     assert {path.parts[0] for path in copied} - {"README.md"} == {"data", "meta"}
     stored = download(ID, home, archive, selection=wanted, keep_raw=True)
     assert stored.episodes.lengths.tolist() == list(LENGTHS[1:3])
     assert np.array_equal(stored.column(("action",)), np.concatenate([DRAWN[1].action, DRAWN[2].action]))
+
+
+def test_copies_out_of_an_archive_are_removed_as_downloaded_files_are(written, home, tmp_path):
+    settings = Settings(home=home, progress=False)
+    archive = pack(written, tmp_path / "lerobot.tar")
+    downloading.download(ID, from_local=archive, settings=settings, raw_only=True)
+
+    assert remove(ID, settings=settings) > 0
+    assert files_below(home) == set()
+    assert archive.exists()
 
 
 def test_a_kept_file_of_an_archive_is_compared_by_a_deep_verification(written, home, tmp_path):
