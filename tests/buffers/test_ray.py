@@ -51,6 +51,7 @@ def steps(count, first=0):
     return TensorDict({"number": number, "observation": {"x": number[:, None] * torch.ones(3)}, "next": after}, [count])
 
 
+@pytest.mark.slow
 def test_a_remote_buffer_has_the_bytes_of_a_local_one(remote):
     local = TensorDictReplayBuffer(storage=LazyTensorStorage(1_000), batch_size=8)
     there = remote()

@@ -128,6 +128,7 @@ def test_a_resumed_stream_does_not_read_what_was_drawn(ranks, web):
     assert len(web.requests) - asked < len(LENGTHS)
 
 
+@pytest.mark.slow
 def test_workers_of_a_loader_share_the_episodes_of_a_rank(ranks):
     streams = ranks(2)
     epochs = [[flat(rows_of(SampledBatches(stream).loader(num_workers=2))) for stream in streams] for _ in range(2)]

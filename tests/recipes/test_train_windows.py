@@ -243,7 +243,7 @@ def train_on_images(name, out, steps, *words, dataset="local/tiny-push"):
     return program(name).main([*arguments, *TINY[name], *words])
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("gathered")
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_of_images_and_states_is_evaluated_and_resumes_exactly(name, tmp_path):

@@ -97,6 +97,7 @@ def check(epochs, lengths=LENGTHS):
         assert set(drawn.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_job_of_two_ranks_continues_exactly_after_kill_9_of_one(folder, tmp_path):
     job = Job(folder, tmp_path)
     code, errors = job.run(2, kill=[1, 17])
