@@ -197,6 +197,7 @@ class TestGather:
                 gather(dataset.as_dict("corl", framework), library.asarray([12]))
 
     @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of torch itself
     @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
     def test_it_is_compiled_without_a_graph_break(self, dataset, backend):
         torch._dynamo.reset()
