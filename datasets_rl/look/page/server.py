@@ -115,13 +115,13 @@ class ViewServer:
 
 
 def _listen(port: int | None) -> socket.socket:
+    if port is not None and not 0 <= port < 1 << 16:
+        raise InvalidArgumentError(f"the port is {port}; expected 0 to 65535", hint="0 takes any free one")
     for candidate in range(PORT, PORT + _TRIES) if port is None else [port]:
         try:
             return socket.create_server((HOST, candidate))
         except OSError as error:
             reason = error.strerror or str(error)
-        except OverflowError:
-            reason = "expected 0 to 65535"
     named = f"the ports {PORT} to {PORT + _TRIES - 1}" if port is None else f"the port {port}"
     raise InvalidArgumentError(
         f"{named} cannot be used: {reason.lower()}",

@@ -178,6 +178,11 @@ def test_a_port_in_use_is_named_and_the_next_one_is_taken_if_none_was_given(serv
     assert made[0].port < made[1].port
 
 
+def test_a_number_that_is_no_port_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="the port is 65536; expected 0 to 65535"):
+        ViewServer([Panel(view_data.state_dataset(tmp_path / "a"))], port=65536)
+
+
 def exchange(server, data):
     """Send bytes to the server over a socket of its own and return the status of each response."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
