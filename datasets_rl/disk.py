@@ -108,17 +108,25 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
     Raises:
         DiskFullError: If the disk is full.
     """
+    with _temporary_file(target) as temporary:
+        try:
+            with disk_errors(target.parent, hint=hint), temporary.open("wb") as stream:
+                stream.write(content)
+            publish_file(temporary, target, keep)
+        except OSError as error:
+            # The temporary name means nothing to the reader of the message.
+            if error.filename is not None:
+                error.filename, error.filename2 = str(target), None
+            raise
+
+
+@contextmanager
+def _temporary_file(target: Path) -> Iterator[Path]:
+    """Give the name of a file that becomes `target`; it is deleted afterward, as are those of processes that died."""
     free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
     try:
-        with disk_errors(target.parent, hint=hint), temporary.open("wb") as stream:
-            stream.write(content)
-        publish_file(temporary, target, keep)
-    except OSError as error:
-        # The temporary name means nothing to the reader of the message.
-        if error.filename is not None:
-            error.filename, error.filename2 = str(target), None
-        raise
+        yield temporary
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -132,24 +140,18 @@ def rewrite_file(path: Path, content: bytes) -> None:
         NotWritableError: If the process may not write there.
     """
     target = path.resolve()
-    free_temporary_files(target.parent, target.name)
-    temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
     status = target.stat() if target.exists() else None
-    with disk_errors(target):
-        try:
-            # Only the owner may read it until it has the mode of the file, which may hold secrets.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-            with os.fdopen(os.open(temporary, flags, 0o666 if status is None else 0o600), "wb") as stream:
-                stream.write(content)
-            if status is not None:
-                if hasattr(os, "chown") and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                    with suppress(PermissionError):
-                        os.chown(temporary, status.st_uid, status.st_gid)
-                temporary.chmod(stat.S_IMODE(status.st_mode))
-            publish_file(temporary, target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+    with _temporary_file(target) as temporary, disk_errors(target):
+        # Only the owner may read it until it has the mode of the file, which may hold secrets.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, 0o666 if status is None else 0o600), "wb") as stream:
+            stream.write(content)
+        if status is not None:
+            if hasattr(os, "chown") and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                with suppress(PermissionError):
+                    os.chown(temporary, status.st_uid, status.st_gid)
+            temporary.chmod(stat.S_IMODE(status.st_mode))
+        publish_file(temporary, target)
 
 
 def check_nesting(folder: Path) -> None:

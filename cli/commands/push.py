@@ -31,13 +31,14 @@ def run(
       rlds push d4rl/hopper-medium-v2@td3_bc hf://me/hopper-td3-bc --private
       rlds push ./hopper-td3 hf://me/hopper-td3 -m "Second run"
     """
+    from datasets_rl.fetch.asset import LOCAL
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.hub.push import push
     from datasets_rl.store.find import locate
 
     place = dataset_arguments(shell, dataset)
     manifest = Manifest.read(locate(**place))
-    if local := sorted({file.url for file in manifest.raw if file.url.startswith(("file:", "tar:"))}):
+    if local := sorted({file.url for file in manifest.raw if file.url.startswith(LOCAL)}):
         shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
     pushed = push(address=address, private=private, message=message, **place)
     shell.printer.note(f"license: {manifest.license or 'not stated'}; make sure that you may publish it")

@@ -25,9 +25,9 @@ from datasets_rl.build.partial import partials_folder
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
-from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.asset import LOCAL, Asset
 from datasets_rl.fetch.fetcher import Fetcher
-from datasets_rl.fetch.schemes.file import path_of_url
+from datasets_rl.fetch.schemes.base import path_of_url
 from datasets_rl.format.digests import METADATA_FOLDER
 from datasets_rl.format.manifest import (
     AppliedDecision,
@@ -80,7 +80,7 @@ class ConversionJob:
 
 def _modification_time(asset: Asset) -> int | None:
     """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
-    paths = [path_of_url(url) for url in asset.urls if url.startswith(("file:", "tar:"))]
+    paths = [path_of_url(url) for url in asset.urls if url.startswith(LOCAL)]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 

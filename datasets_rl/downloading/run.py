@@ -16,6 +16,7 @@ from datasets_rl.downloading.copies import copied_files, copy_problems
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError, join_names
+from datasets_rl.fetch.asset import LOCAL
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.sources import Selection, read_numbers
@@ -171,7 +172,7 @@ def stored_folder(dataset_id: str, options: DownloadOptions) -> Path | None:
 def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.download import digest_local
-    from datasets_rl.fetch.schemes.file import path_of_url
+    from datasets_rl.fetch.schemes.base import path_of_url
 
     raw = target.paths.raw
     # Some choices decide what the files are, such as their layout, or the vault of a zip file.
@@ -179,7 +180,7 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     request = DownloadRequest(target, chosen, raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
-    if not all(asset.urls[0].startswith(("file:", "tar:")) for asset in listing.assets):
+    if not all(asset.urls[0].startswith(LOCAL) for asset in listing.assets):
         return  # files of an upstream, which do not change
     converted_at = (target.paths.version / MANIFEST_FILE).stat().st_mtime
     recorded = {file.path: file for file in manifest.raw}

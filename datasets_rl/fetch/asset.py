@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+LOCAL = ("file:", "tar:")
+"""How addresses of files of this machine begin."""
 _MAGIC = {"HDF5": b"\x89HDF\r\n\x1a\n", "npz": b"PK", "zip": b"PK", "Parquet": b"PAR1"}
 """First bytes of the files of a format; an empty zip file begins with others than one with members."""
 
@@ -29,6 +31,11 @@ class Asset:
     """Lower-case hexadecimal digest, for an upstream that publishes no sha256."""
     crc32c: str | None = None
     """Checksum as eight lower-case hexadecimal digits, for an upstream that may publish no digest."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine, which may be in an archive."""
+        return bool(self.urls) and all(url.startswith(LOCAL) for url in self.urls)
 
     @property
     def is_packed(self) -> bool:

@@ -42,7 +42,7 @@ class Fetcher:
         Raises:
             FetchError, IntegrityError, DiskFullError: If a file cannot be had.
         """
-        listed = all(asset.urls and all(url.startswith(("file:", "tar:")) for url in asset.urls) for asset in assets)
+        listed = all(asset.is_local for asset in assets)
         if self.local is not None and not listed:
             return fetch_local(assets, self.local, hash_check=self.hash_check)
         if self.force:

@@ -480,7 +480,7 @@ class Source(ABC):
         return [key for key in self.bibliography if re.fullmatch(patterns.get(key, "" if patterns else ".*"), name)]
 
     def _read(self, file: str) -> str:
-        """Return the text of a file in the folder of the source's class, or "" if there is none."""
+        """Return the text of a file in the folder of the source's class, or "" if the file does not exist."""
         try:
             found = files(type(self).__module__).joinpath(file)
         except TypeError:  # the source is a module without a folder

@@ -240,7 +240,7 @@ def has_only_copy(paths: DatasetPaths) -> bool:
     keeps other files in this folder, or converts files from it, has them nowhere else.
     """
     from datasets_rl.fetch.partial_download import is_of_download
-    from datasets_rl.fetch.schemes.file import path_of_url
+    from datasets_rl.fetch.schemes.base import path_of_url
 
     folders = [folder for folder in disk.claims_of(paths.raw) if not folder.is_symlink()]  # a link is refused elsewhere
     files = [(folder, path) for folder in folders for path in folder.rglob("*") if path.is_file()]

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from datasets_rl.fetch.asset import Folder
 
@@ -121,3 +123,15 @@ class Scheme(Protocol):
         Raises:
             NotServedError: If the folder does not exist, or the scheme cannot list folders.
         """
+
+
+def path_of_url(url: str) -> Path:
+    """Return the path of a ``file:`` address, or of the archive of a ``tar:`` address.
+
+    Raises:
+        NotServedError: If the address names another host.
+    """
+    pieces = urlsplit(url)
+    if pieces.netloc not in ("", "localhost"):
+        raise NotServedError(f"it names the host {pieces.netloc!r}; write file:///path")
+    return Path(url2pathname(pieces.path))

@@ -7,11 +7,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, path_of_url
 
 IN_PLACE = True
 
@@ -43,7 +41,7 @@ def folder(url: str, get: Get) -> Folder:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the regular files below a folder that are not hidden, and their sizes; what is deleted meanwhile is left out."""
+    """Yield the regular files below a folder that are not hidden, and their sizes; what is deleted in the meantime is left out."""
     for parent, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name[0] != "."]
         for file in (Path(parent, name) for name in names if name[0] != "."):
@@ -51,15 +49,3 @@ def _files(path: Path) -> Iterator[tuple[Path, int]]:
                 found = file.stat()
                 if stat.S_ISREG(found.st_mode):
                     yield file, found.st_size
-
-
-def path_of_url(url: str) -> Path:
-    """Return the path of a ``file:`` address.
-
-    Raises:
-        NotServedError: If the address names another host.
-    """
-    pieces = urlsplit(url)
-    if pieces.netloc not in ("", "localhost"):
-        raise NotServedError(f"it names the host {pieces.netloc!r}; write file:///path")
-    return Path(url2pathname(pieces.path))

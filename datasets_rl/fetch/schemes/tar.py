@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Slice
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Slice, path_of_url
 
 IN_PLACE = True
 _SPAN = re.compile(r"(\d{1,18})\+(\d{1,18})", re.ASCII)
@@ -19,7 +17,7 @@ _COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 def resolve(url: str, ask: Ask) -> Slice:
     """Return the place of a file in its archive; see `Scheme.resolve`."""
     del ask
-    span, path = _SPAN.fullmatch(urlsplit(url).fragment), _path_of_url(url)
+    span, path = _SPAN.fullmatch(urlsplit(url).fragment), path_of_url(url)
     if span is None:
         raise NotServedError("it names no file in the archive; expected #START+SIZE")
     if not path.is_file():
@@ -37,7 +35,7 @@ def folder(url: str, get: Get) -> Folder:
     from datasets_rl.errors import ConversionError
     from datasets_rl.read.archive import is_tar, members
 
-    path = _path_of_url(url)
+    path = path_of_url(url)
     if not path.is_file():
         raise NotServedError("there is no such archive")
     if not is_tar(path):
@@ -59,7 +57,3 @@ def folder(url: str, get: Get) -> Folder:
     return Folder(
         url, "", tuple(Asset((place,), posixpath.relpath(name, common or "."), size) for name, place, size in listed)
     )
-
-
-def _path_of_url(url: str) -> Path:
-    return Path(url2pathname(urlsplit(url).path))
