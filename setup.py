@@ -1,14 +1,18 @@
 """The packages of the wheel, and the README with links that work on the page of a package index.
 
-The packages are `datasets_rl`, and two folders of the root that become part of it.
+The packages are `datasets_rl`, and two folders of the root that become part of it. An editable install adds the root to
+the path of Python, which type checkers read too: they do not run the import hook that a table of folders needs.
+`datasets_rl` then finds the two folders beside itself.
 """
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
-FOLDERS = {"datasets_rl.cli": "cli", "datasets_rl.recipes": "recipes"}
+EDITABLE = "editable_wheel" in sys.argv
+FOLDERS = {} if EDITABLE else {"datasets_rl.cli": "cli", "datasets_rl.recipes": "recipes"}
 PAGES = "https://github.com/datasets-rl/datasets-rl/blob/main/"
 IMAGES = "https://raw.githubusercontent.com/datasets-rl/datasets-rl/main/"
 
@@ -29,5 +33,5 @@ setup(
         *FOLDERS,
         *(f"{name}.{one}" for name, folder in FOLDERS.items() for one in find_packages(folder)),
     ],
-    package_dir=FOLDERS,
+    package_dir={"": "."} if EDITABLE else FOLDERS,
 )

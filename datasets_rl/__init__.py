@@ -12,6 +12,10 @@ from typing import Any
 
 import lazy_loader
 
+if not Path(__file__).with_name("cli").is_dir():
+    # A checkout has `datasets_rl.cli` and `datasets_rl.recipes` beside this folder; the wheel has them inside.
+    __path__.append(str(Path(__file__).parents[1]))
+
 _public_name, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted([*_names, "__version__"])  # noqa: PLE0605 -- a list, as the stub has it
