@@ -20,6 +20,9 @@ EPISODE_DTYPE = np.dtype(
 """Fields of every episode table: first row, number of rows, sum of rewards, number in the upstream's order, and whether
 the observation after the last action is known. A source can add metadata as further fields."""
 
+COMPUTED = frozenset(EPISODE_DTYPE.names or ()) - {"source"}
+"""The fields that follow from the rows of the episodes. All other fields are metadata, which a conversion keeps."""
+
 _SHOWN = 5
 Index = NDArray[np.int64]
 
@@ -78,6 +81,11 @@ class EpisodeTable:
     def names(self) -> tuple[str, ...]:
         """Names of the fields of the table."""
         return tuple(self.records.dtype.names or ())
+
+    @property
+    def metadata_names(self) -> list[str]:
+        """Names of the fields that do not follow from the rows of the episodes: `source`, and what the source added."""
+        return [name for name in self.names if name not in COMPUTED]
 
     @property
     def starts(self) -> Index:
