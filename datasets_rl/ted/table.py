@@ -33,6 +33,13 @@ class EpisodeTable:
         row       0 1 2 3 4 5 6 7 8
         episode   0 0 0 0 1 1 2 2 2        starts [0, 4, 6], lengths [4, 2, 3], stops [4, 6, 9]
 
+        >>> from datasets_rl import load
+        >>> episodes = load("demo/pendulum").episodes
+        >>> len(episodes), episodes.rows(1)
+        (75, range(200, 400))
+        >>> episodes["length"][:3].tolist()
+        [200, 200, 200]
+
     Args:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
 
