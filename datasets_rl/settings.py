@@ -54,7 +54,13 @@ _PROJECT_MARKS = (PROJECT_FILE, "pyproject.toml", ".git")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that are not arguments of a call; read once and passed down."""
+    """The settings that are not arguments of a call; read once and passed down.
+
+    >>> from pathlib import Path
+    >>> from datasets_rl import Settings
+    >>> Settings(home=Path("/data/rl")).home.name
+    'rl'
+    """
 
     home: Path
     """RLDS_HOME: the folder that contains the folders of all sources; by default the user's data folder."""

@@ -3,103 +3,8 @@
 from __future__ import annotations
 
 import ast
-import gc
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = {
-    "datasets_rl": ROOT / "datasets_rl",
-    "datasets_rl.cli": ROOT / "cli",
-    "datasets_rl.recipes": ROOT / "recipes",
-}
-
-
-@dataclass(frozen=True)
-class Module:
-    name: str
-    path: Path
-
-    @cached_property
-    def tree(self) -> ast.Module:
-        gc.disable()  # looking for garbage among the nodes, again and again, would take most of the time
-        tree = ast.parse(self.path.read_text(encoding="utf-8"))
-        gc.freeze()
-        gc.enable()
-        return tree
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
-
-    @property
-    def package(self) -> str:
-        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-
-    def imports(self) -> Iterator[str]:
-        """Yield the modules of this package that a module uses; imports in functions and for type checkers count."""
-        return self._imports(_statements(self.tree))
-
-    def imports_at_run_time(self) -> Iterator[str]:
-        """Yield the modules of this package that a module uses, except those that only type checkers import."""
-        return self._imports(_statements(self.tree, run_time=True))
-
-    def _imports(self, nodes: Iterable[ast.AST]) -> Iterator[str]:
-        for node in nodes:
-            for full in _targets(node, self.package):
-                module = next((part for part in _prefixes(full) if part in MODULES), "datasets_rl")
-                if module not in {"datasets_rl", self.name}:
-                    yield module
-
-
-def _statements(tree: ast.AST, *, run_time: bool = False) -> Iterator[ast.AST]:
-    """Yield all statements, those in functions too, and what holds some; at run time, not those for type checkers."""
-    pending = [tree]
-    while pending:
-        for node in ast.iter_child_nodes(pending.pop()):
-            type_checking = (
-                isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-            )
-            # Expressions contain no statements.
-            if not isinstance(node, ast.expr) and not (run_time and type_checking):
-                yield node
-                pending.append(node)
-
-
-def _prefixes(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-
-
-def _targets(node: ast.AST, package: str) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        parts = package.split(".")
-        base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-        base = ".".join(filter(None, (base, node.module)))
-        yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _modules() -> dict[str, Module]:
-    found = {}
-    for package, folder in FOLDERS.items():
-        for path in sorted(folder.rglob("*.py")):
-            parts = [*path.relative_to(folder).with_suffix("").parts]
-            name = ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
-            found[name] = Module(name, path)
-    return found
-
-
-MODULES = _modules()
-
-
-def room(name: str) -> str:
-    """Return the room of a module: its folder below the package, or the module itself if it is in none."""
-    return name.split(".")[1]
+from rooms import MODULES, ROOT, picture, uses
 
 
 def listed(violations: list[str]) -> str:
@@ -118,13 +23,7 @@ def remaining(uses: dict[str, set[str]]) -> dict[str, set[str]]:
 
 def test_no_room_is_in_a_ring():
     """A room may use those below it, also in functions and in annotations; none uses, by any way, a room that uses it."""
-    uses: dict[str, set[str]] = {}
-    for module in MODULES.values():
-        if module.name != "datasets_rl":
-            used = {room(name) for name in module.imports()}
-            uses.setdefault(room(module.name), set()).update(used - {room(module.name)})
-
-    ring = remaining(uses)
+    ring = remaining(uses())
 
     assert not ring, listed([f"{name} uses {', '.join(sorted(used & ring.keys()))}" for name, used in ring.items()])
 
@@ -180,3 +79,9 @@ def test_only_the_disk_looks_for_home_folders():
     ]
 
     assert not others, listed(others)
+
+
+def test_the_picture_of_the_rooms_is_of_today():
+    page = ROOT / "docs" / "contributing" / "architecture.md"
+
+    assert picture() in page.read_text(encoding="utf-8"), f"replace the picture in {page} by what docs/rooms.py prints"

@@ -254,10 +254,14 @@ class _Field(_Comparable):
 class _TrajectoryExpression:
     """Expressions of a query: entries of trajectories by their names or keys.
 
-        >>> from datasets_rl import traj
-        >>> rb.query((traj.total_reward > 100) & (traj.length >= 50))
-        >>> rb.query((traj.reward > 10).any() | (traj.step_count.last() > 500))
-        >>> rb.query((traj["collector", "traj_ids"] == 3).all())
+        >>> from datasets_rl import load, traj
+        >>> rb = load("demo/pendulum")
+        >>> len(rb.query((traj.total_reward > -200) & (traj.length >= 50)))
+        17
+        >>> len(rb.query((traj.reward > -0.1).all() | (traj["action"].max() < 0)))
+        2
+        >>> len(rb.query((traj["episode"] == 3).all()))
+        1
 
     Names are looked up in the steps, and then under "next". An entry has the reductions `sum`, `mean`, `max`, `min`,
     `first` and `last`; a comparison of an entry has `any` and `all`.
@@ -305,6 +309,11 @@ def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Ite
 
     A trajectory ends where the id of the next step differs; without ids, where a flag is True, with a warning, because
     a trajectory that ends without a flag cannot be told from the next one.
+
+        >>> from datasets_rl import iter_trajectories, load
+        >>> steps = load("demo/pendulum")[:400]
+        >>> [trajectory.length for trajectory in iter_trajectories(steps)]
+        [200, 200]
 
     Args:
         data: Steps in chronological order, a TensorDict [N].

@@ -115,6 +115,13 @@ class LinearScheduler(ParameterScheduler):
         beta 0.6, final_value 1.0, num_steps 4       step    0    1    2    3    4    5
                                                      beta    0.6  0.7  0.8  0.9  1.0  1.0
 
+        >>> from datasets_rl import LinearScheduler, PrioritizedSampler
+        >>> sampler = PrioritizedSampler(100, alpha=0.7, beta=0.4)
+        >>> scheduler = LinearScheduler(sampler, "beta", final_value=1.0, num_steps=2)
+        >>> scheduler.step()
+        >>> round(float(sampler.beta), 2)
+        0.7
+
     Args:
         obj: A sampler or a buffer, see `ParameterScheduler`.
         param_name: Name of the parameter.
@@ -143,6 +150,13 @@ class StepScheduler(ParameterScheduler):
 
         beta 0.6, gamma 0.1, mode "additive", n_steps 2, max_value 0.8     step    0    1    2    3    4    5    6
                                                                            beta    0.6  0.6  0.7  0.7  0.8  0.8  0.8
+
+        >>> from datasets_rl import PrioritizedSampler, StepScheduler
+        >>> sampler = PrioritizedSampler(100, alpha=0.8, beta=0.4)
+        >>> scheduler = StepScheduler(sampler, "alpha", gamma=0.5, n_steps=1)
+        >>> scheduler.step()
+        >>> float(sampler.alpha)
+        0.4
 
     Args:
         obj: A sampler or a buffer, see `ParameterScheduler`.

@@ -43,6 +43,11 @@ class DatasetInfo:
     """The description of a dataset, stored or not, or of a mixture of datasets.
 
     Its figures are those of the stored dataset, or else those of the catalog; `basis` says how well each one is known.
+
+        >>> from datasets_rl import info
+        >>> found = info("demo/pendulum")
+        >>> found.entry.title
+        'Pendulum swing-up by three policies; comes with the package'
     """
 
     id: str

@@ -72,6 +72,11 @@ def plan(dataset_id: str, options: DownloadOptions) -> Plan:
 
     If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
 
+        >>> from datasets_rl import plan
+        >>> planned = plan("demo/pendulum")
+        >>> planned.id
+        'demo/pendulum'
+
     Raises:
         UnknownIdError: If there is no such id.
         FetchError: If the list of files had to be requested, and the request failed.

@@ -37,7 +37,6 @@ from datasets_rl.ted.keys import (
 _BATCH_BYTES = 32 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _STORED_FORMS = (CompressedImages, VideoFrames)
-_TABLE_NAMES = frozenset({"start", "length", "return", "final_known"})
 
 
 class Content:
@@ -142,7 +141,7 @@ class Content:
     @property
     def metadata_names(self) -> list[str]:
         """Names of the metadata of episodes."""
-        return [name for name in self.stored.episodes.names if name not in _TABLE_NAMES]
+        return self.stored.episodes.metadata_names
 
     def metadata(self, name: str) -> NDArray[Any]:
         """Return metadata of the episodes, [E]."""

@@ -95,6 +95,11 @@ class Manifest:
     """Description of a stored dataset, sufficient to read it without this package and to check every byte.
 
     FORMAT.md specifies the keys of its JSON.
+
+        >>> from datasets_rl import load
+        >>> manifest = load("demo/pendulum").manifest
+        >>> manifest.steps, manifest.episodes
+        (15000, 75)
     """
 
     id: str

@@ -43,6 +43,11 @@ class StoredDataset:
     Opening checks the size of every file against the manifest and memory-maps all arrays. Later reads return the opened
     version, even if another one becomes the current one.
 
+        >>> from datasets_rl import load
+        >>> stored = load("demo/pendulum").stored
+        >>> len(stored), stored.manifest.id
+        (15000, 'demo/pendulum')
+
     Args:
         folder: The dataset's folder, whose current version is opened; or the folder of any version.
 

@@ -35,14 +35,13 @@ def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
     fields = [field for field in stored.schema if field.key not in own]
     arrays = {field.key: _column(stored, field.key, rows) for field in fields}
     shared = [field.key for field in fields if field.shared]
-    metadata = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
     return EpisodeBatch(
         lengths=np.array(table.lengths[first:stop]),
         steps={key: values for key, values in arrays.items() if key not in shared},
         states={key: arrays[key] for key in shared},
         final_states={key: _span(stored.final_states(key), first, stop) for key in shared},
         final_known=table["final_known"][first:stop],
-        metadata={name: table[name][first:stop] for name in metadata},
+        metadata={name: table[name][first:stop] for name in table.metadata_names},
         vocabulary={field.key: stored.texts(field.key) for field in fields if field.text},
         numbers=np.arange(first, stop),
         compressed=frozenset(field.key for field in fields if field.compressed),

@@ -39,7 +39,6 @@ Kept: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 _MAX_ATTEMPTS = 20
 _BLOCK_STEPS = 1 << 16
 _RULE = "appended"
-_OWN_TABLE_FIELDS = {"start", "length", "return", "final_known"}
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.(npy|dictionary)"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
@@ -332,7 +331,7 @@ def _commit_of_dataset(stored: StoredDataset) -> Commit:
     for start in range(0, len(stored), _BLOCK_STEPS):
         for field, values in moments.items():
             values.update(stored.column(field.key, start, start + _BLOCK_STEPS))
-    facts = {name: table[name] for name in table.names if name not in _OWN_TABLE_FIELDS}
+    facts = {name: table[name] for name in table.metadata_names}
     return {
         "open_steps": 0,
         "open_return": 0.0,

@@ -28,7 +28,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 from datasets_rl.ted.rewards import float_rewards
-from datasets_rl.ted.table import EPISODE_DTYPE
+from datasets_rl.ted.table import COMPUTED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _INFO = "info"
 _MIN_COMMIT_STEPS = 100_000
 _FLAG = np.dtype(np.bool_)
-_RESERVED = {*(EPISODE_DTYPE.names or ())}
+_RESERVED = COMPUTED | {"source"}
 
 
 class EpisodeWriterOptions(TypedDict, total=False):

@@ -41,7 +41,7 @@ from datasets_rl.format.writer import Commit, DatasetWriter, schema_of_columns
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
-from datasets_rl.ted.table import EPISODE_DTYPE
+from datasets_rl.ted.table import COMPUTED
 
 DESCRIPTION_FILE = "recording.json"
 JOURNAL_FILE = "journal.jsonl"
@@ -52,7 +52,6 @@ _BLOCK_ROWS = 1 << 16
 _READ_BYTES = 1 << 20
 _MAX_COUNT = 1 << 50
 _MAX_NAME = 200
-_TABLE_FIELDS = {*(EPISODE_DTYPE.names or ())} - {"source"}
 _KEPT = "move the folder away, or delete it if you do not need its episodes"
 
 
@@ -252,7 +251,7 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
 def _check_values(commit: Commit, schema: Schema) -> None:
     """Check the values of the episodes of a commit, its texts, and the state of the statistics."""
     for name, (dtype, _) in commit["facts"].items():
-        if not 0 < len(name) <= _MAX_NAME or name in _TABLE_FIELDS or np.dtype(dtype).kind not in "biufU":
+        if not 0 < len(name) <= _MAX_NAME or name in COMPUTED or np.dtype(dtype).kind not in "biufU":
             raise ValueError(f"facts has {name[:_MAX_NAME]!r} of {dtype}")
     columns = [("known", ("?", commit["known"])), ("returns", ("<f8", commit["returns"])), *commit["facts"].items()]
     for name, (dtype, values) in columns:

@@ -31,6 +31,12 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         priority      1 1 4 1 9 9 9      3 5 2 1
         starts, T = 4 x x x x . . .      x . . .      probabilities 1 1 4 1 3 of 10, with alpha = 1
 
+        >>> from datasets_rl import PrioritizedSliceSampler, load
+        >>> sampler = PrioritizedSliceSampler(15_000, alpha=0.7, beta=0.9, slice_len=8)
+        >>> rb = load("demo/pendulum", sampler=sampler, batch_size=32)
+        >>> rb.sample().reshape(4, 8)["observation"].shape
+        torch.Size([4, 8, 3])
+
     Args:
         max_capacity: Number of steps that the storage can hold. This argument and the next ones, up to
             `max_priority_within_buffer`, are those of `PrioritizedSampler`.

@@ -27,6 +27,11 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         epoch      |<------ 0 ------>|<------ 1 ------>|
         batch       2 0 4 | 1 5 | 3   5 2 1 | ...           trajectories, num_slices=3
 
+        >>> from datasets_rl import SliceSamplerWithoutReplacement, load
+        >>> rb = load("demo/pendulum", sampler=SliceSamplerWithoutReplacement(slice_len=8), batch_size=32)
+        >>> rb.sample().reshape(4, 8)["action"].shape
+        torch.Size([4, 8, 1])
+
     Args:
         drop_last: Whether a last batch with fewer slices is dropped.
         shuffle: Whether the trajectories are drawn in random order; if False, from the first to the last.

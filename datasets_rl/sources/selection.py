@@ -52,7 +52,13 @@ IMAGES = Option(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Part of a dataset to fetch and store; by default all of it."""
+    """Part of a dataset to fetch and store; by default all of it.
+
+    >>> from datasets_rl import Selection, load
+    >>> part = load("demo/pendulum", selection=Selection(episodes="0:2"))
+    >>> len(part.episodes)
+    2
+    """
 
     episodes: str = ""
     """Episode numbers in the upstream's order: ``0:100``, ``0:100:2``, ``1,5,9``."""

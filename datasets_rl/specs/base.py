@@ -52,6 +52,11 @@ class TensorSpec(metaclass=_SpecType):
     zeros and ones, `BoxList` several categories (concatenated one-hot vectors, if the dtype is bool and the last axis
     has as many elements as there are categories), `None` any number.
 
+        >>> from datasets_rl import Bounded
+        >>> spec = Bounded(-1, 1, (2,))
+        >>> spec.rand([8]).shape
+        torch.Size([8, 2])
+
     Args:
         shape: Shape of every tensor of the set.
         space: The values that each element may have.

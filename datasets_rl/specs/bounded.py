@@ -27,6 +27,14 @@ class BoundedTensorSpec(LeafSpec):
     `rand` draws uniformly. Where only one bound is finite, the distance of a float from it is drawn from the exponential
     distribution of mean 1; where neither is finite, the float is drawn from the standard normal distribution.
 
+        >>> import torch
+        >>> from datasets_rl import Bounded
+        >>> torques = Bounded(low=-2, high=2, shape=(1,))
+        >>> torques.is_in(torch.tensor([1.5])), torques.is_in(torch.tensor([3.0]))
+        (True, False)
+        >>> torques.project(torch.tensor([3.0]))
+        tensor([2.])
+
     Args:
         low: Lower bound, one number or a tensor that broadcasts to `shape`.
         high: Upper bound, one number or a tensor that broadcasts to `shape`.

@@ -321,6 +321,14 @@ class FiniteSpec(LeafSpec):
 class DiscreteTensorSpec(FiniteSpec):
     """Categorical spec: each element is an integer in [0, n). With n = 2 and dtype bool, elements are flags.
 
+        >>> import torch
+        >>> from datasets_rl import Categorical
+        >>> keys = Categorical(4)
+        >>> keys.to_one_hot(torch.tensor(2))
+        tensor([False, False,  True, False])
+        >>> keys.is_in(torch.tensor(4))
+        False
+
     Args:
         n: Number of categories; -1 if it is not known yet, see `set_provisional_n`.
         shape: Shape of every tensor of the set; [] by default.
@@ -426,6 +434,12 @@ class DiscreteTensorSpec(FiniteSpec):
 class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
     """Spec of binary vectors: each element is 0 or 1, and unlike in a one-hot vector, any number of elements may be 1.
 
+        >>> import torch
+        >>> from datasets_rl import Binary
+        >>> lights = Binary(3, dtype=torch.int64)
+        >>> lights.is_in(torch.tensor([0, 1, 1])), lights.is_in(torch.tensor([0, 1, 2]))
+        (True, False)
+
     Args:
         n: Size of the last axis; optional if `shape` is given.
         shape: Shape of every tensor of the set; [n] by default.
@@ -465,6 +479,14 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
 
 class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     """Spec of several categorical variables: element i is an integer in [0, nvec[i]).
+
+        >>> import torch
+        >>> from datasets_rl import MultiCategorical
+        >>> buttons = MultiCategorical([3, 2])
+        >>> buttons.is_in(torch.tensor([2, 1])), buttons.is_in(torch.tensor([1, 2]))
+        (True, False)
+        >>> buttons.to_one_hot(torch.tensor([2, 1]))
+        tensor([False, False,  True, False,  True])
 
     Args:
         nvec: Number of categories of each element, each at least 1; it may have several axes.
@@ -624,6 +646,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     """One-hot spec: one of n categories, encoded along the last axis as a vector of one 1 and n - 1 zeros.
 
     The last axis is one outcome: shape operations cannot change it, and an index addresses the axes before it only.
+
+        >>> import torch
+        >>> from datasets_rl import OneHot
+        >>> OneHot(4).encode(2)
+        tensor([False, False,  True, False])
+        >>> OneHot(4).to_categorical(torch.tensor([False, False, True, False]))
+        tensor(2)
 
     Args:
         n: Number of categories, at least 1.
@@ -816,6 +845,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
 class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     """Spec of several categorical variables, encoded as one-hot vectors that are concatenated along the last axis.
+
+        >>> from datasets_rl import MultiOneHot
+        >>> buttons = MultiOneHot([3, 2])
+        >>> buttons.zero()
+        tensor([False, False, False, False, False])
+        >>> buttons.shape
+        torch.Size([5])
 
     Args:
         nvec: Number of categories of each variable, each at least 1.

@@ -44,6 +44,14 @@ class CompositeSpec(TensorSpec):
     draws, zeros and ones are TensorDicts of batch size [*shape, *self.shape]. Copies and reshaped composites are
     unlocked. The JSON omits devices, locks and `data_cls`.
 
+        >>> from datasets_rl import Bounded, Composite, UnboundedContinuous
+        >>> spec = Composite(observation=UnboundedContinuous((3,)), action=Bounded(-1, 1, (2,)))
+        >>> spec["action"].shape
+        torch.Size([2])
+        >>> batch = spec.zero([4])
+        >>> batch["observation"].shape
+        torch.Size([4, 3])
+
     Args:
         specs: Specs, `None`, or nested mappings of specs, by key.
         shape: Batch size: the leading axes that all specs share.

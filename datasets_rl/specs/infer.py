@@ -96,6 +96,14 @@ def _finite(values: Tensor, leaf: TensorSpec) -> Tensor:
 def spec_from_data(data: Any) -> Any:
     """Return a spec that contains data: with its shape, dtypes and devices, and without bounds except for flags.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl import spec_from_data
+        >>> batch = TensorDict({"observation": torch.zeros(4, 3), "done": torch.zeros(4, 1, dtype=torch.bool)}, [4])
+        >>> spec = spec_from_data(batch)
+        >>> spec["observation"].shape
+        torch.Size([4, 3])
+
     Args:
         data: A tensor; a TensorDict, whose batch size becomes the shape of the spec; a mapping; or any other object,
             which gets a non-tensor spec.

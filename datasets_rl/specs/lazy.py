@@ -314,6 +314,14 @@ class LazyStackedTensorSpec(_Stacked):
     Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise; torch can stack
     nested tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
 
+        >>> import torch
+        >>> from datasets_rl import Bounded
+        >>> arms = torch.stack([Bounded(-1, 1, (2,)), Bounded(-5, 5, (2,))])
+        >>> arms.shape
+        torch.Size([2, 2])
+        >>> arms[1].high
+        tensor([5., 5.])
+
     Args:
         *specs: At least one spec of tensors, all with the same number of axes, dtype and device.
         dim: Axis of the stack along which the specs are stacked.

@@ -21,6 +21,10 @@ class NonTensorSpec(TensorSpec):
     `encode` wraps a Python value in `NonTensorData` that applies to the whole batch. `to_json` raises an
     `InvalidArgumentError` for an example that JSON cannot represent.
 
+        >>> from datasets_rl import NonTensor
+        >>> NonTensor(()).is_in("pick up the cup")
+        True
+
     Args:
         shape: Batch size of the values.
         device: Value of the attribute `device`.

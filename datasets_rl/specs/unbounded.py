@@ -101,13 +101,26 @@ class Unbounded(LeafSpec):
 
 
 class UnboundedContinuousTensorSpec(Unbounded):
-    """Spec of unbounded real numbers; `rand` draws from the standard normal distribution."""
+    """Spec of unbounded real numbers; `rand` draws from the standard normal distribution.
+
+    >>> from datasets_rl import UnboundedContinuous
+    >>> positions = UnboundedContinuous(shape=(3,))
+    >>> positions.zero()
+    tensor([0., 0., 0.])
+    >>> positions.expand(2, 3).shape
+    torch.Size([2, 3])
+    """
 
     domain = "continuous"
 
 
 class UnboundedDiscreteTensorSpec(Unbounded):
-    """Spec of unbounded integers; `rand` draws uniformly from the range of the dtype."""
+    """Spec of unbounded integers; `rand` draws uniformly from the range of the dtype.
+
+    >>> from datasets_rl import UnboundedDiscrete
+    >>> UnboundedDiscrete(shape=(2,)).zero()
+    tensor([0, 0])
+    """
 
     domain = "discrete"
 

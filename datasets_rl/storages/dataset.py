@@ -41,6 +41,11 @@ class DatasetStorage(EpisodicStorage):
     If the final observation of some episode is missing from the dataset, batches carry ``("next", "final_known")``,
     bool [*B, 1]. It is False exactly on the last transition of such an episode, whose next observation reads as zeros.
 
+        >>> from datasets_rl import DatasetStorage, ReplayBuffer, load
+        >>> rb = ReplayBuffer(storage=DatasetStorage(load("demo/pendulum").stored), batch_size=32)
+        >>> rb.sample()["observation"].shape
+        torch.Size([32, 3])
+
     Args:
         stored: The opened dataset.
         truncated_as_done: Whether ``("next", "done")`` is also True at time-outs. If False, it equals ``("next",

@@ -22,6 +22,14 @@ class StorageEnsemble(Storage):
     If one storage carries the mask ``("next", "final_known")``, all returned data carry it, so that the keys of a batch
     do not depend on which storages are drawn. For a storage without the mask, it is True everywhere.
 
+        >>> import torch
+        >>> from datasets_rl import LazyTensorStorage, StorageEnsemble
+        >>> left, right = LazyTensorStorage(10), LazyTensorStorage(10)
+        >>> left.set(range(3), torch.zeros(3))
+        >>> right.set(range(2), torch.ones(2))
+        >>> len(StorageEnsemble(left, right))
+        2
+
     Args:
         storages: At least one storage.
         transforms: One callable per storage, applied to its data; None for no transform.

@@ -48,6 +48,13 @@ class LazyTensorStorage(TensorStorage):
         slot    | observation | action | reward | flags | pad |      table 0, int64 [slots, *envs, W]
                 | image ..................................... |      table 1
 
+        >>> import torch
+        >>> from datasets_rl import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(1_000), batch_size=4)
+        >>> rows = rb.extend({"observation": torch.zeros(10, 3), "action": torch.zeros(10, 1)})
+        >>> len(rb), rb.sample()["observation"].shape
+        (10, torch.Size([4, 3]))
+
     Args:
         max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
             write.

@@ -25,6 +25,12 @@ class ListStorage(Storage):
     Several elements are passed as a list, tuple, range, array, tensor, TensorDict or any other sized iterable, but not
     as a dict.
 
+        >>> from datasets_rl import ListStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=ListStorage(100), collate_fn=list, batch_size=2)
+        >>> rows = rb.extend(["pick", "place", "push"])
+        >>> rb[:2]
+        ['pick', 'place']
+
     Args:
         max_size: Maximum number of elements; unlimited if None.
         compilable: Accepted for compatibility with TorchRL; has no effect.

@@ -30,6 +30,13 @@ class LazyMemmapStorage(LazyTensorStorage):
     process that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power
     cut, create a new folder: which pages have reached the disk is undefined.
 
+        >>> import torch
+        >>> from datasets_rl import LazyMemmapStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1_000_000), batch_size=4)
+        >>> rows = rb.extend(torch.arange(10))
+        >>> len(rb), rb[3:5]
+        (10, tensor([3, 4]))
+
     Args:
         max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
             write.

@@ -87,6 +87,14 @@ class TensorStorage(Storage):
 
     Integers and slices give views, which the caller can write to; other indices give copies.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl import ReplayBuffer, TensorStorage
+        >>> steps = TensorDict({"observation": torch.zeros(10, 3)}, [10])
+        >>> rb = ReplayBuffer(storage=TensorStorage(steps), batch_size=4)
+        >>> len(rb), rb.sample()["observation"].shape
+        (10, torch.Size([4, 3]))
+
     Args:
         storage: A tensor, a TensorDict, a tensorclass, or a pytree of these, [slots, *envs, ...]. A TensorDict without
             entries holds no steps; the first data that is written determines its entries, which are added to it.

@@ -30,6 +30,13 @@ def find_start_stop_traj(
 
     Slice samplers do not use this function: `Storage.trajectories` follows the writes without a scan.
 
+        >>> import torch
+        >>> from datasets_rl import find_start_stop_traj
+        >>> end = torch.tensor([False, False, True, False, True])
+        >>> starts, stops, lengths = find_start_stop_traj(end=end, at_capacity=False)
+        >>> lengths
+        tensor([3, 2])
+
     Args:
         trajectory: Ids of trajectories, [T, ...]: time first, then the axes of parallel environments, of which there
             may be none. A trajectory ends where the id of the next row differs.

@@ -20,6 +20,9 @@ EPISODE_DTYPE = np.dtype(
 """Fields of every episode table: first row, number of rows, sum of rewards, number in the upstream's order, and whether
 the observation after the last action is known. A source can add metadata as further fields."""
 
+COMPUTED = frozenset(EPISODE_DTYPE.names or ()) - {"source"}
+"""The fields that follow from the rows of the episodes. All other fields are metadata, which a conversion keeps."""
+
 _SHOWN = 5
 Index = NDArray[np.int64]
 
@@ -29,6 +32,13 @@ class EpisodeTable:
 
         row       0 1 2 3 4 5 6 7 8
         episode   0 0 0 0 1 1 2 2 2        starts [0, 4, 6], lengths [4, 2, 3], stops [4, 6, 9]
+
+        >>> from datasets_rl import load
+        >>> episodes = load("demo/pendulum").episodes
+        >>> len(episodes), episodes.rows(1)
+        (75, range(200, 400))
+        >>> episodes["length"][:3].tolist()
+        [200, 200, 200]
 
     Args:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
@@ -78,6 +88,11 @@ class EpisodeTable:
     def names(self) -> tuple[str, ...]:
         """Names of the fields of the table."""
         return tuple(self.records.dtype.names or ())
+
+    @property
+    def metadata_names(self) -> list[str]:
+        """Names of the fields that do not follow from the rows of the episodes: `source`, and what the source added."""
+        return [name for name in self.names if name not in COMPUTED]
 
     @property
     def starts(self) -> Index:

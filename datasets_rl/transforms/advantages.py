@@ -149,6 +149,15 @@ class GAE(Advantages):
     error           d_0 = r_0 + g V_1 - V_0      d_1             d_2        V_1: next.state_value of step 0
     advantage       d_0 + g l d_1 + (g l)^2 d_2  d_1 + g l d_2   d_2
     value_target    advantage + V_0              ...             ...
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import GAE
+        >>> ends = torch.tensor([[False], [False], [True]])
+        >>> steps = {"reward": torch.ones(3, 1), "terminated": ends, "done": ends, "state_value": torch.zeros(3, 1)}
+        >>> batch = TensorDict({"state_value": torch.zeros(3, 1), "next": steps}, [3])
+        >>> GAE(gamma=0.5, lmbda=1.0)(batch)["advantage"].flatten()
+        tensor([1.7500, 1.5000, 1.0000])
     """
 
     @override
@@ -166,6 +175,15 @@ class TDLambda(Advantages):
     step            0                                1               2               slice of 3 steps
     value_target    r_0 + g ((1 - l) V_1 + l G_1)    G_1 = ...       r_2 + g V_3     g = gamma, l = lmbda
     advantage       value_target - V_0               ...             ...             V_1: next.state_value of step 0
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import TDLambda
+        >>> ends = torch.tensor([[False], [False], [True]])
+        >>> steps = {"reward": torch.ones(3, 1), "terminated": ends, "done": ends, "state_value": torch.zeros(3, 1)}
+        >>> batch = TensorDict({"state_value": torch.zeros(3, 1), "next": steps}, [3])
+        >>> TDLambda(gamma=0.5, lmbda=1.0)(batch)["value_target"].flatten()
+        tensor([1.7500, 1.5000, 1.0000])
     """
 
     @override

@@ -19,6 +19,13 @@ class DTypeCastTransform(Transform):
     Without `in_keys`, the transform casts every entry of dtype `dtype_in`. Data that is written to the buffer is cast
     only if `in_keys_inv` is given.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import DTypeCastTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2)}, [4])
+        >>> DTypeCastTransform(torch.float32, torch.float16, in_keys=["observation"])(batch)["observation"].dtype
+        torch.float16
+
     Args:
         dtype_in: Dtype of the entries to cast; not checked for entries that `in_keys` names.
         dtype_out: Dtype of the results.
@@ -77,6 +84,13 @@ class DTypeCastTransform(Transform):
 class DoubleToFloat(DTypeCastTransform):
     """Cast float64 to float32; `inv` casts float32 to float64.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import DoubleToFloat
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2, dtype=torch.float64)}, [4])
+        >>> DoubleToFloat(in_keys=["observation"])(batch)["observation"].dtype
+        torch.float32
+
     Args:
         in_keys: Keys of the entries to cast; every entry of dtype float64 by default.
         in_keys_inv: Keys of the entries that `inv` writes, as float64.
@@ -98,6 +112,13 @@ class DeviceCastTransform(Transform):
     """Rearrange a batch to a device.
 
     A whole batch in main memory is first copied to one block, page-locked for a GPU, which moves by one copy.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import DeviceCastTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2)}, [4])
+        >>> DeviceCastTransform("cpu")(batch).device
+        device(type='cpu')
 
     Args:
         device: Device of the result.

@@ -25,6 +25,13 @@ class ActionChunkTransform(WindowTransform):
     shape [B, H, A]. If the elements of a buffer or batch are trajectories [..., T, A], chunks have shape [..., T, H,
     A].
 
+        >>> from datasets_rl import load
+        >>> from datasets_rl.transforms import ActionChunkTransform
+        >>> rb = load("demo/pendulum", transform=ActionChunkTransform(16), batch_size=32)
+        >>> batch = rb.sample()
+        >>> batch["vla_action", "chunk"].shape, batch["action_is_pad"].shape
+        (torch.Size([32, 16, 1]), torch.Size([32, 16]))
+
     Args:
         chunk_size: Number of actions per chunk, H, at least 1.
         action_key: Key of the action.

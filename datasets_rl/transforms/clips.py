@@ -16,6 +16,13 @@ from datasets_rl.transforms.base import Keys, Transform, number_tensor
 class ClipTransform(Transform):
     """Clip entries; `inv` clips as well.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import ClipTransform
+        >>> batch = TensorDict({"action": torch.tensor([[-3.0], [0.5]])}, [2])
+        >>> ClipTransform(in_keys=["action"], low=-1.0, high=1.0)(batch)["action"].flatten()
+        tensor([-1.0000,  0.5000])
+
     Args:
         in_keys: Keys of the entries to clip.
         low: Minimum, a number; `None` for no minimum.

@@ -72,6 +72,12 @@ class CatFrames(OverTime):
     last step, which ``("next", "final_known")`` marks. With `future`, it would also be in earlier stacks; there it
     counts as padding, and padding "same" replaces it by the last known frame.
 
+        >>> from datasets_rl import load
+        >>> from datasets_rl.transforms import CatFrames
+        >>> rb = load("demo/pendulum", transform=CatFrames(4, dim=-1, in_keys=["observation"]), batch_size=32)
+        >>> rb.sample()["observation"].shape
+        torch.Size([32, 12])
+
     Args:
         N: Number of frames per stack.
         dim: Axis of a frame along which the frames are concatenated, negative; -(number of axes of a frame + 1) stacks

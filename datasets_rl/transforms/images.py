@@ -56,6 +56,14 @@ class _ImageTransform(Transform):
 class ToTensorImage(_ImageTransform):
     """Convert images [..., H, W, C] of integers in 0 to 255 to images [..., C, H, W] of floats in 0 to 1.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import ToTensorImage
+        >>> batch = TensorDict({"pixels": torch.full((4, 84, 64, 3), 255, dtype=torch.uint8)}, [4])
+        >>> image = ToTensorImage(in_keys=["pixels"])(batch)["pixels"]
+        >>> image.shape, image.max()
+        (torch.Size([4, 3, 84, 64]), tensor(1.))
+
     Args:
         from_int: Whether to divide by 255; by default if the dtype is an integer.
         unsqueeze: Whether to insert a leading axis in an image without leading axes.
@@ -108,6 +116,13 @@ class ToTensorImage(_ImageTransform):
 
 class Resize(_ImageTransform):
     """Resize images.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import Resize
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 3, 84, 64)}, [4])
+        >>> Resize(32, 32, in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 3, 32, 32])
 
     Args:
         w: New size of the axis H, which is what `w` means in TorchRL; or a pair of the sizes of H and W.
@@ -176,6 +191,13 @@ class Resize(_ImageTransform):
 class Crop(_ImageTransform):
     """Crop a rectangle of images; the area outside of an image is filled with zeros.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import Crop
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 3, 84, 64)}, [4])
+        >>> Crop(w=32, h=40, in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 3, 32, 40])
+
     Args:
         w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
         h: Size along the axis W; `w` by default.
@@ -214,6 +236,13 @@ class Crop(_ImageTransform):
 class CenterCrop(_ImageTransform):
     """Crop the center of images; the area outside of an image is filled with zeros.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import CenterCrop
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 3, 84, 64)}, [4])
+        >>> CenterCrop(32, in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 3, 32, 32])
+
     Args:
         w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
         h: Size along the axis W; `w` by default.
@@ -246,7 +275,15 @@ class CenterCrop(_ImageTransform):
 
 
 class GrayScale(_ImageTransform):
-    """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue."""
+    """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from datasets_rl.transforms import GrayScale
+    >>> batch = TensorDict({"pixels": torch.zeros(4, 3, 84, 64)}, [4])
+    >>> GrayScale(in_keys=["pixels"])(batch)["pixels"].shape
+    torch.Size([4, 1, 84, 64])
+    """
 
     axes = IMAGE_AXES
 

@@ -16,6 +16,13 @@ _ENDS = ("done", "terminated", "truncated")
 class RenameTransform(Transform):
     """Rearrange entries to other keys.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import RenameTransform
+        >>> batch = TensorDict({"state": torch.zeros(4, 2)}, [4])
+        >>> list(RenameTransform(in_keys=["state"], out_keys=["observation"])(batch).keys())
+        ['observation']
+
     Args:
         in_keys: Keys of the entries.
         out_keys: New keys of the entries.
@@ -61,6 +68,13 @@ class RenameTransform(Transform):
 class SelectTransform(Transform):
     """Keep only the selected entries. Missing keys are ignored.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import SelectTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2), "info": torch.zeros(4)}, [4])
+        >>> list(SelectTransform("observation")(batch).keys())
+        ['observation']
+
     Args:
         *selected_keys: Keys of the entries to keep; the key of a group keeps the whole group.
         keep_rewards: Whether to keep the reward at the root as well.
@@ -94,6 +108,13 @@ class SelectTransform(Transform):
 
 class ExcludeTransform(Transform):
     """Remove entries. Missing keys are ignored.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import ExcludeTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2), "info": torch.zeros(4)}, [4])
+        >>> list(ExcludeTransform("info")(batch).keys())
+        ['observation']
 
     Args:
         *excluded_keys: Keys of the entries to remove.

@@ -26,6 +26,13 @@ def step_mdp(
 
         observation: s_0  action: a_0  next: (observation: s_1  reward: r_1)    ->    observation: s_1
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import step_mdp
+        >>> step = TensorDict({"observation": torch.zeros(2), "next": {"observation": torch.ones(2)}})
+        >>> step_mdp(step)["observation"]
+        tensor([1., 1.])
+
     Args:
         tensordict: A step, or a batch of steps.
         next_tensordict: TensorDict to write the result to; a new TensorDict by default.

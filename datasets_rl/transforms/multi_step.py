@@ -74,6 +74,13 @@ class MultiStepTransform(OverTime):
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
+        >>> from datasets_rl import load
+        >>> from datasets_rl.transforms import MultiStepTransform
+        >>> rb = load("demo/pendulum", transform=MultiStepTransform(n_steps=3, gamma=0.99), batch_size=32)
+        >>> batch = rb.sample()
+        >>> batch["next", "reward"].shape, "steps_to_next_obs" in batch.keys()
+        (torch.Size([32, 1]), True)
+
     Args:
         n_steps: Maximum number of steps of a window, n, at least 1; may be changed at any time.
         gamma: Discount factor.

@@ -140,6 +140,13 @@ class ObservationNorm(_Affine):
 class RewardScaling(_Affine):
     """Shift and scale rewards: ``reward * scale + loc``, or with `standard_normal` ``(reward - loc) / scale``.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import RewardScaling
+        >>> batch = TensorDict({"next": {"reward": torch.tensor([[1.0], [2.0]])}}, [2])
+        >>> RewardScaling(loc=-0.5, scale=10.0, in_keys=[("next", "reward")])(batch)["next", "reward"].flatten()
+        tensor([ 9.5000, 19.5000])
+
     Args:
         loc: Location, a number or a tensor.
         scale: Scale, a number or a tensor.

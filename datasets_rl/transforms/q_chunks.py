@@ -42,6 +42,12 @@ class QChunkTransform(OverTime):
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * Q(next.observation)
 
+        >>> from datasets_rl import load
+        >>> from datasets_rl.transforms import QChunkTransform
+        >>> rb = load("demo/pendulum", transform=QChunkTransform(5, gamma=0.99), batch_size=8)
+        >>> rb.sample()["chunk", "action"].shape
+        torch.Size([8, 5, 1])
+
     Args:
         chunk_size: Number of actions of a chunk, H, at least 1.
         gamma: Discount factor.

@@ -116,6 +116,15 @@ class Reward2GoTransform(RewardSums):
     along the time axis; or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, they are
     computed when steps or whole episodes (`split_trajs`) are sampled. The sums of padding are 0.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import Reward2GoTransform
+        >>> steps = {"reward": torch.ones(4, 1), "done": torch.tensor([[False], [False], [False], [True]])}
+        >>> batch = TensorDict({"next": steps}, [4])
+        >>> to_go = Reward2GoTransform(gamma=1.0, in_keys=[("next", "reward")], out_keys=["to_go"])
+        >>> to_go.inv(batch)["to_go"].flatten()
+        tensor([4., 3., 2., 1.])
+
     Args:
         gamma: Discount factor.
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
@@ -200,6 +209,15 @@ class RewardSum(RewardSums):
         next.reward              1      2      4  | 8
         next.episode_reward      1      3      7  | 8
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import RewardSum
+        >>> steps = {"reward": torch.ones(4, 1), "done": torch.tensor([[False], [True], [False], [True]])}
+        >>> batch = TensorDict({"next": steps}, [4])
+        >>> returns = RewardSum(in_keys=[("next", "reward")], out_keys=[("next", "episode_reward")])
+        >>> returns(batch)["next", "episode_reward"].flatten()
+        tensor([1., 2., 1., 2.])
+
     Args:
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
         out_keys: Keys of the sums; ``("next", "episode_reward")`` by default.
@@ -221,6 +239,14 @@ class TargetReturn(RewardSums):
         next.reward             1      2      4  | 8          target_return = 10
         target_return          10      9      7  | 10
         next.target_return      9      7      3  | 2          "reduce"; with "constant", 10 throughout
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import TargetReturn
+        >>> steps = {"reward": torch.ones(3, 1), "done": torch.tensor([[False], [False], [True]])}
+        >>> batch = TensorDict({"next": steps}, [3])
+        >>> TargetReturn(10.0, in_keys=[("next", "reward")], out_keys=["target_return"])(batch)["target_return"].flatten()
+        tensor([10.,  9.,  8.])
 
     Args:
         target_return: Target return at the first step of every episode.
@@ -298,6 +324,14 @@ class StepCounter(InTrajectory):
         next.step_count      1   2   3 | 1
 
     If a ring buffer has overwritten the beginning of a trajectory, counting starts at its oldest stored step.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import StepCounter
+        >>> steps = {"done": torch.tensor([[False], [True], [False], [True]])}
+        >>> batch = TensorDict({"next": steps}, [4])
+        >>> StepCounter()(batch)["next", "step_count"].flatten()
+        tensor([1, 2, 1, 2])
 
     Args:
         max_steps: Number of steps after which a trajectory is marked as truncated; unlimited by default.

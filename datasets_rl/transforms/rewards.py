@@ -24,6 +24,13 @@ _REWARD = (NEXT, "reward")
 class RewardClipping(Transform):
     """Clip rewards.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import RewardClipping
+        >>> batch = TensorDict({"next": {"reward": torch.tensor([[-3.0], [0.5], [7.0]])}}, [3])
+        >>> RewardClipping(-1.0, 1.0, in_keys=[("next", "reward")])(batch)["next", "reward"].flatten()
+        tensor([-1.0000,  0.5000,  1.0000])
+
     Args:
         clamp_min: Minimum reward; `None` for no minimum.
         clamp_max: Maximum reward; `None` for no maximum.
@@ -60,6 +67,13 @@ class RewardClipping(Transform):
 class BinarizeReward(Transform):
     """Replace positive rewards by 1 and all others by 0, int8.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import BinarizeReward
+        >>> batch = TensorDict({"next": {"reward": torch.tensor([[-3.0], [0.0], [7.0]])}}, [3])
+        >>> BinarizeReward(in_keys=[("next", "reward")])(batch)["next", "reward"].flatten()
+        tensor([0, 0, 1], dtype=torch.int8)
+
     Args:
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
     """
@@ -79,7 +93,15 @@ class BinarizeReward(Transform):
 
 
 class SignTransform(Transform):
-    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same."""
+    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from datasets_rl.transforms import SignTransform
+    >>> batch = TensorDict({"next": {"reward": torch.tensor([[-3.0], [0.0], [7.0]])}}, [3])
+    >>> SignTransform(in_keys=[("next", "reward")])(batch)["next", "reward"].flatten()
+    tensor([-1.,  0.,  1.])
+    """
 
     per_step = True
 
@@ -104,6 +126,13 @@ class LineariseRewards(Transform):
     """Replace several rewards by their weighted sum.
 
         next.reward [*, 2]    1  3        weights 1, -0.5        result [*, 1]    -0.5
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import LineariseRewards
+        >>> batch = TensorDict({"next": {"reward": torch.tensor([[1.0, 10.0], [2.0, 20.0]])}}, [2])
+        >>> LineariseRewards(in_keys=[("next", "reward")], weights=[1.0, 0.5])(batch)["next", "reward"].flatten()
+        tensor([ 6., 12.])
 
     Args:
         in_keys: Keys of the rewards, [*, R].
@@ -151,6 +180,13 @@ class LineariseRewards(Transform):
 
 class SuccessReward(Transform):
     """Compute a sparse reward from a success signal: `scale` for success, else 0.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import SuccessReward
+        >>> batch = TensorDict({"next": {"success": torch.tensor([[False], [True]])}}, [2])
+        >>> SuccessReward(scale=10.0)(batch)["next", "reward"].flatten()
+        tensor([ 0., 10.])
 
     Args:
         success_key: Key of the signal, bool or 0 and 1; ``("next", "success")`` by default.

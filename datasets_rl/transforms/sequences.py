@@ -44,6 +44,12 @@ class SequenceTransform(RewardSums):
     The padding of observations is 0 after normalization. The code of Chen et al. pads before it normalizes, so that its
     padding is ``-mean / std``; the mask hides it from the attention of the network.
 
+        >>> from datasets_rl import load
+        >>> from datasets_rl.transforms import SequenceTransform
+        >>> rb = load("demo/pendulum", transform=SequenceTransform.dt_corl(20), batch_size=8)
+        >>> rb.sample()["observation"].shape
+        torch.Size([8, 20, 3])
+
     Args:
         length: Number of steps of a sequence, K, at least 1.
         pad_side: Side of the padding of a sequence that exceeds its trajectory, "left" or "right".

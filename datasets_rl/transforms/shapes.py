@@ -35,6 +35,13 @@ class _AxesTransform(Transform):
 class UnsqueezeTransform(_AxesTransform):
     """Insert an axis of size 1.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import UnsqueezeTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2)}, [4])
+        >>> UnsqueezeTransform(dim=-1, in_keys=["observation"])(batch)["observation"].shape
+        torch.Size([4, 2, 1])
+
     Args:
         dim: Index of the axis in the result, negative: counted from the last axis.
         allow_positive_dim: Whether `dim` may be counted from the first axis, including the batch size.
@@ -73,6 +80,13 @@ class SqueezeTransform(UnsqueezeTransform):
     """Remove an axis of size 1; `inv` inserts it.
 
     The arguments are those of `UnsqueezeTransform`.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import SqueezeTransform
+        >>> batch = TensorDict({"observation": torch.zeros(4, 2, 1)}, [4])
+        >>> SqueezeTransform(dim=-1, in_keys=["observation"])(batch)["observation"].shape
+        torch.Size([4, 2])
     """
 
     @override
@@ -86,6 +100,13 @@ class SqueezeTransform(UnsqueezeTransform):
 
 class PermuteTransform(_AxesTransform):
     """Permute the last axes.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import PermuteTransform
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 84, 64, 3)}, [4])
+        >>> PermuteTransform((-1, -3, -2), in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 3, 84, 64])
 
     Args:
         dims: The last n axes in their new order, each of -n to -1 once. ``(-1, -3, -2)`` moves the channels of images
@@ -128,6 +149,13 @@ class PermuteTransform(_AxesTransform):
 class FlattenObservation(_AxesTransform):
     """Merge consecutive axes into one.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import FlattenObservation
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 8, 8, 3)}, [4])
+        >>> FlattenObservation(-3, -1, in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 192])
+
     Args:
         first_dim: First axis to merge, negative: counted from the last axis.
         last_dim: Last axis to merge, negative: counted from the last axis.
@@ -160,6 +188,13 @@ class FlattenObservation(_AxesTransform):
 
 class CatTensors(Transform):
     """Concatenate several entries into one.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import CatTensors
+        >>> batch = TensorDict({"position": torch.zeros(4, 2), "velocity": torch.zeros(4, 3)}, [4])
+        >>> CatTensors(in_keys=["position", "velocity"], out_key="observation")(batch)["observation"].shape
+        torch.Size([4, 5])
 
     Args:
         in_keys: Keys of the entries; by default all states with one axis per step: the entries that a batch has both at

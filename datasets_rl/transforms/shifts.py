@@ -25,6 +25,13 @@ class RandomShift(Transform):
 
         row of an image    a b c d        pad 1, shift 0, 1, 2        a a b c   a b c d   b c d d
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import RandomShift
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 3, 84, 84)}, [4])
+        >>> RandomShift(4, in_keys=["pixels"])(batch)["pixels"].shape
+        torch.Size([4, 3, 84, 84])
+
     Args:
         pad: Largest shift to each side; each shift is uniform over the 2 * pad + 1 possible ones.
         in_keys: Keys of the images; ``["pixels"]`` by default, or the keys of `same_for`.

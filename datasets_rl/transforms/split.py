@@ -36,6 +36,14 @@ def split_trajectories(
     repeats the last step where ``("collector", "mask")`` is False, stays in its slice and becomes zeros: n padded
     slices of T steps result in [n, T]. `("next", "done")` of padding is False.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import split_trajectories
+        >>> batch = TensorDict({"next": {"done": torch.tensor([[False], [True], [False], [False], [True]])}}, [5])
+        >>> parts = split_trajectories(batch)
+        >>> parts.shape, parts["mask"].sum(-1)
+        (torch.Size([2, 3]), tensor([2, 3]))
+
     Args:
         rollout_tensordict: Steps in chronological order, [..., T], such as the slices that a sampler returns.
         prefix: Prefix of the key of the numbers, ``(prefix, "traj_ids")``, and of the mask; by default ``"collector"``

@@ -17,6 +17,13 @@ from datasets_rl.transforms.base import Keys, NestedKey, Transform, expand_right
 class ExpandAs(Transform):
     """Append axes to an entry and expand it to the shape of another entry, such as a flag [*, 1] to [*, 1, agents].
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import ExpandAs
+        >>> batch = TensorDict({"task": torch.ones(2, 1), "action": torch.zeros(2, 3)}, [2])
+        >>> ExpandAs("task", "action")(batch)["task"].shape
+        torch.Size([2, 3])
+
     Args:
         in_key: Key of the entry.
         ref_key: Key of the entry that has the shape.
@@ -42,6 +49,13 @@ class ExpandAs(Transform):
 
 class Stack(Transform):
     """Stack entries of one shape along a new axis; `inv` splits an entry.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import Stack
+        >>> batch = TensorDict({"left": torch.zeros(4, 2), "right": torch.zeros(4, 2)}, [4])
+        >>> Stack(in_keys=["left", "right"], out_key="arms", dim=-2)(batch)["arms"].shape
+        torch.Size([4, 2, 2])
 
     Args:
         in_keys: Keys of the entries to stack, tensors or TensorDicts.

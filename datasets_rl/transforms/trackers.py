@@ -22,6 +22,13 @@ class InitTracker(InTrajectory):
 
     If a ring buffer has overwritten the beginning of a trajectory, its oldest stored step is marked.
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import InitTracker
+        >>> batch = TensorDict({"next": {"done": torch.tensor([[False], [True], [False], [True]])}}, [4])
+        >>> InitTracker()(batch)["is_init"].flatten()
+        tensor([ True, False,  True, False])
+
     Args:
         init_key: Key of the mark, bool [*, 1], at the root and under "next".
     """
@@ -46,6 +53,13 @@ class TrajCounter(InTrajectory):
         next.traj_count      0   0   0 | 1   1 | 2
 
     The oldest stored trajectory is number 0, also in a ring buffer that has overwritten earlier ones.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import TrajCounter
+        >>> batch = TensorDict({"next": {"done": torch.tensor([[False], [True], [False], [True]])}}, [4])
+        >>> TrajCounter()(batch)["traj_count"].flatten()
+        tensor([0, 0, 1, 1])
 
     Args:
         out_key: Key of the number, int64 [*, 1], at the root and under "next".

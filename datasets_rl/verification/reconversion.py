@@ -41,11 +41,12 @@ from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection, Shard
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
+from datasets_rl.ted.table import COMPUTED
 
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
 _KEEP_RAW = Remedy("download it with {}, which keeps all raw files", Argument("keep_raw", True))
-_TABLE_FIELDS = frozenset({"start", "length", "return", "source", "final_known"})
+_NOT_COMPARED = COMPUTED | {"source"}
 
 
 def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = ENTRY_FIELDS) -> Iterator[str]:
@@ -300,7 +301,7 @@ class _Reconversion:
         first, stop = self._episode, min(self._episode + len(lengths), len(table))
         count = max(0, stop - first)
         self._episode += len(lengths)
-        self._metadata_names |= metadata.keys() - _TABLE_FIELDS
+        self._metadata_names |= metadata.keys() - _NOT_COMPARED
         numbers = np.arange(self._episode - len(lengths), self._episode)
         records = {"source": numbers, **metadata, "length": lengths, "final_known": final_known}
         for name, values in records.items():
@@ -318,7 +319,7 @@ class _Reconversion:
                 f"there are {len(table):,} episodes with {table.steps:,} steps; the raw files have {self._episode:,} "
                 f"with {self._row:,}"
             )
-        for name in sorted(self._metadata_names ^ (set(table.names) - _TABLE_FIELDS)):
+        for name in sorted(self._metadata_names ^ (set(table.names) - _NOT_COMPARED)):
             yield f"{name} of the episodes is {'missing' if name in self._metadata_names else 'not in the raw files'}"
 
     def _as_stored(

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `verify`."""
+    """The result of `verify`.
+
+    >>> from datasets_rl import verify
+    >>> report = verify("demo/pendulum")
+    >>> report.problems
+    ()
+    """
 
     id: str
     folder: Path

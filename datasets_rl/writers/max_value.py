@@ -39,6 +39,15 @@ class TensorDictMaxValueWriter(Writer):
 
         stored ranks 5  1  3      extend   2  9  1      ->      5  2  9      rows  1  2 -1
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl import LazyTensorStorage, TensorDictMaxValueWriter, TensorDictReplayBuffer
+        >>> writer = TensorDictMaxValueWriter(rank_key="score")
+        >>> rb = TensorDictReplayBuffer(storage=LazyTensorStorage(2), writer=writer, batch_size=2)
+        >>> rows = rb.extend(TensorDict({"score": torch.tensor([1.0, 5.0, 3.0, 2.0])}, [4]))
+        >>> sorted(rb[:]["score"].tolist())
+        [3.0, 5.0]
+
     Args:
         rank_key: Key of the field to rank by; ``("next", "reward")`` by default.
         reduction: Reduction of several values to one rank: "sum", "min", "max", "mean" or "median".

@@ -24,6 +24,13 @@ class RoundRobinWriter(Writer):
         slots 4, written 6   | 4 | 5 | 2 | 3 |    extend of 3   | 8 | 5 | 6 | 7 |    rows 2 3 0
                                        ^ next                         ^ next
 
+        >>> import torch
+        >>> from datasets_rl import LazyTensorStorage, ReplayBuffer, RoundRobinWriter
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(3), writer=RoundRobinWriter(), batch_size=3)
+        >>> rows = rb.extend(torch.arange(5))
+        >>> rb[:]
+        tensor([3, 4, 2])
+
     Args:
         compilable: Accepted for compatibility with TorchRL; has no effect.
         spec: Spec that every step must match, such as the `specs` of a dataset; other data raises an error.

@@ -19,6 +19,7 @@ import datasets_rl
 ROOT = Path(datasets_rl.__file__).parents[1]
 ROOT_FILES = (
     "CHANGELOG.md",
+    "CITATION.cff",
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "LICENSE",
@@ -26,12 +27,13 @@ ROOT_FILES = (
     "Makefile",
     "README.md",
     "SECURITY.md",
+    "changes.py",
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",
     "setup.py",
 )
-FOLDERS = ("cli", "datasets_rl", "docs", "recipes", "tests")
+FOLDERS = ("changes", "cli", "datasets_rl", "docs", "recipes", "tests")
 UNTRACKED = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache")
 NEEDED = (
     "datasets_rl/py.typed",

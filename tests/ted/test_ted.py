@@ -83,6 +83,12 @@ def test_a_table_without_its_fields_is_refused():
         EpisodeTable(np.zeros(1, [("start", "<i8"), ("length", "<i8")]))
 
 
+def test_metadata_are_the_fields_that_do_not_follow_from_the_rows():
+    records = np.array([(0, 3, 1.5, 7, True, "pick")], [*EPISODE_DTYPE.descr, ("task", "U8")])
+
+    assert EpisodeTable(records).metadata_names == ["source", "task"]
+
+
 @pytest.mark.parametrize("start", range(7))
 @pytest.mark.parametrize("stop", range(7))
 def test_the_next_state_is_the_next_row_or_the_final_state(start, stop):

@@ -67,7 +67,7 @@ class Panel:
         columns["length"] = table.lengths
         columns["final_known"] = table["final_known"]
         # A source may have columns of any name.
-        return columns | {name: table[name] for name in table.names if name != "start" and name not in columns}
+        return columns | {name: table[name] for name in table.metadata_names if name not in columns}
 
     def _score(self) -> dict[str, Any] | None:
         """Return the returns with the scores 0 and 1; None after preprocessing, which may have scaled the rewards."""
