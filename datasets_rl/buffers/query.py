@@ -18,7 +18,7 @@ from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
 from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name, nest_keys
-from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.transforms.base import NestedKey, flat_key, resolve_key
 from datasets_rl.transforms.compose import Compose
 

@@ -268,7 +268,7 @@ class TestTransforms:
         lambda: not traj.length >= 3,
         lambda: 3 <= traj.length <= 5,
         lambda: 0 < traj.reward.max() < 2,
-        lambda: ((traj.reward > 0) and (traj.t < 2)).any(),
+        lambda: (traj.reward > 0) and (traj.t < 2),
         lambda: max(traj.reward.first(), traj.reward.last()),
     ],
     ids=["and", "or", "not", "chain of lengths", "chain of numbers", "and of steps", "max"],
