@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from datasets_rl.errors import Call, InvalidArgumentError, UnknownKeyError, WrongTypeError
 from datasets_rl.ted.keys import (
@@ -21,6 +21,10 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
@@ -256,6 +260,28 @@ def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
     if not chosen:
         raise InvalidArgumentError(f"{noun} are {text!r}, which selects none of the {total:,}")
     return sorted(chosen)
+
+
+def select_episodes(text: str, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which episodes of a stored dataset are selected, bool [E].
+
+    Args:
+        text: The selected numbers, see `read_numbers`.
+        numbers: The number of each episode, [E], see `EpisodeTable.numbers`.
+
+    Raises:
+        InvalidArgumentError: If the text cannot be parsed, or no episode is selected.
+    """
+    import numpy as np  # deferred: commands that only list datasets start without it
+
+    selected = np.isin(numbers, read_numbers(text, int(numbers.max()) + 1))
+    if not selected.any():
+        raise InvalidArgumentError(
+            f"episodes are {text!r}, which selects none of the {len(numbers):,} with the numbers {numbers.min()} to "
+            f"{numbers.max()}",
+            hint="`dataset.episodes.numbers` has the number of each episode",
+        )
+    return selected
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,16 +101,22 @@ class EpisodeTable:
 
     @property
     def numbers(self) -> Index:
-        """Number of each episode by which it is selected, [E].
+        """Number of each episode by which it is selected, [E]; different episodes have different numbers.
 
-        It is that at the source. Where each file counts its episodes from 0, it is the position among the episodes of all
-        files. Copies of one episode, as in a merge, share their number.
+        It is that at the source; in a merge, that among the episodes of its datasets. Where each file counts its
+        episodes from 0, it is the position among the episodes of all files. Copies and parts of one episode share its
+        number.
         """
         source: Index = self["source"]
         if "file" not in self.names or self["file"].dtype.kind not in "iu":
             return source
-        pairs, positions = np.unique(np.stack([self["file"], source]), axis=1, return_inverse=True)
-        return source if pairs.shape[1] == len(np.unique(source)) else positions.reshape(-1).astype(np.int64)
+        pairs, firsts, places = np.unique(
+            np.stack([self["file"], source]), axis=1, return_index=True, return_inverse=True
+        )
+        if pairs.shape[1] == len(np.unique(source)):
+            return source
+        positions = np.argsort(np.argsort(firsts))  # in the order of the table: appended episodes come last
+        return positions[places.reshape(-1)]
 
     def episode_of(self, rows: NDArray[np.integer[Any]] | int) -> Index:
         """Return the index of the episode of each row, in the shape of `rows`."""
