@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +78,7 @@ def run(
     chosen = read_keys(keys)
     if episode is not None or rows:
         return _episode_result(shell, dataset, episode or 0, rows, chosen)
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.look import StepReader, describe
     from datasets_rl.progress import waiting
@@ -89,15 +90,18 @@ def run(
         with waiting(f"reading {len(stored):,} steps of {name}", show=shell.settings.progress):
             described = describe(StepReader(stored), keys=chosen, bins=bins)
         found.append((folder, dataclasses.replace(described, id=name)))
-    data = [{**as_json(one), "folder": folder, "issues": one.issues()} for folder, one in found]
-    blocks = [block for _, one in found for block in _blocks(one)]
+    orders = {folder: Manifest.read(folder).orders for folder, _ in found}
+    data = [
+        {**as_json(one), "folder": folder, "issues": one.issues(), "orders": orders[folder]} for folder, one in found
+    ]
+    blocks = [block for folder, one in found for block in _blocks(one, orders[folder])]
     quiet = [issue for _, one in found for issue in one.issues()]
     return Result(data[0] if not dataset.endswith(".toml") else {"datasets": data}, blocks, quiet=quiet)
 
 
-def _blocks(found: Description) -> Iterator[Block]:
+def _blocks(found: Description, orders: Mapping[str, str]) -> Iterator[Block]:
     counts = f"{found.steps:,} steps, {found.episodes:,} episodes"
-    yield Facts((("size", counts),), title=found.id)
+    yield Facts((("size", counts), *((f"{key}, in order", order) for key, order in orders.items())), title=found.id)
     if issues := found.issues():
         yield Lines(tuple(issues), title="issues")
     yield from _episode_blocks("returns", found.returns)

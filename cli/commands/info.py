@@ -173,6 +173,7 @@ def _stored_json(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "copied_from": manifest.copied_from or None,
         "score": manifest.score or None,
         "images": manifest.images,
+        "orders": manifest.orders,
         "keys": [dict(zip(("key", "dtype", "shape", "where"), row, strict=True)) for row in _key_rows(manifest)],
     }
 
@@ -199,6 +200,8 @@ def _stored_blocks(name: str, entry: Entry | None, manifest: Manifest, folder: P
     yield Facts((("original", original), *_stored_facts(manifest, folder)), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))
     yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
+    if manifest.orders:
+        yield Facts(tuple(manifest.orders.items()), title="vectors of several fields, in order")
     if spaces := tuple((name, _space_text(spec)) for name, spec in manifest.specs.items() if name not in _FLAGS):
         yield Facts(spaces, title="spaces")
     yield from _statistics_blocks(manifest)

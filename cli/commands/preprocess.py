@@ -38,7 +38,9 @@ GROUP = "Prepare"
 _SHOWN = 4
 _DOCUMENT = {**dict.fromkeys(("derived", "folder", "steps", "episodes", "bytes")), "present": False, "history": ()}
 _PREVIEW = {
-    **dict.fromkeys(("folder", "recipe", "fingerprint", "steps", "episodes", "bytes", "seconds", "free_bytes")),
+    **dict.fromkeys(
+        ("folder", "recipe", "fingerprint", "steps", "episodes", "bytes", "seconds", "free_bytes", "orders")
+    ),
     "present": False,
 }
 
@@ -212,6 +214,8 @@ def _preprocess(
     if options["out"] is not None:
         called, of = folder.name, f", made of {name}"
     shell.printer.note(f"{called}: {there}{steps_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
+    for key, order in made.manifest.orders.items():
+        shell.printer.note(f"{key} is, in this order: {order}")
     return made
 
 
@@ -248,6 +252,7 @@ def _preview_blocks(preview: Preview) -> Iterator[Block]:
         ("time in one process, about", _duration(preview.seconds)),
         ("free now", size_text(preview.free_bytes)),
         ("fingerprint", preview.fingerprint),
+        *((f"{key}, in order", order) for key, order in preview.orders.items()),
     )
     yield Facts(facts, title=preview.id)
     rows = tuple(

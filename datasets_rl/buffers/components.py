@@ -27,6 +27,7 @@ from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.list import ListStorage
+from datasets_rl.transforms.base import transform_problems
 from datasets_rl.transforms.compose import Compose
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
@@ -426,11 +427,12 @@ def _check_component(component: Any, verb: str) -> None:
 
 def _transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
     """Return the transforms that are given as None, one callable or a sequence; append problems to `problems`."""
-    if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
-        problems.append(f"transform is {transform!r}; expected a callable or a sequence of callables")
+    if transform is None:
         return []
-    listed = [] if transform is None else [transform] if callable(transform) else list(transform)
-    problems += [f"transform {item!r} is not callable" for item in listed if not callable(item)]
+    # A name is a sequence, too, of its letters.
+    is_sequence = isinstance(transform, Sequence) and not isinstance(transform, (str, bytes))
+    listed = list(transform) if is_sequence and not callable(transform) else [transform]
+    problems += [problem for item in listed for problem in transform_problems(item)]
     return listed
 
 

@@ -18,7 +18,7 @@ from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
 from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name, nest_keys
-from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.transforms.base import NestedKey, flat_key, resolve_key
 from datasets_rl.transforms.compose import Compose
 
@@ -140,12 +140,26 @@ class _Expression:
         self.description = description
         self.keys = keys
 
+    def __bool__(self) -> bool:
+        """Refuse: `and`, `or`, `not` and chained comparisons would take the truth of one part, and drop the other.
+
+        Raises:
+            WrongTypeError: Always.
+        """
+        raise WrongTypeError(
+            f"{self.description} has no truth value of its own, only for a trajectory; `and`, `or`, `not` and "
+            "comparisons such as 0 < x < 1 need one",
+            hint="combine conditions with & (and), | (or) and ~ (not), each in parentheses: (0 < x) & (x < 1)",
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__.lstrip('_')}({self.description})"
 
 
 class TrajectoryPredicate(_Expression):
     """Condition on a trajectory. Conditions are combined with ``&`` (and), ``|`` (or) and ``~`` (not).
+
+    The words `and`, `or` and `not`, and chained comparisons, raise an error: Python would drop one of the conditions.
 
         >>> good = (traj.reward.sum() > 100) & ~(traj.length < 50)
         >>> rb.query(good), good(trajectory), good.required_keys()
@@ -174,8 +188,9 @@ class TrajectoryPredicate(_Expression):
         return TrajectoryPredicate(lambda item: not self(item), f"~{self.description}", self.keys)
 
     def _joined(self, other: TrajectoryPredicate, symbol: str, fn: Callable[[Any], bool]) -> TrajectoryPredicate:
-        keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        return TrajectoryPredicate(fn, f"({self.description} {symbol} {other.description})", keys)
+        if not isinstance(other, _Expression):
+            return NotImplemented
+        return TrajectoryPredicate(fn, f"({self.description} {symbol} {other.description})", _joined_keys(self, other))
 
 
 class _ConditionOnSteps(_Expression):
@@ -204,15 +219,25 @@ class _ConditionOnSteps(_Expression):
 
 def _comparison(symbol: str, compare: Callable[[Any, Any], Any]) -> Any:
     def condition(self: _Comparable, other: Any) -> Any:
-        return self.condition(
-            lambda item: compare(self.value(item), other), f"({self.description} {symbol} {other!r})", self.keys
+        if not isinstance(other, _Expression):
+            text = f"({self.description} {symbol} {other!r})"
+            return self.condition(lambda item: compare(self.value(item), other), text, self.keys)
+        of_steps = isinstance(self, _Field) or isinstance(other, _Field)
+        return (_ConditionOnSteps if of_steps else TrajectoryPredicate)(
+            lambda item: compare(self.value(item), other.value(item)),
+            f"({self.description} {symbol} {other.description})",
+            _joined_keys(self, other),
         )
 
     return condition
 
 
+def _joined_keys(one: _Expression, other: _Expression) -> frozenset[NestedKey] | None:
+    return None if one.keys is None or other.keys is None else one.keys | other.keys
+
+
 class _Comparable(_Expression):
-    """An expression whose comparison with a value is a condition."""
+    """An expression whose comparison with a value, or with another expression, is a condition."""
 
     condition: type[_Expression]
     """The class of the condition."""
@@ -222,7 +247,7 @@ class _Comparable(_Expression):
     __le__ = _comparison("<=", operator.le)
     __eq__ = _comparison("==", operator.eq)
     __ne__ = _comparison("!=", operator.ne)
-    __hash__ = None  # type: ignore[assignment]  # expressions are compared to values, not to each other
+    __hash__ = None  # type: ignore[assignment]  # a comparison is a condition, whatever is compared
 
 
 class _Number(_Comparable):

@@ -31,8 +31,9 @@ _SETTINGS: Mapping[str, tuple[type, ...]] = {
     "batch_size": (int,),
     "exact": (bool,),
     "interleave": (bool,),
+    "keys": (list,),
     "missing": (str,),
-    "sampler": (dict,),
+    "sampler": (dict, str),
     "temperature": (int, float),
 }
 _MEMBER_FIELDS: Mapping[str, tuple[type, ...]] = {

@@ -35,7 +35,7 @@ from datasets_rl.notebook import Markup, histogram_svg
 from datasets_rl.preprocessing.arguments import PreprocessArguments
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, read_numbers
+from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
@@ -255,8 +255,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
         rows = np.arange(len(stored))
         if shown.episodes != part.episodes:
-            numbers = stored.episodes.numbers
-            selected = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
+            selected = select_episodes(shown.episodes, stored.episodes.numbers)
             rows = rows[np.repeat(selected, stored.episodes.lengths)]
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())
         if shown.keys != part.keys:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from datasets_rl import sources
+from datasets_rl.arguments import check, size_problems, unless
 from datasets_rl.buffers.keys import Missing
 from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
@@ -15,7 +18,7 @@ from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.datasets import BaseDatasetExperienceReplay
 from datasets_rl.datasets.loading import load
 from datasets_rl.disk import expand_home
-from datasets_rl.errors import Call, InvalidArgumentError, Remedy
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy, WrongTypeError
 from datasets_rl.format.current import is_dataset
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
@@ -28,6 +31,7 @@ from datasets_rl.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
+from datasets_rl.ted.keys import Key
 
 _SAMPLERS: Mapping[str, type[Sampler]] = {
     "random": RandomSampler,
@@ -45,8 +49,9 @@ def mixture(
     final_weights: Sequence[float] | None = None,
     anneal: int = 0,
     exact: bool = True,
-    sampler: Mapping[str, Any] | None = None,
+    sampler: str | Mapping[str, Any] | None = None,
     batch_size: int | None = None,
+    keys: str | Iterable[str | Key] | None = None,
     missing: Missing = "refuse",
     download: bool = True,
     home: Path | None = None,
@@ -66,9 +71,11 @@ def mixture(
         anneal: Number of batches until the final shares are reached.
         exact: If True, every batch has its shares up to less than one step, and the deviation carries over to the next
             batch. If False, the dataset of each step is drawn at random.
-        sampler: Sampler of each dataset: ``{"use": "slices", "slice_len": 16}``, or "random", "without_replacement",
-            "slices_without_replacement", each with the arguments of its class.
+        sampler: Sampler of each dataset: "random", "without_replacement", "slices" or "slices_without_replacement"; with
+            the arguments of its class, ``{"use": "slices", "slice_len": 16}``. `num_slices` is the number of slices in the
+            whole batch of `batch_size` steps: it is the same as slices of ``batch_size / num_slices`` steps.
         batch_size: Number of steps in a batch.
+        keys: The fields of batches, as for `load`; the others are not read.
         missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
@@ -88,13 +95,24 @@ def mixture(
     )
     if temperature is not None and (weights is not None or not temperature > 0):
         raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
+    _check_options(options)
+    if keys is not None and len(datasets) < len(parsed):
+        raise InvalidArgumentError(
+            "keys choose the fields of datasets that are opened here, and some members are buffers",
+            hint="choose the fields of the buffers, as with dataset.select(keys)",
+        )
+    chosen = {"use": sampler} if isinstance(sampler, str) else {**(sampler or {})}
+    if "num_slices" in chosen and "slice_len" not in chosen:
+        chosen["slice_len"] = _steps_per_slice(chosen.pop("num_slices"), batch_size)
     opened = [
-        member if isinstance(member, ReplayBuffer) else _open_member(member, sampler, download=download, home=home)
+        member
+        if isinstance(member, ReplayBuffer)
+        else _open_member(member, chosen, download=download, home=home, keys=keys)
         for member in parsed
     ]
-    if sampler is not None and "slice_len" in sampler:
+    if "slice_len" in chosen:
         _check_slices(
-            sampler,
+            chosen,
             batch_size,
             {member.dataset: rb for member, rb in zip(parsed, opened, strict=True) if isinstance(member, Member)},
         )
@@ -107,7 +125,7 @@ def mixture(
         exact=exact,
         final_p=final_weights,
         anneal=anneal,
-        unit=int((sampler or {}).get("slice_len", 1)),
+        unit=int(chosen.get("slice_len", 1)),
         names=[
             member.dataset if isinstance(member, Member) else getattr(member, "dataset_id", f"buffer {number}")
             for number, member in enumerate(parsed)
@@ -149,10 +167,36 @@ def _merge_weights(
     return present
 
 
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = {**signature(Mixture.__init__).parameters, **signature(ReplayBuffer.__init__).parameters}
+    if unknown := sorted(options.keys() - known.keys()):
+        similar = difflib.get_close_matches(unknown[0], [*known, *signature(mixture).parameters], n=3)
+        raise WrongTypeError(
+            f"a mixture has no argument {unknown[0]!r}",
+            hint=f"did you mean {', '.join(similar)}?" if similar else "help(mixture) shows all arguments",
+        )
+
+
+def _steps_per_slice(num_slices: Any, batch_size: int | None) -> int:
+    """Return the number of steps of each of the slices that are to be in a batch."""
+    check(
+        size_problems(num_slices=num_slices)
+        or unless(
+            batch_size is not None and batch_size % num_slices == 0,
+            f"num_slices is {num_slices} and batch_size is {batch_size}; expected a multiple of num_slices",
+        )
+    )
+    return cast("int", batch_size) // int(num_slices)
+
+
 def _open_member(
-    member: Member, sampler: Mapping[str, Any] | None, *, download: bool, home: Path | None
+    member: Member, sampler: Mapping[str, Any], *, download: bool, home: Path | None, keys: Any
 ) -> BaseDatasetExperienceReplay:
-    options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
+    options: dict[str, Any] = {
+        "transform": _make_transforms(member),
+        "sampler": _sampler_from_options(sampler),
+        "keys": keys,
+    }
     folder = expand_home(member.dataset)
     opened: BaseDatasetExperienceReplay
     if is_dataset(folder):
@@ -168,15 +212,20 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: M
     steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
         problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
-    if sampler.get("strict_length", True):
-        longest = {name: int(rb.episodes.lengths.max()) for name, rb in buffers.items()}
-        problems += [
-            f"slice_len is {steps}, but the longest episode of {name} has {length} steps"
-            for name, length in longest.items()
-            if length < steps
-        ]
-    if problems:
-        raise InvalidArgumentError("; ".join(problems))
+    for name, lengths in ((name, rb.episodes.lengths) for name, rb in buffers.items()):
+        if sampler.get("strict_length", True):
+            if lengths.max() < steps:
+                problems.append(f"slice_len is {steps}, but the longest episode of {name} has {lengths.max()} steps")
+        elif lengths.min() < steps and not sampler.get("pad_output", False):
+            problems.append(
+                f"slice_len is {steps}, but the shortest episode of {name} has {lengths.min()} steps; expected "
+                "pad_output=True or strict_length=True, because slices of a mixture have equal lengths"
+            )
+    if sampler.get("span", False) and not sampler.get("pad_output", False):
+        problems.append(
+            f"span is {sampler['span']!r}; expected pad_output=True, because slices of a mixture have equal lengths"
+        )
+    check(problems)
 
 
 def _make_transforms(member: Member) -> list[Any]:
@@ -207,8 +256,8 @@ def _make_transform(spec: Any, member: Member) -> Any:
     return make_step(name, positional, named)
 
 
-def _sampler_from_options(options: Mapping[str, Any] | None) -> Sampler | None:
-    if options is None:
+def _sampler_from_options(options: Mapping[str, Any]) -> Sampler | None:
+    if not options:
         return None
     arguments = dict(options)
     use = arguments.pop("use", None)

@@ -37,7 +37,7 @@ from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.npy import read_header
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, read_numbers
+from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.sources.base import group_by_size
 from datasets_rl.ted.keys import EPISODE, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -131,6 +131,10 @@ class RemoteShards(Shards):
         return np.array([len(block) for block in self._blocks], np.int64), steps
 
     @override
+    def shortest(self) -> int:
+        return min(int(self.episodes.lengths[block].min()) for block in self._blocks)
+
+    @override
     def close(self) -> None:
         self._reader.close()
 
@@ -207,14 +211,11 @@ class RemoteShards(Shards):
 
     def _group_episodes(self, selection: Selection) -> list[NDArray[np.int64]]:
         """Return the episodes of each block: consecutive, because a block is one range of rows."""
-        count = len(self.episodes)
-        numbers = np.asarray(read_numbers(selection.episodes, count) if selection.episodes else range(count), np.int64)
-        if not len(numbers):
-            raise InvalidArgumentError(f"{self.address} has {count:,} episodes; {selection} selects none of them")
+        selected = np.flatnonzero(select_episodes(selection.episodes, self.episodes.numbers))
         step_bytes = max(1, self.manifest.bytes // self.manifest.steps)
         block_bytes = min(_BLOCK_BYTES, max(_SMALL_BLOCK_BYTES, self.manifest.bytes // _MIN_BLOCKS))
         blocks: list[NDArray[np.int64]] = []
-        for run in np.split(np.sort(numbers), np.flatnonzero(np.diff(np.sort(numbers)) != 1) + 1):
+        for run in np.split(selected, np.flatnonzero(np.diff(selected) != 1) + 1):
             sizes = (self.episodes.lengths[run] * step_bytes).tolist()
             blocks += [np.array(group, np.int64) for group in group_by_size(run.tolist(), sizes, block_bytes)]
         return blocks

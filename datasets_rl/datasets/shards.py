@@ -52,6 +52,10 @@ class Shards(ABC):
         """Return the numbers of episodes and of steps of each shard, int64 [n]; -1 where they are not known."""
         return np.full(self.count, -1), np.full(self.count, -1)
 
+    def shortest(self) -> int | None:
+        """Return the number of steps of the shortest episode; None if it is not known."""
+        return None
+
     @abstractmethod
     def fetch(self, shard: int, cancel: CancelToken) -> Any:
         """Fetch the content of a shard, in the thread of a prefetcher."""

@@ -120,6 +120,9 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             batch_size=batch_size,
             **options,
         )
+        length = batch_size // num_slices if batch_size and num_slices else slice_len
+        if length is not None:
+            self._episodes.check_lengths(self.stream, length)
 
     def _open(self, *arguments: Any, **options: Any) -> Stream:
         return _open_stream(*arguments, **options)

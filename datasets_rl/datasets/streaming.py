@@ -406,12 +406,24 @@ class StreamSampler(SeededSampler):
         """Return a slice of a trajectory; a short trajectory unchanged."""
         if run.length >= length:
             return EpisodeSpan(run.shard, run.start + int(start * (run.length - length + 1)), length)
-        if self.strict_length and not filled:
+        self._check_length(run.length, length, filled=filled)
+        return run
+
+    def check_lengths(self, stream: Stream, length: int) -> None:
+        """Check that each trajectory has a slice of this length, as far as the lengths of trajectories are known.
+
+        Raises:
+            InvalidArgumentError: If one is too short.
+        """
+        if (shortest := stream.shards.shortest()) is not None:
+            self._check_length(shortest, length, filled=stream.pad is not None)
+
+    def _check_length(self, steps: int, length: int, *, filled: bool) -> None:
+        if steps < length and self.strict_length and not filled:
             raise InvalidArgumentError(
-                f"a trajectory has {run.length:,} steps; expected {length:,} for a slice",
+                f"a trajectory has {steps:,} steps; expected {length:,} for a slice",
                 hint="take shorter slices, or give pad or strict_length=False",
             )
-        return run
 
     def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
         """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""

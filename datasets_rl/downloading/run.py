@@ -19,7 +19,7 @@ from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, 
 from datasets_rl.fetch.asset import LOCAL
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.progress import report
-from datasets_rl.sources import Selection, read_numbers
+from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
@@ -152,8 +152,7 @@ def _is_present(target: Target) -> bool:
     if target.options.from_local is not None and target.stored is not None:
         _check_files_unchanged(target, target.stored)
     if episodes := target.selection.episodes:
-        numbers = StoredDataset(target.paths.folder).episodes.numbers
-        read_numbers(episodes, int(numbers.max()) + 1)
+        select_episodes(episodes, StoredDataset(target.paths.folder).episodes.numbers)
     return True
 
 

@@ -278,6 +278,19 @@ class Manifest:
             ),
         )
 
+    @property
+    def orders(self) -> dict[str, str]:
+        """The fields that each vector was concatenated of, by its name: ``observation.joint_1 1, observation.joint_2 1``."""
+        names = {field.name for field in self.schema}
+        found: dict[str, str] = {}
+        for number, run in enumerate(self.history):
+            prefix = f"preprocess/{number}/"
+            fitted = {
+                name.removeprefix(prefix): value for name, value in self.metadata.items() if name.startswith(prefix)
+            }
+            found |= concatenated(run.get("recipe", {}).get("steps", ()), fitted)
+        return {name: order for name, order in found.items() if name in names}
+
     def file(self, path: str) -> StoredFile | None:
         """Return the entry of a file of the dataset by its path; None if there is no such file."""
         return next((entry for entry in self.files if entry.path == path), None)
@@ -330,6 +343,17 @@ class Manifest:
     def bytes(self) -> int:
         """Total bytes of the dataset's files, without the manifest."""
         return sum(entry.bytes for entry in self.files)
+
+
+def concatenated(steps: Sequence[Mapping[str, Any]], fitted: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that steps of a recipe concatenate, in order and each with its size, by the name of the result.
+
+    Args:
+        steps: The steps as JSON.
+        fitted: What they were fitted to, by the place and the name of the step: ``0.concatenate/order``.
+    """
+    names = {f"{place}.{step.get('use')}/order": step.get("key", "observation") for place, step in enumerate(steps)}
+    return {key: str(fitted[name]) for name, key in names.items() if name in fitted}
 
 
 def _sum(value: Any) -> int:

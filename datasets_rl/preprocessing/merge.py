@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.batches import episode_batches
+from datasets_rl.preprocessing.origins import shared_numbering
 from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
@@ -27,7 +29,8 @@ def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
     """Open a dataset, or several as one merged dataset.
 
     Raises:
-        InvalidArgumentError: If one of several has a field "dataset" already, which the merge would overwrite.
+        InvalidArgumentError: If one of several has a field "dataset" already, which the merge would overwrite, or is a
+            merge with episodes of another one.
     """
     datasets = [StoredDataset(Path(folder)) for folder in folders]
     if len(datasets) == 1:
@@ -45,11 +48,25 @@ def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
 class MergedDataset:
     """Concatenated datasets, whose episodes are numbered consecutively; no batch has episodes of two of them.
 
-    episode    |  0  1  2  |  3  4  |        datasets of 3 and 2 episodes
-    dataset       0  0  0     1  1
+    episode    |  0  1  2  |  3  4  |  5  6  |        datasets of 3 and 2 episodes, and one derived from the first
+    dataset       0  0  0     1  1     2  2
+    source        0  1  2     3  4     0  2           copies of one episode share their number
     """
 
     members: Sequence[StoredDataset]
+
+    def __post_init__(self) -> None:
+        _ = self.numbers  # before anything is written
+
+    @cached_property
+    def numbers(self) -> list[NDArray[np.int64]]:
+        """The numbers of the episodes of each dataset, by which they are selected: different for different episodes."""
+        own = [member.episodes.numbers for member in self.members]
+        groups = shared_numbering([member.manifest for member in self.members])
+        sizes = [max(int(own[index].max()) + 1 for index in group) for group in groups]
+        firsts = np.cumsum(sizes) - sizes
+        first_of = {index: first for group, first in zip(groups, firsts, strict=True) for index in group}
+        return [numbers + first_of[index] for index, numbers in enumerate(own)]
 
     def __len__(self) -> int:
         """Return the total number of steps."""
@@ -87,10 +104,11 @@ class MergedDataset:
         for index, (member, start) in enumerate(zip(self.members, self.firsts, strict=False)):
             low, high = max(first - start, 0), min(stop - start, len(member.episodes))
             for batch in episode_batches(member, low, high, max_steps) if low < high else ():
+                metadata = {name: values for name, values in batch.metadata.items() if name in shared}
                 yield replace(
                     batch,
                     steps={**batch.steps, DATASET: np.full(batch.count, index)},
-                    metadata={name: values for name, values in batch.metadata.items() if name in shared},
+                    metadata={**metadata, "source": self.numbers[index][batch.numbers]},
                     numbers=batch.numbers + start,
                     compressed=compressed,
                 )

@@ -17,6 +17,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.build.engines import Engine
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.format.manifest import concatenated
 from datasets_rl.preprocessing.dry_run import DryRun, dry_run_recipe
 from datasets_rl.preprocessing.make import Make, fit_recipe
 from datasets_rl.preprocessing.merge import open_datasets
@@ -40,6 +41,8 @@ class Preview(DryRun):
     present: bool
     """Whether the result exists already."""
     free_bytes: int
+    orders: Mapping[str, str]
+    """The fields that each new vector is concatenated of, in order and each with its size, by the name of the vector."""
 
 
 def preprocess(
@@ -162,7 +165,8 @@ def preview(
     settings = settings or Settings.from_env()
     plan = plan_result(dataset, recipe, settings=settings, **where)
     stored = open_datasets([str(path) for path in plan.folders])
-    expected = dry_run_recipe(stored, fit_recipe(plan, stored, show=settings.progress).copy(), plan.num_frames)
+    fitted = fit_recipe(plan, stored, show=settings.progress)
+    expected = dry_run_recipe(stored, fitted.copy(), plan.num_frames)
     return Preview(
         **vars(expected),
         id=shown_id(plan.folders[0], plan.manifest.id, settings=settings)
@@ -173,4 +177,5 @@ def preview(
         folder=plan.paths.folder,
         present=plan.is_present,
         free_bytes=disk.free_bytes(plan.paths.root),
+        orders=concatenated(plan.description["steps"], fitted.fitted),
     )

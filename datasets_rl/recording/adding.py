@@ -293,12 +293,13 @@ def _write_rows(
     try:
         if stored is not None:
             writer.append_partial(stored.folder, _commit_of_dataset(stored))
-        episodes = before.episodes
+        # A part of a dataset has episodes with higher numbers than their count.
+        first = 0 if stored is None else int(max(stored.episodes["source"].max(), stored.episodes.numbers.max())) + 1
         for recording in recordings:
-            numbers = list(range(episodes, episodes + recording.episodes))
+            numbers = list(range(first, first + recording.episodes))
             facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
             writer.append_partial(recording.folder, {**recording.commit, "facts": facts}, recording.schema)
-            episodes += recording.episodes
+            first += recording.episodes
         return writer.finish()
     finally:
         writer.discard()

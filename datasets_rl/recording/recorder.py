@@ -40,6 +40,11 @@ def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Sett
             f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
             hint=f"choose the folder of the datasets with root=: dataset='{OWN_SOURCE}/NAME', root={str(dataset)!r}",
         )
+    if dataset and "/" not in dataset:
+        raise InvalidArgumentError(
+            f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
+            hint=f"name it {OWN_SOURCE}/{dataset}",
+        )
     if sources.find(dataset).source != OWN_SOURCE or sources.split_derived(dataset)[1]:
         raise InvalidArgumentError(
             f"episodes cannot be added to {dataset}; expected an id {OWN_SOURCE}/NAME",

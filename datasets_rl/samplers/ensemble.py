@@ -89,6 +89,8 @@ class SamplerEnsemble(Sampler):
             )
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
             raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers >= 0, at least one of them above 0")
+        # The sum of the greatest numbers is infinite.
+        p = p if p.sum().isfinite() else p / p.max()
         return p / p.sum()
 
     @property

@@ -62,6 +62,12 @@ class MixtureSampler(SamplerEnsemble):
         check(
             size_problems(unit=unit),
             unless(
+                not isinstance(unit, int)
+                or not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
+                f"a sampler has num_slices, and unit is {unit}; expected a multiple of num_slices, or samplers with "
+                "slice_len: the number of steps of a buffer changes from batch to batch",
+            ),
+            unless(
                 (final_p is None) == (anneal == 0) and anneal >= 0,
                 f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither",
             ),

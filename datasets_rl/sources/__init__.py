@@ -32,7 +32,7 @@ from datasets_rl.sources.base import (
     SpaceSummary,
     nearest_names,
 )
-from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.selection import read_numbers, select_episodes
 
 __all__ = [
     "DERIVED",
@@ -55,6 +55,7 @@ __all__ = [
     "module_name",
     "path_of_id",
     "read_numbers",
+    "select_episodes",
     "source_names",
     "split_address",
     "split_derived",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from datasets_rl.errors import Call, InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import Call, InvalidArgumentError, UnknownKeyError, WrongTypeError
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
@@ -20,6 +21,10 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
@@ -50,14 +55,26 @@ IMAGES = Option(
 """Option of every source that converts files. Without a value, each conversion measures which form is smaller."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Selection:
     """Part of a dataset to fetch and store; by default all of it.
 
-    >>> from datasets_rl import Selection, load
-    >>> part = load("demo/pendulum", selection=Selection(episodes="0:2"))
-    >>> len(part.episodes)
-    2
+        >>> from datasets_rl import Selection, load
+        >>> part = load("demo/pendulum", selection=Selection(episodes=[0, 1], keys="observation"))
+        >>> len(part.episodes)
+        2
+
+    Args:
+        episodes: Numbers of episodes, as text such as ``0:100`` or as integers: one, a list, a range or an array.
+        keys: Names of fields; one name, or several.
+        max_size: Maximum download size in bytes.
+        include: Globs on the paths of upstream files; one, or several.
+        exclude: Globs on the paths of upstream files to exclude; one, or several.
+        options: Values of the options of the source, by name.
+
+    Raises:
+        WrongTypeError: If an argument is of another type.
+        InvalidArgumentError: If no episode is selected.
     """
 
     episodes: str = ""
@@ -73,6 +90,24 @@ class Selection:
     """Globs on the paths of upstream files to exclude."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Values of `Source.options`, by name."""
+
+    def __init__(
+        self,
+        episodes: str | SupportsIndex | Iterable[SupportsIndex] = "",
+        keys: str | Iterable[str] = (),
+        max_size: int | None = None,
+        include: str | Iterable[str] = (),
+        exclude: str | Iterable[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        values = {
+            "episodes": _numbers_text(episodes),
+            **{name: _as_names(name, given) for name, given in zip(_LISTS, (keys, include, exclude), strict=True)},
+            "max_size": max_size,
+            "options": {} if options is None else options,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the class is frozen
 
     def to_json(self) -> dict[str, Any]:
         """Return the selection as JSON for the manifest; empty for the whole dataset."""
@@ -229,6 +264,28 @@ def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
     return sorted(chosen)
 
 
+def select_episodes(text: str, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which episodes of a stored dataset are selected, bool [E].
+
+    Args:
+        text: The selected numbers, see `read_numbers`.
+        numbers: The number of each episode, [E], see `EpisodeTable.numbers`.
+
+    Raises:
+        InvalidArgumentError: If the text cannot be parsed, or no episode is selected.
+    """
+    import numpy as np  # deferred: commands that only list datasets start without it
+
+    selected = np.isin(numbers, read_numbers(text, int(numbers.max()) + 1))
+    if not selected.any():
+        raise InvalidArgumentError(
+            f"episodes are {text!r}, which selects none of the {len(numbers):,} with the numbers {numbers.min()} to "
+            f"{numbers.max()}",
+            hint="`dataset.episodes.numbers` has the number of each episode",
+        )
+    return selected
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """Episode numbers for a dataset whose number of episodes is not known in advance: ``5:`` has no end."""
@@ -265,6 +322,49 @@ class Numbers:
     def last(self) -> int:
         """Highest selected number."""
         return max([*self.single, *(range_[-1] for range_ in self.ranges)])
+
+
+def _numbers_text(given: Any) -> str:
+    """Return numbers of episodes, one integer or several, as text for `read_numbers`."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, range) and given and given[0] >= 0 and given.step > 0:
+        return _range_text(given)
+    numbers = [*given] if getattr(given, "ndim", isinstance(given, Iterable)) else [given]
+    if any(isinstance(number, bool) or "bool" in str(getattr(number, "dtype", "")) for number in numbers):
+        raise _not_numbers_error(given, hint="np.flatnonzero(mask) returns the numbers that a mask selects")
+    try:
+        indices = sorted({*map(operator.index, numbers)})
+    except TypeError as error:
+        raise _not_numbers_error(given) from error
+    if not indices:
+        raise InvalidArgumentError(
+            f"episodes is {given!r}, which selects none", hint="leave episodes out to select all"
+        )
+    ranges = _merged(range(number, number + 1) for number in indices if number >= 0)
+    return ",".join([*map(_range_text, ranges), *(str(number) for number in indices if number < 0)])
+
+
+def _not_numbers_error(given: Any, hint: str = "") -> WrongTypeError:
+    return WrongTypeError(
+        f"episodes is {_short_repr(given)}; expected numbers as integers, [0, 1, 5], or as text, '0:100'", hint=hint
+    )
+
+
+def _as_names(argument: str, given: Any) -> tuple[str, ...]:
+    """Return an argument of one name or several as a tuple."""
+    names = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if others := [name for name in names if not isinstance(name, str)]:
+        raise WrongTypeError(
+            f"{argument} has {_short_repr(others[0])}; expected text"
+            + (", a name such as 'next.info.qpos'" if argument == "keys" else ", a glob such as '*.hdf5'")
+        )
+    return names
+
+
+def _short_repr(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _join_numbers(left: str, right: str) -> str:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, dotted_name
-from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
+from datasets_rl.ted.table import concatenated_ranges
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -10,6 +10,7 @@ A key is a tuple of names, ``("next", "reward")``. On disk and on the command li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -54,6 +55,15 @@ def nest_keys(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
             node = node.setdefault(name, {})
         node[key[-1]] = leaf
     return tree
+
+
+def natural_order(name: str | Key) -> tuple[Any, ...]:
+    """Return what names, paths and keys are sorted by: ``"joint_2"`` comes before ``"joint_10"``."""
+    if not isinstance(name, str):
+        return tuple(map(natural_order, name))
+    parts = re.split(r"(\d+)", name)
+    # Names that differ in leading zeros only are in the order of their characters.
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts), name
 
 
 def dotted_name(key: Key) -> str:

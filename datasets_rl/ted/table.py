@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,16 +116,22 @@ class EpisodeTable:
 
     @property
     def numbers(self) -> Index:
-        """Number of each episode by which it is selected, [E].
+        """Number of each episode by which it is selected, [E]; different episodes have different numbers.
 
-        It is that at the source. Where each file counts its episodes from 0, it is the position among the episodes of all
-        files. Copies of one episode, as in a merge, share their number.
+        It is that at the source; in a merge, that among the episodes of its datasets. Where each file counts its
+        episodes from 0, it is the position among the episodes of all files. Copies and parts of one episode share its
+        number.
         """
         source: Index = self["source"]
         if "file" not in self.names or self["file"].dtype.kind not in "iu":
             return source
-        pairs, positions = np.unique(np.stack([self["file"], source]), axis=1, return_inverse=True)
-        return source if pairs.shape[1] == len(np.unique(source)) else positions.reshape(-1).astype(np.int64)
+        pairs, firsts, places = np.unique(
+            np.stack([self["file"], source]), axis=1, return_index=True, return_inverse=True
+        )
+        if pairs.shape[1] == len(np.unique(source)):
+            return source
+        positions = np.argsort(np.argsort(firsts))  # in the order of the table: appended episodes come last
+        return positions[places.reshape(-1)]
 
     def episode_of(self, rows: NDArray[np.integer[Any]] | int) -> Index:
         """Return the index of the episode of each row, in the shape of `rows`."""
@@ -138,12 +144,27 @@ class EpisodeTable:
         known: NDArray[np.bool_] = self["final_known"][episodes] | (last != rows)
         return known
 
-    def rows(self, episode: int) -> range:
-        """Return the range of rows of one episode; negative indices count from the end.
+    @overload
+    def rows(self, episode: SupportsIndex) -> range: ...
+
+    @overload
+    def rows(self, episode: Iterable[Any]) -> Index: ...
+
+    def rows(self, episode: SupportsIndex | Iterable[Any]) -> range | Index:
+        """Return the rows of one episode as a range, or those of several as int64 [n], in the given order.
+
+            >>> dataset[dataset.episodes.rows([0, 3])]
+            >>> dataset[dataset.episodes.rows(dataset.episodes["return"] > -200)]
+
+        Args:
+            episode: An index of the table; a negative one counts from the end. Or several, or a mask, bool [E].
 
         Raises:
             IndexError: If there is no such episode.
         """
+        if np.ndim(episode):  # type: ignore[arg-type]  # of any sequence
+            chosen = np.arange(len(self))[np.asarray(episode) if len(episode) else []]  # type: ignore[arg-type]
+            return concatenated_ranges(self.starts[chosen], self.lengths[chosen])
         start, length = self.starts[episode], self.lengths[episode]
         return range(int(start), int(start + length))
 
@@ -174,6 +195,12 @@ class EpisodeTable:
         lengths = self.lengths
         span = f", lengths {lengths.min()} to {lengths.max()}" if len(self) else ""
         return f"EpisodeTable({len(self)} episodes, {self.steps} steps{span})"
+
+
+def concatenated_ranges(starts: Index, lengths: Index) -> Index:
+    """Return the concatenated ranges ``start, start + 1, ...`` of these lengths, [sum of the lengths]."""
+    stops = np.cumsum(lengths)
+    return np.repeat(starts - (stops - lengths), lengths) + np.arange(lengths.sum())
 
 
 def _cell_text(value: Any) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
-from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -341,9 +341,3 @@ def windows_within(
     )
     fill_windows(places, firsts, lasts, steps, order, window, outside)
     return window, outside
-
-
-def concatenated_ranges(starts: Index, lengths: Index) -> Index:
-    """Return the concatenated ranges ``start, start + 1, ...`` of these lengths, [sum of the lengths]."""
-    stops = np.cumsum(lengths)
-    return np.repeat(starts - (stops - lengths), lengths) + np.arange(lengths.sum())

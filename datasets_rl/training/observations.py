@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.ted.keys import natural_order
 from datasets_rl.transforms.normalizer import Normalizer
 
 _MIN_SIDE = 16
@@ -63,7 +64,7 @@ class ObservationEncoder(nn.Module):
         self._cameras: list[_Entry] = []
         specs = dataset.specs
         keys = [key if isinstance(key, tuple) else (key,) for key in specs.keys(True, True)]
-        for key in sorted(key for key in keys if key[0] == "observation"):
+        for key in sorted((key for key in keys if key[0] == "observation"), key=natural_order):
             spec, statistics = specs[key], dataset.statistics.get(".".join(key))
             entry = _Entry(key, shape := tuple(spec.shape), len(shape) == 3 and shape[-1] > shape[0])
             height, columns = shape[1:] if entry.channels_first else (*shape, 0, 0)[:2]

@@ -150,8 +150,7 @@ class Run:
             )
         order = np.random.default_rng([self.args.seed, 0]).permutation(numbers)
         self.held_out, self.dataset = (
-            self._open_dataset(self.args, selection=Selection(episodes=",".join(map(str, sorted(part)))))
-            for part in (order[:count], order[count:])
+            self._open_dataset(self.args, selection=Selection(episodes=part)) for part in (order[:count], order[count:])
         )
         self._validation_start = self.held_out.sampler.state_dict()
         self._print(f"{count:,} of {len(numbers):,} episodes are held out for the validation loss")

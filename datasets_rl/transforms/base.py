@@ -15,6 +15,7 @@ from tensordict import TensorDict, is_leaf_nontensor, is_non_tensor, is_tensor_c
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
+from datasets_rl.arguments import check
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKeyError, WrongTypeError
 from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
@@ -660,12 +661,23 @@ def _leaves(batch: Any) -> dict[NestedKey, Any]:
     return dict(batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
 
 
+def transform_problems(transform: Any) -> list[str]:
+    """Return why something is neither a transform nor a function."""
+    if isinstance(transform, type) and issubclass(transform, nn.Module):
+        return [f"transform is the class {transform.__name__}; expected an instance, {transform.__name__}(...)"]
+    if callable(transform):
+        return []
+    named = " (names are those of steps, which `preprocess` and `derive` apply)" if isinstance(transform, str) else ""
+    return [
+        f"transform {transform!r} is not callable; expected a transform or a function, as RewardScaling(0, 0.1){named}"
+    ]
+
+
 def check_callable(transform: Any) -> Any:
     """Return a transform or function unchanged.
 
     Raises:
-        InvalidArgumentError: If it is not callable.
+        InvalidArgumentError: If it is neither.
     """
-    if not callable(transform):
-        raise InvalidArgumentError(f"{transform!r} is not callable; expected a transform or a function")
+    check(transform_problems(transform))
     return transform

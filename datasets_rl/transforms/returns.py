@@ -17,7 +17,7 @@ from datasets_rl.returns import discounted, float_rewards, reward2go
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.transforms._time import OverSlices, OverTime, TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import (
     Keys,

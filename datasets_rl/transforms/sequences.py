@@ -13,7 +13,7 @@ from typing_extensions import Self, override
 from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.returns import discounted, float_rewards
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
-from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
 from datasets_rl.transforms.base import NestedKey, flat_key, number_tensor, set_entry

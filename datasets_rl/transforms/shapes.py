@@ -12,6 +12,7 @@ from typing_extensions import override
 from datasets_rl.arguments import axis_problems, check, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
+from datasets_rl.ted.keys import natural_order
 from datasets_rl.transforms._bounds import join_bounds
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, dotted_text, key_list, remove_entry, under_next
 
@@ -203,7 +204,8 @@ class CatTensors(Transform):
         dim: Axis along which the entries are concatenated, counted from the last axis.
         del_keys: Whether to remove the entries from the batch.
         unsqueeze_if_oor: Whether to append an axis of size 1 to entries without such an axis.
-        sort: Whether to concatenate the entries in the order of their sorted keys instead of the order of `in_keys`.
+        sort: Whether to concatenate the entries in the order of their sorted keys instead of the order of `in_keys`:
+            ``joint_2`` before ``joint_10``.
     """
 
     shown = ("dim",)
@@ -219,7 +221,7 @@ class CatTensors(Transform):
         unsqueeze_if_oor: bool = False,
         sort: bool = True,
     ) -> None:
-        super().__init__(sorted(key_list(in_keys), key=dotted_text) if sort else in_keys)
+        super().__init__(sorted(key_list(in_keys), key=_order_of) if sort else in_keys)
         self.out_keys = [out_key]
         self._all_states = in_keys is None
         self.dim, self.del_keys, self.unsqueeze_if_oor = dim, del_keys, unsqueeze_if_oor
@@ -247,7 +249,7 @@ class CatTensors(Transform):
             raise InvalidArgumentError(
                 "no entry is both at the root and under 'next'; expected states", hint="pass in_keys=[...]"
             )
-        return sorted(states, key=dotted_text)
+        return sorted(states, key=_order_of)
 
     def _concatenate(self, keys: Sequence[NestedKey], values: list[Tensor], ndim: int) -> Tensor:
         if self.unsqueeze_if_oor:
@@ -266,6 +268,10 @@ class CatTensors(Transform):
             for key in keys:
                 remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
+
+
+def _order_of(key: NestedKey) -> Any:
+    return natural_order(dotted_text(key))
 
 
 def _permute(value: Tensor, dims: tuple[int, ...]) -> Tensor:

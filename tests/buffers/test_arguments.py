@@ -22,6 +22,7 @@ from datasets_rl import (
     TensorDictReplayBuffer,
 )
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import Compose, DoubleToFloat
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,23 @@ def test_a_key_is_refused_where_the_data_has_no_keys():
 
     with pytest.raises(KeyError, match="no key 'a' among none"):
         rb["a"]
+
+
+@pytest.mark.parametrize(
+    ("transform", "says"),
+    [
+        ("normalize", "transform 'normalize' is not callable; expected a transform or a function.*`derive`"),
+        (["normalize", "x"], "'normalize' is not callable.*'x' is not callable"),
+        (DoubleToFloat, r"the class DoubleToFloat; expected an instance, DoubleToFloat\(...\)"),
+        ([DoubleToFloat], "the class DoubleToFloat"),
+    ],
+)
+def test_a_name_and_a_class_are_not_transforms(transform, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        ReplayBuffer(transform=transform)
+    rb = ReplayBuffer(storage=LazyTensorStorage(9), transform_factory=DoubleToFloat, batch_size=1)
+    with pytest.raises(InvalidArgumentError, match=says):
+        rb.append_transform(transform)
+    if isinstance(transform, type):
+        with pytest.raises(InvalidArgumentError, match=says):
+            Compose(transform)

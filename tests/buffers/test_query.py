@@ -258,3 +258,32 @@ class TestTransforms:
         rb = ring(steps(5, 3), transform=[Scale("t"), StepCounter(step_count_key="steps")])
 
         assert lengths_of(rb.query(lambda one: int(one.steps.max()) == 4 and int(one.t.max()) == 8)) == [5]
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda: (traj.length >= 3) and (traj.total_reward > 2),
+        lambda: (traj.length >= 3) or (traj.total_reward > 2),
+        lambda: not traj.length >= 3,
+        lambda: 3 <= traj.length <= 5,
+        lambda: 0 < traj.reward.max() < 2,
+        lambda: (traj.reward > 0) and (traj.t < 2),
+        lambda: max(traj.reward.first(), traj.reward.last()),
+    ],
+    ids=["and", "or", "not", "chain of lengths", "chain of numbers", "and of steps", "max"],
+)
+def test_words_that_would_drop_a_condition_are_refused_and_the_signs_are_named(combine):
+    with pytest.raises(TypeError, match="has no truth value of its own") as raised:
+        combine()
+    assert all(sign in raised.value.hint for sign in "&|~")
+
+
+def test_two_values_of_a_trajectory_are_compared():
+    rb = ring(steps(3, 5, 2))
+
+    assert lengths_of(rb.query(traj.total_reward < traj.length)) == [3]  # the returns are 0, 5 and 4
+    assert lengths_of(rb.query(traj.total_reward == traj.length)) == [5]
+    assert lengths_of(rb.query((traj.t > traj.reward).any())) == [3, 5]
+    with pytest.raises(TypeError):
+        (traj.length > 2) & 5

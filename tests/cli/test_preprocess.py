@@ -229,6 +229,29 @@ def test_the_result_has_the_name_of_its_folder(rlds, tmp_path):
     assert ran.err.endswith(", made of demo/pendulum\n")
 
 
+def test_the_order_of_the_fields_of_a_vector_is_printed_and_stored(rlds, tmp_path):
+    names = [f"o{number}" for number in range(11)]
+    files = tmp_path / "wide"
+    files.mkdir()
+    (files / "dataset.toml").write_text('alignment = "one-more"\n[episodes]\nby = "file"\n')
+    states = {f"observation/{name}": np.full(4, number, np.float32) for number, name in enumerate(names)}
+    np.savez(files / "0.npz", **states, action=np.ones((3, 1), np.float32), reward=np.ones(3, np.float32))
+    rlds("download", "local/wide", "--from-local", files)
+    order = ", ".join(f"observation.{name} 1" for name in names)
+
+    assert order in joined(rlds("preprocess", "local/wide", "-r", "flat_observation", "--dry-run").out)
+    ran = rlds("preprocess", "local/wide", "-r", "flat_observation")
+    assert f"observation is, in this order: {order}" in joined(ran.err)
+    for command in ("info", "describe"):
+        assert order in joined(rlds(command, "local/wide@flat_observation").out)
+    assert rlds("info", "local/wide@flat_observation", "--json").json["stored"]["orders"] == {"observation": order}
+    assert StoredDataset(Path(ran.out.strip())).column(("observation",))[0].tolist() == [*range(11)]
+
+
+def joined(text):
+    return " ".join(text.split())
+
+
 def test_undo_names_the_recipe_of_the_restored_version(rlds, stored):
     for step in ("keep_top_returns:50", "scale_rewards:2"):
         rlds("preprocess", "demo/pendulum", "-t", step, "--in-place")

@@ -8,7 +8,16 @@ import pytest
 import torch
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, load, load_mixture, mixture
+from datasets_rl import (
+    LazyTensorStorage,
+    Mixture,
+    RandomSampler,
+    SliceSampler,
+    TensorDictReplayBuffer,
+    load,
+    load_mixture,
+    mixture,
+)
 from datasets_rl.catalog.mixture_file import Member, mixture_toml
 from datasets_rl.errors import InvalidArgumentError
 
@@ -130,9 +139,9 @@ def test_a_written_mixture_is_read_back():
         ("batch_size = 3", [r"no \[\[member\]\] tables"]),
         ("batch_size = ", ["is not valid TOML"]),
         (
-            "sampler = 'random'\nanneal = true\n[[member]]\ndataset = 'small'\nweight = '1'\n",
+            "sampler = 3\nanneal = true\n[[member]]\ndataset = 'small'\nweight = '1'\n",
             [
-                "sampler = 'random'; expected a table",
+                "sampler = 3; expected a table or a text",
                 "anneal = True; expected an integer",
                 "weight = '1'; expected an integer or a number",
             ],
@@ -179,3 +188,82 @@ def test_a_batch_that_no_memory_holds_is_refused_by_its_size(size):
         mixture(["demo/pendulum", "demo/pendulum"]).sample(size)
     with refused:
         load("demo/pendulum").sample(size)
+
+
+@pytest.mark.parametrize("use", ["slices", "slices_without_replacement"])
+@pytest.mark.parametrize(
+    "shares",
+    [{"weights": [0.7, 0.3]}, {"weights": [3, 1], "final_weights": [1, 3], "anneal": 20}, {"exact": False}],
+    ids=["uneven", "annealed", "drawn"],
+)
+def test_a_number_of_slices_is_that_of_the_whole_batch(small, large, use, shares):
+    rb = mixture([small, large], sampler={"use": use, "num_slices": 4}, batch_size=32, **shares)
+    counts = []
+    for _ in range(30):
+        batch = rb.sample()
+        slices = batch.reshape(4, 8)
+        assert (slices["slice_id"] == slices["slice_id"][:, :1]).all()
+        assert (slices["index", "index"].diff(dim=1) == 1).all()
+        assert len(slices["slice_id"].unique()) == 4
+        counts.append(int((slices["index", "buffer_ids"][:, 0] == 0).sum()))
+    if "anneal" in shares:
+        assert (counts[0], set(counts[21:])) == (3, {1})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"batch_size": 30}, "num_slices is 4 and batch_size is 30; expected a multiple of num_slices"),
+        ({}, "num_slices is 4 and batch_size is None"),
+        ({"batch_size": 32, "num_slices": 0}, "num_slices is 0; expected an integer >= 1"),
+        ({"batch_size": 32, "slice_len": 8}, "expected exactly one of them"),
+        ({"batch_size": 64}, "slice_len is 16, but the longest episode of .*small has 10 steps"),
+        (
+            {"batch_size": 64, "strict_length": False},
+            "slice_len is 16, but the shortest episode of .*small has 10 steps; expected pad_output=True",
+        ),
+        ({"batch_size": 32, "span": True}, "span is True; expected pad_output=True"),
+    ],
+    ids=str,
+)
+def test_slices_that_a_batch_cannot_have_are_refused_at_the_open(small, large, options, says):
+    sampler = {"use": "slices", "num_slices": 4, **options}
+    with pytest.raises(InvalidArgumentError, match=says):
+        mixture([small, large], batch_size=sampler.pop("batch_size", None), sampler=sampler)
+
+
+def test_buffers_with_a_number_of_slices_are_refused_where_their_steps_change(small, large):
+    members = [load(folder, sampler=SliceSampler(num_slices=4)) for folder in (small, large)]
+    with pytest.raises(InvalidArgumentError, match="a sampler has num_slices, and unit is 1"):
+        mixture(members, batch_size=32, weights=[3, 1])
+    assert len(Mixture(*members, unit=8, batch_size=64).sample()["slice_id"].unique()) == 8
+
+
+def test_a_sampler_is_given_by_its_name(small, large, tmp_path):
+    rb = mixture([small, large], sampler="without_replacement", batch_size=80)
+    assert len(rb.sample()["index", "index"][:40].unique()) == 40
+    path = file_of(tmp_path, "sampler = 'random'\nkeys = ['action']\nbatch_size = 4\n" + TWO.format("", ""))
+    assert isinstance(load_mixture(path).sampler[0], RandomSampler)
+    assert set(load_mixture(path).sample().keys()) == {"index", "action"}
+    with pytest.raises(InvalidArgumentError, match="sampler uses 'rondom'; expected random"):
+        mixture([small], sampler="rondom")
+
+
+def test_a_mixture_reads_only_some_fields(small, large):
+    rb = mixture([small, large], keys=["action", "next.reward"], batch_size=4)
+    assert set(rb.sample().keys(include_nested=True, leaves_only=True)) - {
+        ("index", "buffer_ids"),
+        ("index", "index"),
+    } == {
+        "action",
+        ("next", "reward"),
+    }
+    with pytest.raises(InvalidArgumentError, match="some members are buffers"):
+        mixture([small, load(large)], keys=["action"])
+    with pytest.raises(TypeError, match="a mixture has no argument 'pre_fetch'") as raised:
+        mixture([small], pre_fetch=2)
+    assert "prefetch" in raised.value.hint
+
+
+def test_the_greatest_weights_are_shares(small, large):
+    assert mixture([small, large], weights=[1e308, 1e308]).sampler.shares.tolist() == [0.5, 0.5]

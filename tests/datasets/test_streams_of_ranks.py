@@ -79,6 +79,14 @@ def test_slices_are_one_of_each_episode(ranks):
     assert np.bincount(episodes).tolist() == [min(length, 4) for length in LENGTHS]
 
 
+@pytest.mark.parametrize("slices", [{"slice_len": 2}, {"num_slices": 2}], ids=str)
+def test_a_slice_that_an_episode_does_not_have_is_refused_at_the_open(ranks, slices):
+    with pytest.raises(InvalidArgumentError, match="a trajectory has 1 steps; expected 2 for a slice"):
+        ranks(1, batch_size=4, **slices)
+    (padded,) = ranks(1, batch_size=4, pad=0.0, **slices)
+    assert len(padded.sample()) == 4
+
+
 def test_epochs_differ_and_follow_from_the_seed(ranks):
     (stream,), (again,) = ranks(1, seed=3), ranks(1, seed=3)
     epochs = [rows_of(stream) for _ in range(2)]
@@ -145,7 +153,7 @@ def test_more_ranks_than_blocks_are_an_error(ranks):
 
 
 def test_a_state_of_another_stream_is_refused(ranks):
-    (stream,), (other,) = ranks(1, seed=0), ranks(1, seed=0, slice_len=2)
+    (stream,), (other,) = ranks(1, seed=0), ranks(1, seed=0, slice_len=1)
     stream.sample()
     with pytest.raises(InvalidArgumentError, match="the saved component is a StreamStepSampler"):
         other.load_state_dict(stream.state_dict())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stored_data import Model, columns, store_dataset, trajectory, write_dataset
 
-from datasets_rl import download
+from datasets_rl import Selection, download, load
 from datasets_rl.errors import InvalidArgumentError, PreprocessError, UnknownIdError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
@@ -55,7 +55,7 @@ def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
     assert np.array_equal(made.column(("next", "reward")), model.column(("next", "reward")) * 2)
     assert made.episodes.lengths.tolist() == [3, 2, 4, 1, 5]
     assert made.episodes["final_known"].tolist() == [True, False, True, False, True]
-    assert made.episodes["source"].tolist() == [0, 1, 0, 0, 1]
+    assert made.episodes["source"].tolist() == made.episodes.numbers.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_datasets_and_recipes_are_given_by_name(tmp_path, monkeypatch):
@@ -154,3 +154,52 @@ def test_a_dataset_and_its_derived_dataset_are_distinguished_by_their_folders(fo
 
     with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}.*, float16 \[3\] in {small}"):
         preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), out=tmp_path / "all")
+
+
+def shown(folder, episodes):
+    dataset = load(folder, selection=Selection(episodes=episodes))
+    return dataset.episodes.numbers.tolist(), dataset[:]["dataset"].unique().tolist()
+
+
+def test_a_selection_of_a_merge_takes_the_episodes_with_these_numbers(folders, tmp_path):
+    both = preprocess(folders, Recipe([]), out=tmp_path / "all")
+
+    assert shown(both, "0:2") == ([0, 1], [0])
+    assert shown(both, [2]) == ([2], [1])
+    assert shown(both, [-1, 3]) == ([3, 4], [2])
+    rest = preprocess(both, Recipe.inline(["drop_episodes:1,3"]), out=tmp_path / "rest")
+    assert load(rest).episodes.numbers.tolist() == [0, 2, 4]
+    with pytest.raises(InvalidArgumentError, match="'3', which selects none of the 3 with the numbers 0 to 4"):
+        load(rest, selection=Selection(episodes=3))
+
+
+def test_copies_of_one_episode_share_their_number_and_their_side_of_a_split(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    download("demo/pendulum")
+    preprocess("demo/pendulum", Recipe.inline(["scale_rewards:2", "keep_episodes:10:40"]), name="some")
+    store_dataset(tmp_path / "other", [trajectory(3, seed=n) for n in range(5)], columns(), id="local/other")
+    alike = Recipe.inline(["select:observation,action,dataset", "exclude:observation,action"])
+    both = preprocess(
+        ["demo/pendulum", tmp_path / "other", "demo/pendulum@some"], Recipe([*alike.steps]), out=tmp_path / "both"
+    )
+
+    numbers = load(both).episodes.numbers.tolist()
+    assert numbers == [*range(75), *range(75, 80), *range(10, 40)]
+    sides = [
+        load(preprocess(both, f"{side}_split", out=tmp_path / side)).episodes.numbers
+        for side in ("train", "validation")
+    ]
+    assert not {*sides[0]} & {*sides[1]}
+    assert sum(map(len, sides)) == 110
+    assert shown(both, [12, 77]) == ([12, 77, 12], [0, 1, 2])
+
+
+def test_a_merge_of_a_merge_with_one_of_its_datasets_is_refused(folders, tmp_path):
+    both = preprocess(folders[:2], Recipe.inline(["exclude:dataset"]), out=tmp_path / "both")
+    scaled = preprocess(both, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "scaled")
+
+    with pytest.raises(InvalidArgumentError, match=r"a/data \+ b/data and a/data have copies of the same episodes"):
+        preprocess([both, folders[0]], Recipe([]), out=tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+    again = preprocess([both, folders[2], scaled], Recipe([]), out=tmp_path / "again")
+    assert load(again).episodes.numbers.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]

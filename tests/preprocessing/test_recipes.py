@@ -438,6 +438,30 @@ def test_flat_observation_concatenates_by_name_and_records_the_order():
     assert recipe.fitted["0.concatenate/order"] == "observation.place 2, observation.velocity 1"
 
 
+WIDE = ["o0", "o1", "o2", "o9", "o10", "o11", "o100"]
+
+
+@pytest.mark.parametrize("recipe", ["flat_observation", "concatenate:keys=[observation]", "concatenate:[observation]"])
+def test_numbers_in_names_count_as_numbers_in_the_order_of_a_vector(recipe):
+    states = {("observation", name): [[float(name[1:])]] for name in sorted(WIDE)}
+    recipe = Recipe.inline([recipe]) if ":" in recipe else Recipe.of(recipe)
+    came = made(recipe, episodes([1], states=states, final_states=states))
+
+    assert came.states["observation",].tolist() == [[0, 1, 2, 9, 10, 11, 100]]
+    assert recipe.fitted["0.concatenate/order"] == ", ".join(f"observation.{name} 1" for name in WIDE)
+
+
+def test_a_group_is_concatenated_without_its_images_and_beside_other_fields():
+    images = np.zeros((1, 4, 4, 3), np.uint8)
+    states = {("info", "b"): [[2.0]], ("info", "a"): [[1.0]], ("info", "eye"): images, ("observation",): [[3.0]]}
+    came = made(
+        Recipe.inline(["concatenate:[observation,info],key=state"]), episodes([1], states=states, final_states=states)
+    )
+
+    assert came.states["state",].tolist() == [[3, 1, 2]]
+    assert ("info", "eye") in came.states
+
+
 @pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])
 def test_atari_dqn_stacks_gray_frames_of_84(layout):
     shape = {"HW": (10, 12), "CHW": (3, 10, 12), "HWC": (10, 12, 3)}[layout]

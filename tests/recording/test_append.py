@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import Recipe, append_episodes, disk, download, load, preprocess, restore, verify
+from datasets_rl import Recipe, Selection, append_episodes, disk, download, load, preprocess, restore, verify
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column, Schema
@@ -168,3 +168,36 @@ def rollout(reward):
     done = torch.tensor([[True]])
     following = {"observation": torch.ones(1, 1), "reward": torch.full((1, 1), float(reward)), "done": done}
     return TensorDict({"observation": torch.zeros(1, 1), "action": torch.zeros(1, 1), "next": following}, [1])
+
+
+def test_episodes_that_are_added_to_a_part_have_numbers_of_their_own(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "dataset.toml").write_text('alignment = "one-more"\n[episodes]\nby = "file"\n')
+    for number in range(3):
+        states = np.full((5, 1), number, np.float32)
+        np.savez(files / f"{number}.npz", observation=states, action=states[1:], reward=np.ones(4, np.float32))
+    download("local/a", from_local=files, selection=Selection(episodes=[0, 2]))
+    append_episodes("local/a", load("local/a")[:8])
+
+    numbers = load("local/a").episodes.numbers.tolist()
+    assert numbers == [0, 2, 3, 4]
+    assert load("local/a", selection=Selection(episodes=2))["observation"].unique().tolist() == [2]
+
+
+def test_numbers_of_earlier_episodes_do_not_change_where_each_file_counts_from_0(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "dataset.toml").write_text('license = "MIT"\n')
+    ends = np.array([0, 1, 0, 0, 1], bool)
+    for number in range(2):
+        states = np.arange(5, dtype=np.float32)[:, None] + 10 * number
+        arrays = {"observations": states, "actions": states, "rewards": np.ones(5, np.float32), "terminals": ends}
+        np.savez(files / f"{number}.npz", **arrays)
+    download("local/a", from_local=files)
+    before = load("local/a").episodes
+    append_episodes("local/a", load("local/a")[:2].exclude(("next", "final_known")))
+
+    after = load("local/a").episodes
+    assert before["source"].tolist() == [0, 1, 0, 1]
+    assert (before.numbers.tolist(), after.numbers.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3, 4])

@@ -215,6 +215,12 @@ def test_only_datasets_of_the_users_own_are_recorded(dataset):
         EpisodeWriter(dataset)
 
 
+def test_a_name_without_its_source_is_completed_in_the_advice():
+    with pytest.raises(InvalidArgumentError, match=r"'my-arm'; expected an id local/NAME") as raised:
+        EpisodeWriter("my-arm")
+    assert raised.value.hint == "name it local/my-arm"
+
+
 def test_a_dataset_that_was_preprocessed_in_place_does_not_grow(tmp_path):
     with EpisodeWriter("local/a") as writer:
         record(writer, 2)

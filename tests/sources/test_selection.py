@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -58,6 +61,63 @@ def test_numbers_may_have_no_end_where_the_count_is_unknown(text, numbers, last)
 def test_negative_numbers_are_refused_where_the_count_is_unknown(text, says):
     with pytest.raises(InvalidArgumentError, match=f"episodes are {text!r}.*{says}"):
         Numbers.read(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([0, 1], "0:2"),
+        ((9, 3, 3, 4, 5), "3:6,9"),
+        (range(100), "0:100"),
+        (range(1, 9, 3), "1:9:3"),
+        (range(9, 6, -1), "7:10"),
+        (np.arange(5), "0:5"),
+        (torch.tensor([2, 0]), "0,2"),
+        ({7}, "7"),
+        (7, "7"),
+        (np.int64(0), "0"),
+        (torch.tensor(3), "3"),
+        ([-1, 0], "0,-1"),
+        ("0:100", "0:100"),
+    ],
+    ids=repr,
+)
+def test_episodes_are_given_as_integers_as_well(given, text):
+    selection = Selection(episodes=given)
+
+    assert selection.episodes == text
+    assert Selection.from_json(json.loads(json.dumps(selection.to_json()))) == selection
+    assert replace(selection, keys="action").episodes == text
+    assert isinstance(given, (str, set)) or read_numbers(text, 100) == np.unique(np.asarray(given) % 100).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "selects none"),
+        (range(0), "selects none"),
+        ([0.5], "expected numbers as integers"),
+        (None, "expected numbers as integers"),
+        ([0, "1"], "expected numbers as integers"),
+        (np.zeros((2, 2), int), "expected numbers as integers"),
+        (True, "expected numbers as integers"),
+        (np.array([True, False]), "expected numbers as integers"),
+        (torch.tensor([True]), "expected numbers as integers"),
+    ],
+    ids=repr,
+)
+def test_what_is_not_a_number_of_an_episode_is_refused(given, says):
+    with pytest.raises(InvalidArgumentError, match=says) as raised:
+        Selection(episodes=given)
+    assert ("flatnonzero" in raised.value.hint) is ("bool" in str(getattr(given, "dtype", type(given))))
+
+
+def test_one_name_is_not_a_list_of_letters():
+    assert Selection(keys="observation", include="*.npz", exclude=["a", "b"]) == Selection(
+        keys=("observation",), include=("*.npz",), exclude=("a", "b")
+    )
+    with pytest.raises(TypeError, match=r"keys has \('next', 'reward'\); expected text, a name such as"):
+        Selection(keys=[("next", "reward")])
 
 
 def test_a_key_includes_all_keys_below_it_and_under_next():

@@ -61,6 +61,25 @@ def test_the_table_has_the_rows_of_each_episode():
 
 
 @pytest.mark.parametrize(
+    ("episodes", "rows"),
+    [
+        ([0, 2], [0, 1, 2, 3, 6, 7, 8]),
+        (np.array([-1, 1]), [6, 7, 8, 4, 5]),
+        (range(1, 3), [4, 5, 6, 7, 8]),
+        (np.array([False, True, False]), [4, 5]),
+        ([], []),
+    ],
+    ids=str,
+)
+def test_the_table_has_the_rows_of_several_episodes(episodes, rows):
+    found = table_of(4, 2, 3).rows(episodes)
+
+    assert (found.tolist(), found.dtype) == (rows, np.int64)
+    with pytest.raises(IndexError):
+        table_of(4, 2, 3).rows([0, 3])
+
+
+@pytest.mark.parametrize(
     ("starts", "lengths"),
     [([1], [2]), ([0, 2], [3, 1]), ([0, 4], [3, 1]), ([0, 3], [3, 0]), ([0], [-1]), ([0, 2], [2, -2])],
 )

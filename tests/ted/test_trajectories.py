@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
-from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
+from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers
 
 
 def index(*numbers):

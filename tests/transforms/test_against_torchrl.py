@@ -222,6 +222,17 @@ def test_targets_are_the_same_except_for_the_flags():
     alike(mine.exclude(*flags), theirs.exclude(*flags))
 
 
+def test_numbers_in_names_are_sorted_as_numbers():
+    """TorchRL sorts names by their characters, so that the tenth joint comes before the second one."""
+    data = TensorDict({f"joint_{number}": torch.full((1,), number) for number in (0, 1, 2, 10)}, [])
+    mine, theirs = (
+        library.CatTensors(list(data.keys()))(data.copy())["observation_vector"].tolist()
+        for library in (transforms, torchrl)
+    )
+
+    assert (mine, theirs) == ([0, 1, 2, 10], [0, 1, 10, 2])
+
+
 def test_trajectories_are_split_the_same():
     data = rollouts().reshape(-1)
     mine, theirs = transforms.split_trajectories(data.copy()), split_trajectories(data.copy())

@@ -110,6 +110,8 @@ class TestAxes:
         data = TensorDict({"b": torch.ones(2, 1), "a": torch.zeros(2, 2)}, [2])
 
         assert CatTensors(["b", "a"])(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
+        joints = TensorDict({f"joint_{number}": torch.full((1,), number) for number in (0, 1, 10, 2)}, [])
+        assert CatTensors(list(joints.keys()))(joints)["observation_vector"].tolist() == [0, 1, 2, 10]
         assert CatTensors(["b", "a"], sort=False)(data)["observation_vector"].tolist() == [[1, 0, 0]] * 2
 
     def test_scalars_get_an_axis(self):

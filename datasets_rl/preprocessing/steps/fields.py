@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name, natural_order
 from datasets_rl.ted.rewards import reward_dtype
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -192,8 +192,8 @@ class Concatenate(Step):
     All of them are states, or none is.
 
     Args:
-        keys: The fields, in the order of concatenation; by default all states below `key` except for images, sorted by
-            name.
+        keys: The fields, in the order of concatenation. A name of several fields stands for those that are numeric and
+            not images, sorted by name: ``joint_2`` before ``joint_10``. By default all states below `key`.
         key: The name of the result, which replaces them.
         dim: The axis of concatenation, counted from the last one, -1; by default all axes of a field become one.
             Without it, the result holds floating-point numbers.
@@ -215,7 +215,8 @@ class Concatenate(Step):
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Determine the fields and their sizes from the first batch."""
         batch = next(iter(batches))
-        keys, target = require_keys(batch, self.keys) or self._numeric_states(batch), as_key(self.key)
+        target = as_key(self.key)
+        keys = self._given_keys(batch) if self.keys else _numeric_below(batch, target, batch.states)
         if not keys:
             raise InvalidArgumentError(f"there is no numeric state below {self.key}")
         if texts := [dotted_name(key) for key in keys if key in batch.vocabulary]:
@@ -237,13 +238,11 @@ class Concatenate(Step):
         arrays = {**batch.steps, **batch.states}
         self._order = {dotted_name(key): self._flatten(arrays[key]).shape[self.dim or -1] for key in keys}
 
-    def _numeric_states(self, batch: EpisodeBatch) -> list[Key]:
-        target = as_key(self.key)
-        return sorted(
-            key
-            for key, values in batch.states.items()
-            if key[: len(target)] == target and values.ndim - 1 <= _MAX_AXES and values.dtype != np.uint8
-        )
+    def _given_keys(self, batch: EpisodeBatch) -> list[Key]:
+        arrays = {**batch.steps, **batch.states}
+        found = {name: _numeric_below(batch, as_key(name), arrays) for name in self.keys if as_key(name) not in arrays}
+        require_keys(batch, [name for name in self.keys if not found.get(name)])
+        return list(dict.fromkeys(key for name in self.keys for key in found.get(name, [as_key(name)])))
 
     @property
     def fitted(self) -> Mapping[str, Any]:
@@ -296,3 +295,17 @@ class Concatenate(Step):
     def _flatten(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values with one axis for each step, [N, D], unless there is an axis of concatenation."""
         return np.asarray(values).reshape(len(values), -1) if self.dim is None else np.asarray(values)
+
+
+def _numeric_below(batch: EpisodeBatch, group: Key, arrays: Mapping[Key, NDArray[Any]]) -> list[Key]:
+    """Return the keys below a group whose values are numbers and not images, sorted by name."""
+    found = (
+        key
+        for key, values in arrays.items()
+        if key[: len(group)] == group
+        and key not in FIXED
+        and key not in batch.vocabulary
+        and values.ndim - 1 <= _MAX_AXES
+        and values.dtype != np.uint8
+    )
+    return sorted(found, key=natural_order)

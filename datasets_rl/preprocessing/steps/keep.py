@@ -309,7 +309,8 @@ class Split(DataStep):
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the
     golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
     (a Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them. Where
-    each file counts its episodes from 0, the number of the file decides as well, times the silver ratio.
+    each file counts its episodes from 0, the number of the file decides as well, times the silver ratio. In a merge, the
+    number is that in the merge, which copies of one episode share.
 
     Args:
         part: "train" or "validation"; each episode is in exactly one of the two.

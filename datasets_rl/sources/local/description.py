@@ -30,7 +30,17 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    natural_order,
+)
 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
@@ -159,7 +169,7 @@ class Description:
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
-        data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=_natural_sort_key)
+        data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=natural_order)
         if not data or (not self.format and len(set(formats.values())) > 1):
             if not others:
                 raise ConversionError(name, [f"there is no file beside {FILE}"], hint="add npz, HDF5 or Parquet files")
@@ -229,10 +239,6 @@ def _overlap(left: Key, right: Key) -> bool:
 def _matches(path: str, globs: Sequence[str]) -> bool:
     name = path.rpartition("/")[2]
     return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in globs)
-
-
-def _natural_sort_key(path: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
 def _key_problems(table: Mapping[str, Any], allowed: Sequence[str], where: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ from datasets_rl.sources.base import (
     quality_tags,
 )
 from datasets_rl.sources.selection import MIN_RATIO, Numbers, read_numbers
+from datasets_rl.ted.keys import natural_order
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -179,11 +180,11 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, fl
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
-    assets = sorted(assets, key=lambda asset: _natural_sort_key(asset.path))
+    assets = sorted(assets, key=lambda asset: natural_order(asset.path))
     paths = [asset.path for asset in assets]
     ranges = tuple(shard for asset in assets for shard in cut_file(asset, _SHARD_BYTES))
     part = Listing(tuple(assets), ranges).narrow_to(selection)
-    kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural_sort_key(asset.path))]
+    kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: natural_order(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
         raise InvalidArgumentError(
             f"{paths[kept[0] + 1]} is excluded, but an episode may continue in it", hint="select consecutive files"
@@ -203,11 +204,6 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
         shards.append(Shard((path,) if before is None else (before, path), params))
     # The first file defines the columns.
     return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
-
-
-def _natural_sort_key(path: str) -> list[Any]:
-    """Return the sort key that orders 10.hdf5 after 9.hdf5."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 SOURCE = VD4RL()
