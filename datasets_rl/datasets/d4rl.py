@@ -131,11 +131,12 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     def _stored_steps(self) -> DatasetStorage:
         return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
+    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
         rows, fields = super()._visible_part(storage)
         if self.from_env:
             return rows, fields
-        rows = np.intersect1d(rows, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end))
+        chosen = qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end)
+        rows = chosen if rows is None else np.intersect1d(rows, chosen)
         casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
         return rows, {key: dtype for key, dtype in casts.items() if key in fields}
 

@@ -242,7 +242,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         rows, fields = self._visible_part(whole)
         if whole.masked:
             fields[NEXT_FINAL_KNOWN] = None
-        if len(rows) < len(self.stored):
+        if rows is not None:
             return View(whole, rows, fields)
         return whole if fields == dict.fromkeys(whole.keys()) else View(whole, None, fields)
 
@@ -250,13 +250,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Return the storage of the whole stored dataset."""
         return DatasetStorage(self.stored)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
-        """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to."""
+    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
+        """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to.
+
+        The rows are None if they are all rows.
+        """
         stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
-        rows = np.arange(len(stored))
+        rows = None
         if shown.episodes != part.episodes:
             selected = select_episodes(shown.episodes, stored.episodes.numbers)
-            rows = rows[np.repeat(selected, stored.episodes.lengths)]
+            if not selected.all():
+                rows = np.flatnonzero(np.repeat(selected, stored.episodes.lengths))
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())
         if shown.keys != part.keys:
             kept = shown.kept_keys([field.key for field in stored.schema])
@@ -495,9 +499,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
             )
         rows, fields = self._visible_part(self._stored_steps())
-        whole = len(rows) == len(self.stored)
-        numbers = np.repeat(np.arange(len(self.stored.episodes)), self.stored.episodes.lengths)
-        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields, fps, images)
+        shown = None if rows is None else np.unique(self.stored.episodes.episode_of(rows))
+        content = Content(self.stored, shown, fields, fps, images)
         return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
     def make_env(self, *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,29 @@ from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_err
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
+
+_LISTED_MAX = 1 << 20
+"""Largest number of rows whose random order is listed: torch takes 30 ms for it, once per epoch."""
+_SEEDS = 1 << 62
+
+
+@dataclass(frozen=True)
+class _Order:
+    """An order of the numbers below `count` that is computed and not listed."""
+
+    count: int
+    seed: int | None
+    """Seed of a random permutation; None for ascending numbers."""
+    first: int = 0
+    """The first one of ascending numbers; the last number is followed by 0."""
+
+    def numbers(self, start: int, stop: int) -> Tensor:
+        """Return the numbers at the positions [start, stop), int64 [n]."""
+        if self.seed is None:
+            return torch.arange(start + self.first, stop + self.first) % self.count
+        from datasets_rl.samplers.permutation import permuted  # deferred: it imports numba
+
+        return torch.from_numpy(permuted(range(start, stop), self.count, self.seed))
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -28,6 +52,10 @@ class SamplerWithoutReplacement(Sampler):
     the last batch. Steps added to a growing storage join the current epoch. Steps that replace others in a full storage
     inherit their positions in the epoch: they are drawn in this epoch if the replaced steps had not been drawn yet,
     else in the next one.
+
+    An epoch begins at once, whatever the number of steps. Up to 2**20 steps, the random order is that of
+    `torch.randperm`. A longer order is a permutation that is computed position by position, in constant memory, and its
+    state is a few numbers. If steps are added during such an epoch, those that remain of it are listed, 8 bytes each.
 
     Args:
         drop_last: Whether a short last batch is dropped.
@@ -62,6 +90,8 @@ class SamplerWithoutReplacement(Sampler):
 
     def empty(self) -> None:
         """Forget all rows; the next batch starts a new epoch."""
+        self._order: _Order | None = None
+        """The order of an epoch whose rows are computed; None if `_epoch_rows` lists them."""
         self._epoch_rows = torch.empty(0, dtype=torch.int64)
         self._position = self._stop = 0
         self._held = 0
@@ -80,8 +110,9 @@ class SamplerWithoutReplacement(Sampler):
             self._update_epoch(storage, held, batch_size)
         if storage.torn and storage.rewrite_count != self._rewritten:
             self._drop_torn_rows(storage, batch_size)
-        rows = self._epoch_rows[self._position : min(self._position + batch_size, self._stop)].clone()
-        self._position += len(rows)
+        stop = min(self._position + batch_size, self._stop)
+        rows = self._rows_up_to(stop)
+        self._position = stop
         self.ran_out = self._stop - self._position < (batch_size if self.drop_last else 1)
         if self.ran_out:
             self._position = self._stop
@@ -112,6 +143,7 @@ class SamplerWithoutReplacement(Sampler):
 
     def _keep_valid(self, storage: Storage, batch_size: int) -> int:
         """Keep the valid rows of the epoch, and return their number; 0 if there are too few for a batch."""
+        self._list_rows()
         remaining = self._remaining()
         valid = remaining[~torch.isin(remaining, storage.torn_rows())]
         self._stop = self._position + len(valid)
@@ -121,7 +153,20 @@ class SamplerWithoutReplacement(Sampler):
     def _remaining(self) -> Tensor:
         return self._epoch_rows[self._position : self._stop]
 
+    def _rows_up_to(self, stop: int) -> Tensor:
+        """Return the rows of the epoch from the present position to another one, a copy."""
+        if self._order is None:
+            return self._epoch_rows[self._position : stop].clone()
+        return self._share.rows(self._order.numbers(self._position, stop))
+
+    def _list_rows(self) -> None:
+        """List the rows that remain of the epoch, so that they can be changed."""
+        if self._order is not None:
+            self._epoch_rows = self._rows_up_to(self._stop)
+            self._position, self._stop, self._order = 0, len(self._epoch_rows), None
+
     def _add_rows(self, rows: Tensor) -> None:
+        self._list_rows()
         stop = self._stop + len(rows)
         if stop > len(self._epoch_rows):
             # Space for as many rows again, so that a storage that grows step by step rarely copies its rows.
@@ -156,25 +201,32 @@ class SamplerWithoutReplacement(Sampler):
         remaining[places] = new_rows
 
     def _begin_epoch(self, storage: Storage, count: int) -> None:
-        if len(self._epoch_rows) < count:
-            self._epoch_rows = torch.empty(count, dtype=torch.int64)
         self._position, self._stop = 0, count
         self._rewritten = -1
-        if self.shuffle:
-            # Reuses the memory of the last epoch: new pages would take most of the time.
-            self._share.rows(torch.randperm(count, generator=self.generator, out=self._remaining()))
-        else:
+        self._order = None
+        if not self.shuffle:
             oldest = storage.write_count % storage.slot_count * storage.envs
-            self._remaining().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
+            self._order = _Order(count, None, self._share.size(oldest))
+        elif count > _LISTED_MAX:
+            self._order = _Order(count, int(torch.randint(_SEEDS, (), generator=self.generator)))
+        if self._order:
+            self._epoch_rows = self._epoch_rows[:0].clone()
+            return
+        if len(self._epoch_rows) < count:
+            self._epoch_rows = torch.empty(count, dtype=torch.int64)
+        # Reuses the memory of the last epoch: new pages would take most of the time.
+        self._share.rows(torch.randperm(count, generator=self.generator, out=self._remaining()))
 
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the remaining rows of the epoch, and the rows that join it when the state is restored."""
+        """Return the remaining rows of the epoch, or how they are computed, and the rows that join it when it is restored."""
+        order = self._order
         return {
             **super().state_dict(),
-            "left": self._remaining().clone(),
+            "order": None if order is None else {**asdict(order), "position": self._position},
+            "left": self._epoch_rows[:0].clone() if order else self._remaining().clone(),
             "joining": self._epoch_rows[:0].clone(),
             "held": self._held,
             "envs": self._envs,
@@ -188,6 +240,11 @@ class SamplerWithoutReplacement(Sampler):
             if not isinstance(state_dict.get(name), int):
                 expected = "a boolean" if name == "ran_out" else "an integer"
                 reasons.append(f"{name} is {state_dict.get(name)!r}; expected {expected}")
+        order = state_dict.get("order")
+        if not _is_order(order):
+            reasons.append(f"order is {order!r}; expected None, or how the rows are computed")
+        elif order and not reasons and order["count"] != (own := self._share.size(state_dict["held"])):
+            reasons.append(f"order has {order['count']:,} rows; expected {own:,}, those of this rank")
         for name in ("left", "joining"):
             rows = state_dict.get(name)
             if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
@@ -202,7 +259,10 @@ class SamplerWithoutReplacement(Sampler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._epoch_rows = state_dict["left"].clone()
-        self._position, self._stop = 0, len(self._epoch_rows)
+        self._position, self._stop, self._order = 0, len(self._epoch_rows), None
+        if state_dict.get("order"):
+            self._order, self._position = _order_of(state_dict["order"])
+            self._stop = self._order.count
         self._rewritten = -1
         self._held, self._envs = state_dict["held"], state_dict["envs"]
         self.ran_out = state_dict["ran_out"]
@@ -214,14 +274,38 @@ class SamplerWithoutReplacement(Sampler):
         if self.state_problems(state_dict):
             return state_dict  # unchanged: load_state_dict rejects it
         envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
+        if state_dict.get("order"):
+            order, position = _order_of(state_dict["order"])
+            remaining = self._share.rows(order.numbers(position, order.count))
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
-        return {**state_dict, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}
+        return {**state_dict, "order": None, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}
 
     def __repr__(self) -> str:
         share = f", {self._share}" if self._share else ""
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle}{share})"
+
+
+def _order_of(state: dict[str, Any]) -> tuple[_Order, int]:
+    """Return an order and the position in it from a valid part of a state."""
+    return _Order(state["count"], state["seed"], state["first"]), state["position"]
+
+
+def _is_order(state: Any) -> bool:
+    """Return whether a part of a state is None, or an order with a position in it."""
+    if state is None:
+        return True
+    names = ("count", "first", "position", "seed")
+    if not isinstance(state, dict) or sorted(state) != [*names]:
+        return False
+    count, first, position, seed = (state[name] for name in names)
+    return (
+        all(type(number) is int for number in (count, first, position))
+        and 0 <= position <= count
+        and 0 <= first <= count
+        and (seed is None or (type(seed) is int and 0 <= seed < _SEEDS))
+    )
 
 
 SamplerWithoutReplacement.without_replacement = SamplerWithoutReplacement
