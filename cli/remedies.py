@@ -54,7 +54,6 @@ OPTIONS = {
     "root": ("--root", "DIR"),
     "source": ("--source", "NAME"),
     "validation": ("--validation", "X"),
-    "width": ("--width", "WIDTH"),
 }
 """The option for each argument, and what stands for a value that the user chooses."""
 

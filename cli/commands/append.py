@@ -40,10 +40,8 @@ def run(
       rlds append local/hopper ~/data/hopper
       rlds append local/hopper
     """
-    shell.import_torch()
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.recording.append import append_episodes
     from datasets_rl.store.find import locate
 
     paths = store.dataset_paths(dataset, settings=shell.settings)
@@ -51,11 +49,17 @@ def run(
 
     found = apply_to_each(shell, episodes or [], lambda other: locate(**dataset_arguments(shell, other)))
     complete = all(one.error is None for one in found)
+    if complete:
+        shell.import_torch()
 
     def add(other: str) -> None:
+        from datasets_rl.recording.append import append_episodes
+
         append_episodes(dataset, locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings)
 
     if not episodes:
+        from datasets_rl.recording.append import append_episodes
+
         append_episodes(dataset, settings=shell.settings)
     outcomes: Sequence[Outcome[Any]] = apply_to_each(shell, episodes or [], add) if complete else found
     folder = None

@@ -41,12 +41,12 @@ def run(
       rlds bench d4rl/halfcheetah-medium-v2 -n 4096
       rlds bench ~/data/mine --threads 2 --json
     """
-    shell.import_torch()
-    import torch
-
     from datasets_rl.store.find import locate
 
     folder = locate(**dataset_arguments(shell, dataset))
+    shell.import_torch()
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

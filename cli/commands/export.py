@@ -84,7 +84,6 @@ def run(
         missing = "dataset" if not datasets else "format"
         hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}; {shell.rlds('export', '--list')} shows the formats"
         raise InvalidArgumentError(f"no {missing} is named", hint=hint)
-    shell.import_torch()
     from datasets_rl.exporting import plan_export
     from datasets_rl.exporting.formats import get_format
 

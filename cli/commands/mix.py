@@ -78,10 +78,8 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
-    shell.import_torch()
     from datasets_rl import disk
     from datasets_rl.catalog.mixture_file import Member, mixture_toml
-    from datasets_rl.datasets.open_mixture import mixture
     from datasets_rl.store.find import locate
 
     if out is not None:
@@ -89,6 +87,9 @@ def run(
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
     _check_shares_are_apart(shell, datasets)
     folders = [locate(**dataset_arguments(shell, one)) for one in datasets]
+    shell.import_torch()
+    from datasets_rl.datasets.open_mixture import mixture
+
     settings: dict[str, Any] = {
         "batch_size": batch_size,
         "temperature": temperature,

@@ -124,7 +124,6 @@ def run(
     if not datasets:
         hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
         raise InvalidArgumentError("no dataset is named", hint=hint)
-    shell.import_torch()
     together = out is not None and len(datasets) > 1
     items = {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
     steps = _read_recipe(recipe, transform or [], merge=together)
@@ -196,10 +195,13 @@ def _preprocess(
 ) -> _Derived:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.preprocessing import plan_result, preprocess
+    from datasets_rl.preprocessing import plan_result
 
     where = {name: options[name] for name in ("out", "name", "in_place", "num_frames")}
     before = store.current_version(plan_result(source, recipe, **where).paths)
+    shell.import_torch()
+    from datasets_rl.preprocessing import preprocess
+
     folder = preprocess(source, recipe, **options)
     manifest = Manifest.read(folder)
     made = _Derived(
@@ -220,10 +222,11 @@ def _preprocess(
 
 
 def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:
-    from datasets_rl.preprocessing import preview
-
     def look(item: str) -> Preview:
         folders = _find_folders(shell, items[item])
+        shell.import_torch()
+        from datasets_rl.preprocessing import preview
+
         return preview(folders, recipe, **where, settings=shell.settings)
 
     found = apply_to_each(shell, items, look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.ted.keys import Key
 
 GROUP = "Look"
 
@@ -61,18 +62,21 @@ def run(
       rlds sample mix.toml --json
       rlds sample lerobot/lerobot/pusht --delta-timestamps '{"observation.image": [-0.1, 0], "action": [0, 0.1, 0.2]}'
     """
+    options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
+    given = {"delta_timestamps": _read_seconds(delta_timestamps), "fps": fps}
+    windows = {key: one for key, one in given.items() if one is not None}
+    if not dataset.endswith(".toml"):
+        _check_keys(shell, dataset, () if windows else chosen or ())
     shell.import_torch()
     import torch
 
     from datasets_rl import datasets  # noqa: F401 -- they load before the clock starts
     from datasets_rl.datasets import open_mixture  # noqa: F401 -- they load before the clock starts
 
-    options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
     if seed is not None:
         torch.manual_seed(seed)
     began = time.perf_counter()
-    windows = {"delta_timestamps": _read_seconds(delta_timestamps), "fps": fps}
-    name, folder, replay = _open_dataset(shell, dataset, {key: one for key, one in windows.items() if one is not None})
+    name, folder, replay = _open_dataset(shell, dataset, windows)
     opened = time.perf_counter()
     batch = _draw_batch(replay, size, options)
     first = time.perf_counter()
@@ -124,6 +128,15 @@ def _read_seconds(text: str) -> dict[str, Any] | None:
         f"--delta-timestamps is {text!r}; expected JSON with a list of seconds for each field",
         hint="""write it as '{"action": [0, 0.1]}'""",
     )
+
+
+def _check_keys(shell: Shell, dataset: str, keys: Sequence[Key]) -> None:
+    """Refuse a dataset that is not stored, and keys that it does not have, before torch is imported."""
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.store.find import locate
+    from datasets_rl.ted.keys import keys_named
+
+    keys_named(keys, StoredDataset(locate(**dataset_arguments(shell, dataset))).keys())
 
 
 def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[str, Path, Any]:

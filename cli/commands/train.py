@@ -17,7 +17,7 @@ import typer
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
-from ..options import Shell
+from ..options import Shell, dataset_arguments
 from ..output import Facts, Lines, Result, Table
 
 GROUP = "Train"
@@ -88,15 +88,12 @@ def run(
             "no program is named; expected one, such as bc or iql",
             hint=f"{shell.rlds('train', '--list')} lists the programs",
         )
-    _find_program(program)
+    path = _find_program(program)
     if shell.root is not None:
         os.environ["RLDS_HOME"] = str(shell.settings.home)
-    if module:
-        _import(module)
-    shell.import_torch()
     words = [*(arguments or []), *(["--quiet"] if shell.printer.quiet else [])]
     try:
-        result = _run_program(program, words)
+        result = _run_program(shell, path, words, module)
     except KeyboardInterrupt as stop:
         shell.interrupted = str(stop)
         raise
@@ -136,14 +133,22 @@ def _find_program(name: str) -> Path:
         return files[name]
     near = difflib.get_close_matches(name, files, 1)
     meant = f"did you mean {near[0]}?" if near else "`rlds train --list` shows what each one does"
+    meant = _NEAREST.get(name.lower(), meant)
     raise InvalidArgumentError(f"no program {name!r}; expected one of {', '.join(files)}", hint=meant)
 
 
-def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
+def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) -> dict[str, Any] | None:
     """Return the result of a program; None if it only printed its help."""
-    output = io.StringIO()
+    from datasets_rl.recipes.train import read_arguments
+
+    name, output = path.stem, io.StringIO()
     try:
         with contextlib.redirect_stdout(output):  # its last line is its result, which this command prints
+            # These checks take no second, and the import of torch takes several.
+            _check_dataset(shell, read_arguments(path, arguments).dataset)
+            if module:
+                _import(module)
+            shell.import_torch()
             program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
             found: dict[str, Any] = program.main(arguments)
     except ModuleNotFoundError as error:
@@ -168,6 +173,18 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
     return found
 
 
+def _check_dataset(shell: Shell, dataset: str) -> None:
+    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored; `load` downloads others."""
+    from datasets_rl.sources import split_derived
+    from datasets_rl.store.find import locate
+
+    if ":" in dataset:  # an address, or a prefix that the imported module registers
+        return
+    arguments = dataset_arguments(shell, dataset)
+    if isinstance(arguments["dataset"], Path) or split_derived(dataset)[1]:
+        locate(**arguments)
+
+
 def _import(module: str) -> None:
     """Import a module of the user, which may be a file of the working directory."""
     sys.path.insert(0, str(Path.cwd()))
@@ -178,6 +195,19 @@ def _import(module: str) -> None:
             f"--import {module}: {error}", hint="run the command in the folder of the module, or install it"
         ) from error
 
+
+_ONLINE = "learns from new experience only; from a dataset,"
+_NEAREST = {
+    "a2c": f"A2C {_ONLINE} bc or iql learn a policy",
+    "ddpg": f"DDPG {_ONLINE} td3_bc and rebrac do the same with imitation",
+    "diffusion": "did you mean diffusion_policy?",
+    "dqn": "dqn_atari is DQN for images of Atari, with a penalty for actions that are not in the data",
+    "ppo": f"PPO {_ONLINE} bc or iql learn a policy",
+    "sac": f"SAC {_ONLINE} cql is SAC with a penalty for other actions, and rlpd is SAC that learns from both",
+    "td3": f"TD3 {_ONLINE} td3_bc and rebrac are TD3 with imitation",
+    "trpo": f"TRPO {_ONLINE} bc or iql learn a policy",
+}
+"""What a user can take instead of an algorithm that no program has."""
 
 _EXTRAS = {
     "ale_py": "atari",

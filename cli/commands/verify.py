@@ -52,9 +52,13 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
     """Return what the checks of datasets, given by id or path, found."""
     from datasets_rl.verification.run import verify
 
-    if deep:
-        shell.import_torch()
-    found = apply_to_each(shell, _members(datasets), lambda one: verify(**dataset_arguments(shell, one), deep=deep))
+    def check(dataset: str) -> Verification:
+        arguments = dataset_arguments(shell, dataset)
+        if deep:
+            shell.import_torch()
+        return verify(**arguments, deep=deep)
+
+    found = apply_to_each(shell, _members(datasets), check)
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],

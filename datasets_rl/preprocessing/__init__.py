@@ -1,9 +1,9 @@
-"""Preprocessing of stored datasets: recipes, their steps, and the runs that apply them."""
+"""Preprocessing of stored datasets: recipes, their steps, and the runs that apply them.
 
-from datasets_rl.preprocessing.base import DataStep, Step
-from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.plan import plan_result
-from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.run import Preview, preprocess, preview
+The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that a command that reads a
+recipe does not import torch.
+"""
 
-__all__ = ["DataStep", "Function", "Preview", "Recipe", "Step", "plan_result", "preprocess", "preview"]
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -27,6 +27,11 @@ class Step(ABC):
     """Whether `fit` must be called with all episodes before the first call."""
 
     @property
+    def is_digest(self) -> bool:
+        """Whether a manifest records a digest of the step instead of its arguments."""
+        return False
+
+    @property
     def steps_combined(self) -> int:
         """The number of steps that a step of the result stands for, which divides the frame rate."""
         return 1

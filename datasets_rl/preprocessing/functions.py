@@ -50,6 +50,11 @@ class Function(Step):
         if self.per not in {"step", "batch", "episode"}:
             raise InvalidArgumentError(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
 
+    @property
+    @override
+    def is_digest(self) -> bool:
+        return True
+
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if self.per == "episode":

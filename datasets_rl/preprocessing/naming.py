@@ -7,14 +7,15 @@ import difflib
 import inspect
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps import STEPS, step_class
-from datasets_rl.preprocessing.transforms import TransformStep
-from datasets_rl.transforms import Transform
+
+if TYPE_CHECKING:
+    from datasets_rl.transforms import Transform
 
 Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
 """The name of a step, its positional and its keyword arguments."""
@@ -55,7 +56,7 @@ def describe_steps() -> list[StepDescription]:
 
 
 def _argument_texts(cls: type[Step | Transform]) -> Iterator[str]:
-    if issubclass(cls, Transform):
+    if not issubclass(cls, Step):
         yield from (str(parameter).partition(":")[0] for parameter in inspect.signature(cls).parameters.values())
         return
     for field in _fields(cls):
@@ -79,7 +80,9 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
         meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
         raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
     cls = step_class(name)
-    if issubclass(cls, Transform):
+    if not issubclass(cls, Step):
+        from datasets_rl.preprocessing.transforms import TransformStep
+
         return TransformStep.from_arguments(name, cls, positional, named)
     fields, hints = _fields(cls), typing.get_type_hints(cls)
     names = [field.name for field in fields]

@@ -19,7 +19,7 @@ from importlib.resources import files as package_files
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -35,14 +35,13 @@ from datasets_rl.errors import (
 )
 from datasets_rl.notebook import facts_html
 from datasets_rl.preprocessing.base import DataStep, Step
-from datasets_rl.preprocessing.digests import code_digest
-from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.naming import ALL_STEPS, Arguments, make_step
-from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
-from datasets_rl.transforms import Compose, Transform
+
+if TYPE_CHECKING:
+    from datasets_rl.transforms import Transform
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _INSTALLED = tuple(
@@ -155,6 +154,8 @@ class Recipe:
 
     def step_label(self, number: int) -> str:
         """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
+        from datasets_rl.preprocessing.functions import Function
+
         step = self.steps[number]
         description = {"use": step.use()} if isinstance(step, Function) else step.to_json()
         arguments = ", ".join(str(value) for name, value in description.items() if name != "use")
@@ -163,6 +164,8 @@ class Recipe:
     @property
     def calls_functions(self) -> bool:
         """Whether a function of the recipe is called for each step or for each episode."""
+        from datasets_rl.preprocessing.functions import Function
+
         return any(isinstance(step, Function) and step.per != "batch" for step in self.steps)
 
     def copy(self) -> Recipe:
@@ -233,9 +236,7 @@ class Recipe:
 
 def _not_finite_problems(step: Step, number: int) -> Iterator[str]:
     """Yield a problem for each argument of a step that a manifest cannot record: NaN and infinite numbers."""
-    # Functions and transforms of the user are recorded as a digest.
-    is_digest = isinstance(step, Function) or (isinstance(step, TransformStep) and not step.written)
-    for name, value in {}.items() if is_digest else step.to_json().items():
+    for name, value in {}.items() if step.is_digest else step.to_json().items():
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(item, float) and not math.isfinite(item):
                 yield f"step {number} ({step.to_json()['use']}): {name} is {item}; expected a finite number"
@@ -246,6 +247,8 @@ def _code_digests(step: Step) -> dict[str, str]:
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}
+    from datasets_rl.preprocessing.digests import code_digest
+
     # The code of the step is not in the manifest, but whether it leaves observations and actions unchanged.
     return {"digest": code_digest(cls), **({"environment": "unchanged"} if isinstance(step, DataStep) else {})}
 
@@ -326,7 +329,19 @@ def _as_steps(item: Any) -> Iterator[Step]:
     """Yield the steps for one item of the list that a recipe is given."""
     if isinstance(item, Recipe):
         yield from item.steps
-    elif isinstance(item, Compose):
+    elif isinstance(item, Step):
+        yield item
+    else:
+        yield from _wrap_as_steps(item)
+
+
+def _wrap_as_steps(item: Any) -> Iterator[Step]:
+    """Yield the steps for a transform, a class or a function; only these need torch."""
+    from datasets_rl.preprocessing.functions import Function
+    from datasets_rl.preprocessing.transforms import TransformStep
+    from datasets_rl.transforms import Compose, Transform
+
+    if isinstance(item, Compose):
         for element in item:
             # A function in a Compose is called with batches.
             yield from _as_steps(element) if isinstance(element, Transform) else [Function(element, "batch")]
@@ -335,7 +350,7 @@ def _as_steps(item: Any) -> Iterator[Step]:
     elif isinstance(item, type) and issubclass(item, (Step, Transform)):
         yield from _as_steps(_instantiate(item))
     else:
-        yield item if isinstance(item, Step) else Function(item)
+        yield Function(item)
 
 
 def _instantiate(cls: type[Step | Transform]) -> Step | Transform:

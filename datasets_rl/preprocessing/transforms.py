@@ -89,6 +89,11 @@ class TransformStep(Step):
 
     @property
     @override
+    def is_digest(self) -> bool:
+        return not self.written
+
+    @property
+    @override
     def window(self) -> int:
         return self.transform.N if isinstance(self.transform, CatFrames) else 1
 

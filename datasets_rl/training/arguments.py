@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -13,13 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from datasets_rl.errors import Argument, DatasetsRLError, Remedy
 from datasets_rl.settings import require_memory
 
 _MAX_WIDTH = 65_536
 _MAX_BATCH = 1 << 20
+_DEVICE = re.compile("(cpu|cuda|mps|xpu)(:[0-9]+)?")
 _BYTES_OF_A_PARAMETER = 16
 """Bytes of a float32, of its gradient, and of the two moments of Adam."""
 
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     """A parser with the arguments that all programs have; a program adds its own.
 
         >>> parser = Parser("bc", __doc__, steps=20_000, eval_every=5_000, batch_size=256)
-        >>> parser.add_widths("--hidden", [256, 256])
+        >>> parser.add_hidden(256, 256)
         >>> parser.add_number("--lr", 3e-4, above=0, text="of Adam")
         >>> args = parser.parse(["--dataset", "demo/pendulum"])
 
@@ -56,6 +56,7 @@ class Parser(argparse.ArgumentParser):
         description = " ".join((text or "").partition("\n\n")[0].split())
         super().__init__(name, description=description, allow_abbrev=False)
         self._checked: list[str] = []
+        self._equal = False
         self.add_argument("--dataset", required=True, metavar="ID", help="an id, such as demo/pendulum, or a folder")
         self.add_integer("--seed", 0, low=0, high=(1 << 32) - 1, text="of the networks, batches and evaluations")
         self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda; default %(default)s")
@@ -101,15 +102,27 @@ class Parser(argparse.ArgumentParser):
         """Add a finite number from `low` to `high`, which is larger than `above`."""
         self._add(flag, partial(_number, low=low, high=high, above=above), default, "X", text)
 
-    def add_widths(self, flag: str, default: int | Sequence[int]) -> None:
-        """Add the widths of the hidden layers of networks, or the one that all have; they must fit into the memory."""
+    def add_widths(self, flag: str, *default: int, text: str) -> None:
+        """Add the widths of layers, one or more; the layers must fit into the memory."""
         self._checked.append(flag)
-        count = None if isinstance(default, int) else "+"
-        self._add(flag, partial(_integer, low=1, high=_MAX_WIDTH), default, "WIDTH", "of hidden layers", count)
+        self._add(flag, partial(_integer, low=1, high=_MAX_WIDTH), [*default], "WIDTH", text, "+")
+
+    def add_hidden(
+        self, *default: int, equal: bool = False, text: str = "of hidden layers, one number for each"
+    ) -> None:
+        """Add ``--hidden``, the widths of the hidden layers of all networks.
+
+        Args:
+            *default: The widths, one for each layer.
+            equal: All layers of the networks have the same width, as those of a transformer.
+            text: What the layers are.
+        """
+        self._equal = equal
+        self.add_widths("--hidden", *default, text=f"{text}, all equal" if equal else text)
 
     def add_actor_critic(self, hidden: Sequence[int] = (256, 256), lr: float = 3e-4) -> None:
         """Add the widths of the networks, the learning rate, the discount and the rate of the target networks."""
-        self.add_widths("--hidden", [*hidden])
+        self.add_hidden(*hidden)
         self.add_number("--lr", lr, above=0, text="of Adam")
         self.add_number("--discount", 0.99, high=1)
         self.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
@@ -135,10 +148,14 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Return the arguments; those of this process if `argv` is None.
 
+        Torch is imported only for a device other than the CPU, so that a wrong argument is reported at once.
+
         Raises:
             NotEnoughMemoryError: If the networks cannot fit into the memory of this machine.
         """
         args = self.parse_args(argv)
+        if self._equal and len({*args.hidden}) > 1:
+            self.error(f"argument --hidden: it is {' '.join(map(str, args.hidden))}; expected equal widths")
         args.out = args.out or Path("runs", self.prog, args.dataset.lstrip("./~"), str(args.seed))
         for flag in self._checked:
             name = flag.strip("-").replace("-", "_")
@@ -211,6 +228,12 @@ def _number(text: str, low: float, high: float, above: float) -> float:
 
 
 def _device(text: str) -> str:
+    if text == "cpu":
+        return text
+    if not _DEVICE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"it is {text}; expected cpu, cuda or cuda:N")
+    import torch
+
     try:
         torch.empty(0, device=text)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
@@ -220,8 +243,7 @@ def _device(text: str) -> str:
     return text
 
 
-def _check_memory(name: str, widths: int | Sequence[int]) -> None:
-    widths = [widths, widths] if isinstance(widths, int) else widths
+def _check_memory(name: str, widths: Sequence[int]) -> None:
     needed = _BYTES_OF_A_PARAMETER * sum(before * after for before, after in pairwise(widths))
     purpose = f"a network with hidden layers of {', '.join(map(str, widths))}"
     require_memory(needed, purpose, hint=Remedy("take smaller layers with {}", Argument(name)))

@@ -27,7 +27,7 @@ from datasets_rl.errors import NotADatasetError
 
 SHARED = "--hidden 64 64 --lr 1e-3 --steps 10000 --eval-every 2500 --eval-episodes 20"
 MUJOCO = "--hidden 128 128 --lr 1e-3 --steps 20000 --eval-every 5000 --eval-episodes 10"
-SEQUENCES = "--layers 2 --length 10 --steps 5000 --eval-every 2500 --eval-episodes 10"
+SEQUENCES = "--hidden 64 64 --length 10 --steps 5000 --eval-every 2500 --eval-episodes 10"
 OFFLINE = ("bc", "td3_bc", "iql", "rebrac")
 PLAN: dict[str, dict[str, str]] = {
     "demo/pendulum": dict.fromkeys(OFFLINE, SHARED) | {"cql": f"{SHARED} --weight 0.5"},

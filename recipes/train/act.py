@@ -6,7 +6,7 @@ In training, z is the style of the demonstration, drawn from the encoder q; in e
 and executes the mean of all actions that it predicted for this step, with the weights exp(-m i), i = 0 for the oldest one.
 
 Left out of the paper: the ResNet18 of ImageNet (a small network per camera is trained from scratch), and positions that are added to the
-queries and keys of each layer (they are added to the inputs). The widths are smaller; ``--width 512 --layers 4 --chunk 100`` has its own.
+queries and keys of each layer (they are added to the inputs). The widths are smaller; ``--hidden 512 512 512 512 --chunk 100`` has its own.
 
     rlds train act --dataset local/push
 """
@@ -32,8 +32,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(NAME, __doc__, steps=10_000, eval_every=2_500, batch_size=32)
     parser.add_observations()
     parser.add_integer("--chunk", 16, high=10_000, text="actions that are predicted at once; in the paper 100")
-    parser.add_widths("--width", 128)
-    parser.add_integer("--layers", 2, high=1_000, text="of each transformer; in the paper 4")
+    parser.add_hidden(128, 128, equal=True, text="of the layers of each transformer, one number for each")
     parser.add_integer("--heads", 4, high=1_000, text="of attention, a divisor of the width; in the paper 8")
     parser.add_integer("--style", 32, high=10_000, text="numbers of z")
     parser.add_number("--beta", 10, text="weight of the divergence")
@@ -41,8 +40,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_number("--ensemble", 0.01, text="m, of the weights of earlier predictions")
     parser.add_number("--lr", 3e-4, above=0, text="of AdamW; in the paper 1e-5")
     args = parser.parse(argv)
-    if args.width % args.heads or args.width % 4:
-        parser.error(f"argument --width: expected a multiple of 4 and of --heads {args.heads}; it is {args.width}")
+    if args.hidden[0] % args.heads or args.hidden[0] % 4:
+        parser.error(f"argument --hidden: expected multiples of 4 and of --heads {args.heads}; it is {args.hidden[0]}")
     return args
 
 
@@ -71,15 +70,12 @@ class Agent(training.Learner):
         self.inputs = training.ObservationEncoder(dataset, "standard", crop=args.crop)
         self.outputs = training.action_normalizer(NAME, dataset, space, "standard")
         self.choices = self.inputs.choices
-        sizes, actions, width = (
-            (args.width, args.heads, 4 * args.width, args.dropout),
-            len(self.outputs.shift),
-            args.width,
-        )
+        actions, width, layers = len(self.outputs.shift), args.hidden[0], len(args.hidden)
+        sizes = (width, args.heads, 4 * width, args.dropout)
         layer = nn.TransformerEncoderLayer(*sizes, batch_first=True)
-        self.style = nn.TransformerEncoder(layer, args.layers, enable_nested_tensor=False)  # q
-        self.encoder = nn.TransformerEncoder(layer, args.layers, enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, batch_first=True), args.layers)
+        self.style = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)  # q
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, batch_first=True), layers)
         self.vectors = nn.Linear(max(1, self.inputs.vector_size), width)
         self.map, self.action, self.last = (
             nn.Linear(self.inputs.width, width),
@@ -108,7 +104,7 @@ class Agent(training.Learner):
         """Return normalized actions [B, H, A] for observations and z [B, Z]."""
         tokens = [self.from_style(style)[:, None], *self.embedded_vectors(batch)]
         for maps in self.inputs.maps(batch):
-            rows, columns = (positions(count, self.args.width // 2, maps) for count in maps.shape[-2:])
+            rows, columns = (positions(count, self.args.hidden[0] // 2, maps) for count in maps.shape[-2:])
             places = [rows[:, None].expand(-1, len(columns), -1), columns.expand(len(rows), -1, -1)]
             tokens.append(self.map(maps.flatten(2).mT) + torch.cat(places, -1).flatten(0, 1))
         return self.last(self.decoder(self.queries.expand(len(style), -1, -1), self.encoder(torch.cat(tokens, 1))))

@@ -27,7 +27,7 @@ KEYS = ("observation", "action")
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=20_000, eval_every=5_000, batch_size=256)
-    parser.add_widths("--hidden", [256, 256])
+    parser.add_hidden(256, 256)
     parser.add_number("--lr", 3e-4, above=0, text="of Adam")
     return parser.parse(argv)
 

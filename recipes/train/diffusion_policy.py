@@ -38,8 +38,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_integer("--observe", 2, high=1_000, text="observations that the network gets")
     parser.add_integer("--horizon", 8, high=10_000, text="actions that it predicts")
     parser.add_integer("--execute", 4, high=10_000, text="actions that are executed")
-    parser.add_widths("--width", 256)
-    parser.add_integer("--layers", 3, high=1_000)
+    parser.add_hidden(256, 256, 256, equal=True)
     parser.add_integer("--noise-levels", 50, high=100_000, text="in training")
     parser.add_integer("--denoise-steps", 10, high=100_000, text="in evaluation")
     parser.add_number("--lr", 1e-3, above=0, text="of AdamW")
@@ -69,11 +68,11 @@ class Denoiser(nn.Module):
 
     def __init__(self, encoder: training.ObservationEncoder, actions: int, args: argparse.Namespace) -> None:
         super().__init__()
-        self.encoder, self.width = encoder, (width := args.width)
+        self.encoder, self.width = encoder, (width := args.hidden[0])
         self.first = nn.Linear(actions + args.observe * encoder.size + width, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.Mish(), nn.Linear(width, width))
-            for _ in range(args.layers)
+            for _ in args.hidden
         )
         self.last = nn.Linear(width, actions)
 

@@ -38,8 +38,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=100_000, eval_every=10_000, eval_episodes=5, batch_size=32)
     parser.add_integer("--eval-steps", 27_000, text="limit of an episode")
-    parser.add_widths("--channels", [32, 64, 64])
-    parser.add_widths("--width", 512)
+    parser.add_widths("--channels", 32, 64, 64, text="of the three convolutions")
+    parser.add_hidden(512, text="of hidden layers after the convolutions, one number for each")
     parser.add_number("--lr", 1e-4, above=0, text="of Adam")
     parser.add_number("--discount", 0.99, high=1)
     parser.add_integer("--copy-every", 2_000, text="updates between copies to the target network")
@@ -115,7 +115,7 @@ class Agent(training.Learner):
             *(layer for size in sizes for layer in (nn.Conv2d(*size), nn.ReLU())), nn.Flatten()
         )
         size = self.network(torch.zeros(1, *images.shape)).shape[1]
-        self.network.extend([nn.Linear(size, args.width), nn.ReLU(), nn.Linear(args.width, self.actions)])
+        self.network.extend(training.make_mlp(size, *args.hidden, self.actions))
         self.target = copy.deepcopy(self.network)
         self.to(args.device)
         self.optimizers = {"td": torch.optim.Adam(self.network.parameters(), args.lr, eps=1.5e-4, fused=True)}

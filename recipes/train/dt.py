@@ -7,7 +7,7 @@ loss = mean (prediction - a)^2 of the K steps of a sequence, without its padding
 the environment, the first return to go is ``--target``, and every reward is subtracted from it. By default it is the return of
 an expert, with the score 100, as in the paper; without a score, the highest return of the dataset.
 
-The defaults are those of a run of minutes. The paper's are ``--width 128 --heads 1 --lr 1e-4 --warm-up 10000 --steps 100000``;
+The defaults are those of a run of minutes. The paper's are ``--hidden 128 128 128 --heads 1 --lr 1e-4 --warm-up 10000 --steps 100000``;
 dropout, the norm of the embeddings and the linear warm-up are as in the paper.
 
     rlds train dt --dataset demo/pendulum
@@ -35,15 +35,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(NAME, __doc__, steps=5_000, eval_every=1_000, batch_size=64)
     parser.add_number("--target", None, low=-1e12, text="first return to go; by default that of the score 100")
     parser.add_integer("--length", 20, high=4_096, text="steps of a sequence")
-    parser.add_widths("--width", 64)
-    parser.add_integer("--layers", 3, high=1_000)
-    parser.add_integer("--heads", 2, high=1_000, text="of attention; the width is a multiple of them")
+    parser.add_hidden(64, 64, 64, equal=True, text="of the blocks of the transformer, one number for each")
+    parser.add_integer("--heads", 2, high=1_000, text="of attention; the widths are multiples of them")
     parser.add_number("--dropout", 0.1, high=0.9)
     parser.add_number("--lr", 1e-3, above=0, text="of AdamW")
     parser.add_integer("--warm-up", 500, low=0, text="updates in which the learning rate rises to --lr")
     args = parser.parse(argv)
-    if args.width % args.heads:
-        parser.error(f"argument --heads: it is {args.heads}; expected a divisor of the width, {args.width}")
+    if args.hidden[0] % args.heads:
+        parser.error(f"argument --heads: it is {args.heads}; expected a divisor of the width, {args.hidden[0]}")
     return args
 
 
@@ -74,16 +73,15 @@ class Agent(training.Learner):
         self.args = args
         self.inputs = training.observation_normalizer(dataset)
         self.outputs = training.action_normalizer(NAME, dataset, space)
-        self.sizes = (1, len(self.inputs.shift), len(self.outputs.shift))
-        self.embeddings = nn.ModuleList(nn.Linear(size, args.width) for size in self.sizes)  # of R, s and a
-        self.embed_time = nn.Embedding(int(dataset.statistics["length"]["max"]) + args.length, args.width)
-        self.first = nn.Sequential(nn.LayerNorm(args.width), nn.Dropout(args.dropout))
+        self.sizes, width = (1, len(self.inputs.shift), len(self.outputs.shift)), args.hidden[0]
+        self.embeddings = nn.ModuleList(nn.Linear(size, width) for size in self.sizes)  # of R, s and a
+        self.embed_time = nn.Embedding(int(dataset.statistics["length"]["max"]) + args.length, width)
+        self.first = nn.Sequential(nn.LayerNorm(width), nn.Dropout(args.dropout))
         options = {"dropout": args.dropout, "activation": "gelu", "batch_first": True, "norm_first": True}
-        layers = (
-            nn.TransformerEncoderLayer(args.width, args.heads, 4 * args.width, **options) for _ in range(args.layers)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, args.heads, 4 * width, **options) for _ in args.hidden
         )
-        self.blocks = nn.ModuleList(layers)
-        self.head = nn.Sequential(nn.LayerNorm(args.width), nn.Linear(args.width, self.sizes[2]), nn.Tanh())
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, self.sizes[2]), nn.Tanh())
         self.scale = return_scale(dataset)
         best = dataset.manifest.score.get("high", dataset.statistics["return"]["max"])
         self.target = best if args.target is None else args.target

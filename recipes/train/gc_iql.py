@@ -32,7 +32,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=3_000, eval_every=1_000, eval_episodes=4, batch_size=128)
     parser.add_integer("--tasks", 5, high=1_000, text="tasks of the environment; each has --eval-episodes episodes")
-    parser.add_widths("--hidden", [128, 128])
+    parser.add_hidden(128, 128)
     parser.add_number("--lr", 1e-3, above=0, text="of Adam")
     parser.add_number("--discount", 0.98, above=0, high=0.9999)
     parser.add_number("--tau", 0.02, high=1, text="share of the networks in an update of the targets")

@@ -31,7 +31,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=3_000, eval_every=1_000, eval_episodes=4, batch_size=256)
     parser.add_integer("--tasks", 5, high=1_000, text="tasks of the environment; each has --eval-episodes episodes")
-    parser.add_widths("--hidden", [512, 512, 512])
+    parser.add_hidden(512, 512, 512)
     parser.add_integer("--representation", 10, text="numbers by which goals are represented")
     parser.add_integer("--subgoal-steps", 25, text="steps to a subgoal")
     parser.add_number("--lr", 3e-4, above=0, text="of Adam")

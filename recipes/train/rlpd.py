@@ -34,7 +34,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_integer("--start", 200, low=0, text="steps before the first update")
     parser.add_integer("--updates", 1, high=1_000, text="for each step of the environment")
     parser.add_integer("--critics", 4, low=2, high=100, text="of which two make a target")
-    parser.add_widths("--hidden", [128, 128])
+    parser.add_hidden(128, 128)
     parser.add_number("--lr", 1e-3, above=0, text="of Adam")
     parser.add_number("--discount", 0.99, high=1)
     args = parser.parse(argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import runpy
 import sys
 
@@ -80,7 +81,8 @@ def test_arguments_that_a_program_refuses_end_with_2(rlds, tmp_path):
         (["--lr", "nan"], "--lr: it is nan; expected a finite number above 0"),
         (["--lr", "0"], "--lr: it is 0; expected a finite number above 0"),
         (["--validation", "1"], "--validation: it is 1; expected a finite number of at least 0, at most 0.9"),
-        (["--device", "abacus"], "--device: it is abacus, which this machine or this build of torch does not have"),
+        (["--device", "abacus"], "--device: it is abacus; expected cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "--device: it is cuda:99, which this machine or this build of torch does not have"),
     ],
 )
 def test_numbers_and_devices_that_no_program_can_use_are_refused_before_the_run(rlds, tmp_path, words, message):
@@ -260,3 +262,12 @@ def test_a_copy_goes_to_a_folder_that_exists_only(rlds, target, tmp_path, monkey
     ran = rlds("train", "--copy", "bc", "--out", target)
 
     assert (ran.code == 0) is (tmp_path / "bc.py").exists() is (target == ".")
+
+
+@pytest.mark.parametrize(("name", "instead"), [("sac", "cql"), ("td3", "td3_bc"), ("dqn", "dqn_atari"), ("PPO", "iql")])
+def test_an_algorithm_without_a_program_is_answered_with_those_that_learn_from_datasets(rlds, name, instead):
+    ran = rlds("train", name, "--dataset", "demo/pendulum")
+
+    assert ran.code == 2
+    assert re.search(rf"next: .*\b{instead}\b", ran.err)
+    assert "did you mean act" not in ran.err

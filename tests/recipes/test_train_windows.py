@@ -22,19 +22,20 @@ from datasets_rl import RecordEpisodes, downloading, load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.steps.forms import CompressImages
 from datasets_rl.recipes.results import point_maze, push
+from datasets_rl.recipes.train import program_files, read_arguments
 from datasets_rl.storages import compressed
 from datasets_rl.transforms import CatFrames
 
 SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
 TINY = {
-    "dt": [*SMALL, "--width", "8", "--layers", "1", "--length", "4"],
-    "diffusion_policy": [*SMALL, "--width", "8", "--layers", "1", "--denoise-steps", "2"],
-    "act": [*SMALL, "--width", "8", "--heads", "2", "--layers", "1", "--style", "2", "--chunk", "3"],
+    "dt": [*SMALL, "--hidden", "8", "--length", "4"],
+    "diffusion_policy": [*SMALL, "--hidden", "8", "--denoise-steps", "2"],
+    "act": [*SMALL, "--hidden", "8", "--heads", "2", "--style", "2", "--chunk", "3"],
     "rlpd": [*SMALL, "--hidden", "8", "--start", "190"],
     "gc_iql": [*SMALL, "--hidden", "8"],
     "gcbc": [*SMALL, "--hidden", "8"],
     "hiql": [*SMALL, "--hidden", "8"],
-    "dqn_atari": [*SMALL, "--channels", "4", "4", "4", "--width", "8", "--eval-steps", "5", "--copy-every", "1"],
+    "dqn_atari": [*SMALL, "--channels", "4", "4", "4", "--hidden", "8", "--eval-steps", "5", "--copy-every", "1"],
     "ope": [*SMALL, "--hidden", "8", "--policy", "policy.pt"],
 }
 STEPS = dict.fromkeys(TINY, (2, 4)) | {"rlpd": (200, 400)}
@@ -502,3 +503,20 @@ def test_goals_that_behavior_cloning_misses_are_reached_by_goal_conditioned_iql(
     cloned = program("gc_iql").main([*words, "--out", str(tmp_path / "bc"), "--beta", "0"])
 
     assert learned["return"] > cloned["return"] + 0.15
+
+
+@pytest.mark.parametrize("name", [*program_files()])
+def test_all_programs_take_the_hidden_layers_by_one_flag(name):
+    more = ["--policy", "policy.pt"] if name == "ope" else []
+    args = read_arguments(program_files()[name], ["--dataset", "demo/pendulum", *more, "--hidden", "16", "16"])
+
+    assert args.hidden == [16, 16]
+    assert not {"width", "layers"} & vars(args).keys()
+
+
+@pytest.mark.parametrize("name", ["act", "diffusion_policy", "dt"])
+def test_layers_of_different_widths_are_refused_where_all_are_equal(name, capsys):
+    with pytest.raises(SystemExit):
+        read_arguments(program_files()[name], ["--dataset", "demo/pendulum", "--hidden", "16", "32"])
+
+    assert "argument --hidden: it is 16 32; expected equal widths" in capsys.readouterr().err

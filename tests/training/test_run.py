@@ -256,8 +256,7 @@ def write_robot(root, episodes=20, seed=0):
 def test_data_without_an_environment_trains_with_a_validation_loss(name, tmp_path, home, capsys):
     if not (home / "local" / "robot").exists():
         write_robot(home / "local")
-    size = ["--width", "8"] if name in {"act", "dt", "diffusion_policy"} else ["--hidden", "8"]
-    words = ["--dataset", "local/robot", *size, "--batch-size", "8", "--steps", "4", "--eval-every", "2"]
+    words = ["--dataset", "local/robot", "--hidden", "8", "--batch-size", "8", "--steps", "4", "--eval-every", "2"]
     result = train(name, *words, "--out", tmp_path)
 
     printed = capsys.readouterr()
