@@ -15,11 +15,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,12 +138,14 @@ def index_video(path: Path) -> Video:
         with av.open(str(path)) as container, path.open("rb") as stream:
             if not container.streams.video:
                 raise ConversionError(path.name, ["it has no video stream"])
+            if (count := max(_description_counts(stream), default=1)) > 1:
+                raise ConversionError(path.name, [f"a track of it has {count:,} descriptions of codecs; expected 1"])
             video = container.streams.video[0]
             for packet in container.demux(video):
                 if packet.pts is None or packet.pos is None:
                     continue
                 stream.seek(packet.pos)
-                if stream.read(packet.size) != bytes(packet) or packet.has_sidedata("new_extradata"):
+                if stream.read(packet.size) != bytes(packet):
                     problem = f"packet {len(packets):,} of the video is not a part of the file; expected an MP4 file"
                     raise ConversionError(path.name, [problem])
                 packets.append((packet.pos, packet.pts, packet.size, 0))
@@ -162,6 +164,38 @@ def index_video(path: Path) -> Video:
     visible = np.flatnonzero(np.asarray(shown, np.bool_))
     _, firsts = np.unique(table["pts"][visible], return_index=True)
     return Video(path, codec, base, table, visible[firsts])
+
+
+def _description_counts(stream: BinaryIO) -> list[int]:
+    """Return how many descriptions of codecs each track of an MP4 file has; empty for other files.
+
+    Each packet may use any of them, while a decoder here takes one. FFmpeg names the packets that use another than the
+    packet before, but PyAV shows this from version 16 on only.
+    """
+    boxes = [(0, stream.seek(0, os.SEEK_END))]
+    for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
+        boxes = [inner for box in boxes for inner in _boxes(stream, kind, *box)]
+    counts = []
+    for start, _ in boxes:
+        stream.seek(start + 4)  # behind the version of the box
+        counts.append(int.from_bytes(stream.read(4), "big"))
+    return counts
+
+
+def _boxes(stream: BinaryIO, kind: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield where the contents of the boxes of a kind begin and end, among those in the bytes [start, stop) of a file."""
+    while start + 8 <= stop:
+        stream.seek(start)
+        head = stream.read(16)
+        size, header = int.from_bytes(head[:4], "big"), 8
+        if size == 1:
+            size, header = int.from_bytes(head[8:], "big"), 16
+        end = start + size if size else stop
+        if end < start + header:
+            return
+        if head[4:8] == kind:
+            yield start + header, min(end, stop)
+        start = end
 
 
 def _reason(error: Exception) -> str:
@@ -452,4 +486,14 @@ def _resized(frame: VideoFrame, shape: tuple[int, ...], reformatter: VideoReform
     rows, columns, channels = shape
     # An area mean, where an image becomes smaller: the default skips pixels.
     smaller = "AREA" if (frame.height, frame.width) != (rows, columns) else None
-    return reformatter.reformat(frame, columns, rows, _FORMATS[channels], interpolation=smaller, threads=1)
+    return reformatter.reformat(
+        frame, columns, rows, _FORMATS[channels], interpolation=smaller, **_one_thread_each()
+    )
+
+
+@cache
+def _one_thread_each() -> Mapping[str, Any]:
+    """Return the argument of `reformat` for one thread: before PyAV 17 it always has one."""
+    import av
+
+    return {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}

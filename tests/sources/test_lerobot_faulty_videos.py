@@ -103,6 +103,24 @@ def flip_bytes(path):
     path.write_bytes(data)
 
 
+def describe_the_codec_twice(path):
+    """Add a second description of the codec, which all packets use from then on."""
+    data = bytearray(path.read_bytes())
+    assert data.index(b"mdat") < data.index(b"moov")  # the places of the packets stay
+    start = data.index(b"stsd") - 4
+    stop = start + int.from_bytes(data[start : start + 4], "big")
+    data[start + 12 : start + 16] = (2).to_bytes(4, "big")
+    description = data[start + 16 : stop]
+    data[stop:stop] = description
+    for box in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
+        at = data.index(box) - 4
+        size = int.from_bytes(data[at : at + 4], "big") + len(description)
+        data[at : at + 4] = size.to_bytes(4, "big")
+    chunks = data.index(b"stsc") + 12
+    data[chunks + 8 : chunks + 12] = (2).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
 FAULTS = {
     "shorter": (rewrite(lambda frames: frames[:-1]), {}, "it is shorter than the table: 11 frames for 12 rows"),
     "longer": (
@@ -132,6 +150,7 @@ FAULTS = {
         {},
         "its frames are [48, 96]; meta/info.json states [64, 96]",
     ),
+    "two descriptions": (describe_the_codec_twice, {}, "a track of it has 2 descriptions of codecs; expected 1"),
     "damaged": (flip_bytes, {**LONG_GOP, "bf": "0"}, "s cannot be decoded: Invalid data"),
 }
 
