@@ -48,10 +48,11 @@ def seconds(call, *, repeat=1):
     return (time.perf_counter() - start) / repeat
 
 
-def compare(calls, *, rounds=15, repeat=100):
+def compare(calls, *, rounds=60, repeat=25):
     """Return the least seconds per call of each named call over rounds in which they take turns.
 
-    What else runs on the machine only adds to the time, and to that of some rounds only.
+    What else runs on the machine only adds to the time, and to that of some rounds only: rounds of a few milliseconds are
+    seldom interrupted.
     """
     for call in calls.values():
         seconds(call, repeat=repeat)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from slow_parts import selected
 from warm_python import WarmPython
 
 # The time to draw and to run an example depends on the machine, not on the code.
@@ -80,8 +81,25 @@ def pytest_collection():
     return collected
 
 
-@pytest.hookimpl(tryfirst=True)  # before the tests that `-m` excludes are dropped
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--part", help="of the selected tests, run a part that takes as long as the others, such as 3/9")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before and after the tests that `-m` excludes are dropped
+def pytest_collection_modifyitems(config, items):
+    """Mark the slow cases of tests, and select the tests of a part."""
+    _mark_slow_cases(items)
+    yield
+    if part := config.getoption("part"):
+        try:
+            chosen = selected(items, part)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.hook.pytest_deselected(items=[item for item, here in zip(items, chosen, strict=True) if not here])
+        items[:] = [item for item, here in zip(items, chosen, strict=True) if here]
+
+
+def _mark_slow_cases(items):
     """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves."""
     taken = Counter()
     for item in items:

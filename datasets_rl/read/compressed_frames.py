@@ -65,7 +65,8 @@ class FrameDictionary:
         counts = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (-1, 0, 0)
         frames, positions, words = counts
         stop = _HEADER.size + WORD * (frames * positions + words)
-        if not (0 <= frames <= MAX_TYPICAL and positions >= 0 and 0 <= words <= MAX_WORDS and stop <= len(data)):
+        are_possible = 0 <= frames <= MAX_TYPICAL and 0 <= positions <= len(data) and 0 <= words <= MAX_WORDS
+        if not are_possible or stop > len(data):
             raise InvalidArgumentError(
                 f"the dictionary of compressed frames has {len(data):,} bytes that begin with the numbers {counts}; "
                 f"expected up to {MAX_TYPICAL} typical frames, their words, and up to {MAX_WORDS:,} words with a code"

@@ -409,7 +409,7 @@ def decode_pixels(
         ConversionError: If a frame cannot be decoded.
     """
     shape = out.shape[1:]
-    lines = out.reshape(len(out), shape[0], -1)
+    lines = out.reshape(len(out), shape[0], shape[1] * shape[2])
     places = None if positions is None else positions.tolist()
 
     def keep(number: int, frame: VideoFrame, reformatter: VideoReformatter) -> None:

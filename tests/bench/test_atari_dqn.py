@@ -39,7 +39,7 @@ def torchrl_convert(tree, folder):
 
 @pytest.mark.usefixtures("torchrl_data")
 def test_a_checkpoint_takes_a_third_of_torchrls_time_and_little_more_than_inflating_it(
-    size, expect, run_in_child, tmp_path
+    size, expect, expect_exactly, run_in_child, tmp_path
 ):
     trees = [write_logs(tmp_path / "small", 64), write_logs(tmp_path / "tree", size(full=200_000, small=64))]
     # The least that each took: what others do on the machine only adds to it.
@@ -55,12 +55,11 @@ def test_a_checkpoint_takes_a_third_of_torchrls_time_and_little_more_than_inflat
     theirs, theirs_peak = (min(two[place] for _, two in rounds) for place in (0, 1))
     print(f"\nours {ours:.2f} s, TorchRL {theirs:.2f} s and {theirs_peak:.0f} MB over idle")
     expect("a checkpoint, times TorchRL's speed", theirs / ours, at_least=3)
-    # It depends on the cores: 1.5 is seen on two quiet ones.
-    expect("a checkpoint, of the time of inflating it", ours / alone, at_most=1.7)
-    expect("a checkpoint, MB over the idle process", max(one.peak for one, _ in rounds), at_most=200)
+    expect("a checkpoint, of the time of inflating it", ours / alone, at_most=1.5)
+    expect_exactly("a checkpoint, MB over the idle process", max(one.peak for one, _ in rounds), at_most=200)
 
 
-def test_compressing_frames_takes_less_time_than_writing_them(size, expect, run_in_child, tmp_path):
+def test_compressing_frames_takes_less_time_than_writing_them(size, expect, expect_exactly, run_in_child, tmp_path):
     frames, screens = size(full=200_000, small=64), size(full=8_000, small=512)
     trees = [write_logs(tmp_path / "small", 64), write_logs(tmp_path / "tree", frames, screens=screens)]
     rounds = [
@@ -73,10 +72,10 @@ def test_compressing_frames_takes_less_time_than_writing_them(size, expect, run_
 
     took = {images: min(one[images].seconds for one in rounds) for images in ("compressed", "raw")}
     alone = min(one["compressed"].alone for one in rounds)
-    expect("compressed frames, times the speed of inflating them", alone / took["compressed"], at_least=0.7)
+    expect("compressed frames, of the time of inflating them", took["compressed"] / alone, at_most=1.5)
     expect("compressed frames, times the speed of writing them", took["raw"] / took["compressed"], at_least=1)
     grown = max(one["compressed"].peak for one in rounds)
-    expect("compressed frames, MB over the idle process", grown, at_most=200)
+    expect_exactly("compressed frames, MB over the idle process", grown, at_most=200)
 
 
 @pytest.mark.slow
@@ -98,11 +97,11 @@ def test_two_jobs_are_not_slower_than_one(size, expect, run_in_child, tmp_path):
     cpu = {jobs: min(cost.cpu for cost in rounds) for jobs, rounds in costs.items()}
 
     print("\n" + ", ".join(f"{jobs} jobs {took[jobs]:.1f} s, {cpu[jobs]:.1f} s of the processors" for jobs in costs))
-    expect("two jobs, times the speed of one", took[1] / took[2], at_least=0.85)
+    expect("two jobs, times the speed of one", took[1] / took[2], at_least=1)
 
 
 @pytest.mark.slow
-def test_frames_of_ten_games_take_a_25th_of_their_pixels(size, expect, tmp_path):
+def test_frames_of_ten_games_take_a_25th_of_their_pixels(size, expect_exactly, tmp_path):
     shares = {}
     for game in GAMES[: size(full=10, small=2)]:
         frames = size(full=12_000, small=512)
@@ -111,4 +110,6 @@ def test_frames_of_ten_games_take_a_25th_of_their_pixels(size, expect, tmp_path)
         shares[game] = cost.stored / (cost.steps * 84 * 84)
 
     print("\n" + ", ".join(f"{game} 1/{1 / share:.0f}" for game, share in shares.items()))
-    expect("stored bytes of a byte of pixels, mean of ten games", sum(shares.values()) / len(shares), at_most=1 / 25)
+    expect_exactly(
+        "stored bytes of a byte of pixels, mean of ten games", sum(shares.values()) / len(shares), at_most=1 / 25
+    )

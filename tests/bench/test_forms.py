@@ -25,12 +25,12 @@ def opened(ours, session_path):
 
 
 def repeat(batch_size):
-    return 100 if batch_size < 1000 else 40
+    return 25 if batch_size < 1000 else 10
 
 
-# At 4096, three quarters of the time are the gather of records, which five of eleven fields need, too.
-@pytest.mark.parametrize(("batch_size", "limit"), [(256, 0.92), (4096, 1.03)])
-def test_five_of_eleven_fields_cost_less_than_all(ours, opened, batch_size, limit, compare, expect):
+@pytest.mark.parametrize("batch_size", SIZES)
+def test_five_of_eleven_fields_cost_no_more_than_all(ours, opened, batch_size, compare, expect):
+    """Most of the time is the gather of records, which five fields need, too."""
     shown = opened().select(FIVE)
     took = compare(
         {
@@ -42,11 +42,9 @@ def test_five_of_eleven_fields_cost_less_than_all(ours, opened, batch_size, limi
         repeat=repeat(batch_size),
     )
 
-    expect(f"five fields of {batch_size} by keys=, of all", took["sample(keys=)"] / took["all"], at_most=limit)
-    expect(f"five fields of {batch_size} by select(), of all", took["select"] / took["all"], at_most=limit)
-    expect(
-        f"the action of {batch_size}, of all", took["action"] / took["all"], at_most=0.75 if batch_size == 256 else 1.0
-    )
+    expect(f"five fields of {batch_size} by keys=, of all", took["sample(keys=)"] / took["all"], at_most=1)
+    expect(f"five fields of {batch_size} by select(), of all", took["select"] / took["all"], at_most=1)
+    expect(f"the action of {batch_size}, of all", took["action"] / took["all"], at_most=1)
 
 
 @pytest.mark.parametrize("batch_size", SIZES)
@@ -77,8 +75,8 @@ def test_rows_of_a_copy_in_memory_cost_no_more_than_those_of_the_files(ours, ope
     )
 
     # On a CPU, the gather of positions costs at 4096 what the search for the ends of episodes saves at 256.
-    expect(f"to('cpu') of {batch_size}, of files", took["to('cpu')"] / took["files"], at_most=2)
-    expect(f"files of {batch_size}, of gather", took["files"] / took["gather of five arrays"], at_most=1.5)
+    expect(f"to('cpu') of {batch_size}, of files", took["to('cpu')"] / took["files"], at_most=1.5)
+    expect(f"files of {batch_size}, of gather", took["files"] / took["gather of five arrays"], at_most=1)
 
 
 @pytest.mark.parametrize("batch_size", SIZES)
@@ -87,4 +85,4 @@ def test_prefetching_costs_no_more_than_none(opened, batch_size, compare, expect
     took = compare({name: buffer.sample for name, buffer in buffers.items()}, repeat=repeat(batch_size))
 
     for name in ("prefetch=1", "prefetch=2", "prefetch=4"):
-        expect(f"{name} of {batch_size}, of none", took[name] / took["prefetch=None"], at_most=1.25)
+        expect(f"{name} of {batch_size}, of none", took[name] / took["prefetch=None"], at_most=1)

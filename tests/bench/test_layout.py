@@ -44,7 +44,7 @@ def test_one_gather_of_windows_beats_two_gathers_of_records(batch_size, size, co
             "two rows": two,
             "eleven leaves": each,
         },
-        repeat=100 if batch_size < 1000 else 30,
+        repeat=25 if batch_size < 1000 else 8,
     )
 
     expect(f"{batch_size} windows, of the time of two gathers", took["a window"] / took["two rows"], at_most=1)

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from datasets_rl import LazyMemmapStorage, TensorDictReplayBuffer
 from datasets_rl.storages.ledger import Ledger
 
-LIMITS = {"extend 1000": 1.1, "add": 1.1, "sample 256": 1.05}
+CALLS = ("extend 1000", "add", "sample 256")
 """A record takes 2 microseconds, on a busy machine 4; to add a single step takes 40, to extend by 1,000 steps 80."""
 
 
@@ -45,8 +45,8 @@ def filled(capacity, folder, *, recorded):
     return buffer
 
 
-@pytest.mark.parametrize("call", LIMITS)
-def test_the_record_of_writes_costs_a_tenth_at_most(call, tmp_path, size, compare, expect):
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_is_noticeably_slower_with_the_record_of_writes(call, tmp_path, size, compare, expect):
     capacity = size(full=200_000, small=1_000)
     buffers = {
         "recorded": filled(capacity, tmp_path / "recorded", recorded=True),
@@ -64,4 +64,4 @@ def test_the_record_of_writes_costs_a_tenth_at_most(call, tmp_path, size, compar
     runs = [compare(calls) for _ in range(size(full=9, small=1))]
 
     ratio = statistics.median(run["recorded"] / run["unrecorded"] for run in runs)
-    expect(f"{call}, of the time without a record", ratio, at_most=LIMITS[call])
+    expect(f"{call}, of the time without a record", ratio, at_most=1)

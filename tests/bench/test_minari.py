@@ -33,7 +33,7 @@ def test_two_readers_cost_less_than_they_bring(trees, tmp_path, size, expect, ru
 
 
 @pytest.mark.slow
-def test_the_disk_holds_each_observation_once(trees, tmp_path, expect):
+def test_the_disk_holds_each_observation_once(trees, tmp_path, expect_exactly):
     cost = convert(CASE.id, {}, trees[-1:], tmp_path / "home")
 
-    expect("disk, of what TorchRL's layout takes", cost.stored / (cost.steps * BYTES), at_most=0.6)
+    expect_exactly("disk, of what TorchRL's layout takes", cost.stored / (cost.steps * BYTES), at_most=0.6)

@@ -176,7 +176,7 @@ def memory(small, large, folder, max_ram):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")
-def test_the_memory_stays_below_what_was_allowed(tmp_path, size, expect, run_in_child):
+def test_the_memory_stays_below_what_was_allowed(tmp_path, size, expect_exactly, run_in_child):
     small = locomotion(tmp_path / "toy" / "small", size(full=4, small=1))
     large = locomotion(tmp_path / "toy" / "large", size(full=2500, small=1))
     allowed = large.manifest.bytes * size(full=1, small=64) // 4  # an episode is processed as a whole
@@ -184,4 +184,4 @@ def test_the_memory_stays_below_what_was_allowed(tmp_path, size, expect, run_in_
     grown = run_in_child(memory, small.folder, large.folder, tmp_path, allowed)
 
     assert len(StoredDataset(tmp_path / "large")) == len(large)
-    expect("memory over idle, of what was allowed", grown * (1 << 20) / allowed, at_most=1)
+    expect_exactly("memory over idle, of what was allowed", grown * (1 << 20) / allowed, at_most=1)

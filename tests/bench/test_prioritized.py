@@ -8,10 +8,10 @@ import torch
 
 from datasets_rl import LazyTensorStorage, PrioritizedSampler, SamplerWithoutReplacement, TensorDictReplayBuffer
 
-LIMITS = {256: (2.0, 1.1), 4096: (4.7, 2.0)}
-"""Times the speed of cpprb, of a draw and of an update; for 256 updates 1.2 is wanted, on two busy cores 1.15 to 1.3 are seen.
+LIMITS = {256: (2, 1), 4096: (5, 2)}
+"""Times the speed of cpprb, of a draw and of an update.
 
-Ratios of draws depend on the cores, and on what else they do: 2.4 to 6.4 times and 5.5 to 15 times are seen.
+Ratios depend on the cores, and on what else they do: 2.4 to 6.4 times and 5.5 to 15 times are seen of draws.
 """
 SHAPES = {
     "observation": 17,
@@ -103,8 +103,9 @@ def test_an_epoch_costs_no_more_than_uniform_draws(ours, batch_size, compare, ex
             "uniform": lambda: uniform.sample(ours.storage, batch_size),
             "rows": lambda: ours.storage.get(torch.randint(len(ours), (batch_size,))),
         },
+        rounds=15,
         repeat=batches,
     )
 
     more = (took["without replacement"] - took["uniform"]) / took["rows"]
-    expect(f"what {batch_size} rows without replacement take longer, of their gather", more, at_most=0.25)
+    expect(f"{batch_size} rows without replacement, of uniform ones with their gather", 1 + more, at_most=1)

@@ -85,7 +85,7 @@ def test_remote_batches_against_their_bytes(size, expect):
             f"{four:,.0f} batches/s, {four * megabytes:,.0f} MB/s; bare arrays {bare:,.0f} calls/s"
         )
         # It depends on the cores, for which the processes compete: 0.54 is seen on two quiet ones.
-        expect("batches a second over calls that return their bytes", one / bare, at_least=0.45)
+        expect("batches a second over calls that return their bytes", one / bare, at_least=0.5)
         remote.shutdown()
     finally:
         ray.shutdown()

@@ -61,7 +61,7 @@ def episode(kind, steps):
     return example(values), Schema(schema)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("images", 4), ("states", 4), ("pixels as integers", 0.5)])
+@pytest.mark.parametrize(("kind", "most"), [("images", 3), ("states", 3), ("pixels as integers", 0.5)])
 def test_tfrecords_are_checked_and_parsed_in_a_small_multiple_of_the_time_of_protobuf(
     kind, most, size, compare, expect
 ):
@@ -101,7 +101,7 @@ def test_images_decode_at_least_as_fast_as_with_pillow(kind, side, size, compare
             out[number] = decoded(image)
 
     took = compare({"pillow": pillow, "ours": lambda: images.decode(data, out)}, rounds=7, repeat=1)
-    expect(f"{kind} of {side} rows, of the time of pillow", took["ours"] / took["pillow"], at_most=1.1)
+    expect(f"{kind} of {side} rows, of the time of pillow", took["ours"] / took["pillow"], at_most=1)
 
 
 def test_gzip_reaches_07_of_bare_decompression_and_3_times_the_gzip_module(tmp_path, size, compare, expect):
@@ -124,7 +124,7 @@ def test_gzip_reaches_07_of_bare_decompression_and_3_times_the_gzip_module(tmp_p
     bare = len(raw.getvalue()) + 1
     calls = {"isal": lambda: isal.decompress(packed, 31, bare), "ours": ours, "gzip module": module}
     took = compare(calls, rounds=7, repeat=1)
-    expect("gz of npy, of the speed of ISA-L into one buffer", took["isal"] / took["ours"], at_least=0.7)
+    expect("gz of npy, of the time of ISA-L into one buffer", took["ours"] / took["isal"], at_most=1.5)
     expect("gz of npy, times the speed of the gzip module", took["gzip module"] / took["ours"], at_least=3)
 
 
@@ -142,7 +142,7 @@ def test_npz_files_are_read_about_as_fast_as_by_numpy(tmp_path, size, compare, e
             file.read("image"), file.read("action")
 
     took = compare({"numpy": numpy, "ours": ours}, rounds=7, repeat=1)
-    expect("npz, of the time of numpy", took["ours"] / took["numpy"], at_most=1.2)
+    expect("npz, of the time of numpy", took["ours"] / took["numpy"], at_most=1)
 
 
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.xz"])
@@ -171,7 +171,7 @@ def test_archives_are_read_about_as_fast_as_by_tarfile(kind, tmp_path, size, com
                 tar.extractfile(member).read()
 
     took = compare({"ours": ours, "tarfile": library}, rounds=5, repeat=1)
-    expect(f"{kind}, of the time of tarfile", took["ours"] / took["tarfile"], at_most=1.2)
+    expect(f"{kind}, of the time of tarfile", took["ours"] / took["tarfile"], at_most=1)
 
 
 @pytest.mark.parametrize("lists", [False, True], ids=["arrays", "lists of floats"])
@@ -187,7 +187,7 @@ def test_pickles_are_read_in_a_small_multiple_of_the_librarys_time(lists, size, 
     data = pickle.dumps({"steps": steps}, 4)
 
     took = compare({"pickle": lambda: pickle.loads(data), "ours": lambda: pickles.load(data)}, rounds=9, repeat=2)
-    expect("a pickled episode, of the library's time", took["ours"] / took["pickle"], at_most=150)
+    expect("a pickled episode, of the library's time", took["ours"] / took["pickle"], at_most=100)
 
 
 def test_parquet_is_read_about_as_fast_as_by_pyarrow(tmp_path, size, compare, expect):

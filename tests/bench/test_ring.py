@@ -75,7 +75,7 @@ def steps(frames, first):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
-def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect):
+def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect, expect_exactly):
     """Reading and writing in the middle of a ring that has been full for a while."""
     slots = size(full=200_000, small=2000)
     rings = {name: kind(slots, compress=keys) for name, keys in (("raw", ()), ("compressed", KEYS))}
@@ -85,7 +85,9 @@ def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect):
         for buffer in buffers.values():
             buffer.extend(data)
     raw_bytes = sum(table.nbytes for table in rings["raw"]._tables[1:])
-    expect(f"{kind.__name__}: raw bytes over compressed", raw_bytes / rings["compressed"].compressed_bytes, at_least=15)
+    expect_exactly(
+        f"{kind.__name__}: raw bytes over compressed", raw_bytes / rings["compressed"].compressed_bytes, at_least=15
+    )
 
     written = [steps(frames, first) for first in range(0, len(frames) - 1, WRITTEN)]
 
@@ -98,16 +100,14 @@ def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect):
 
     took = compare({name: extending(buffer) for name, buffer in buffers.items()}, rounds=7, repeat=1)
     # To make a patch of a frame takes 0.5 us of one core, and to compare it 0.6; to copy two frames takes 1.3.
-    expect(f"{kind.__name__}, extend, times the raw ring", took["compressed"] / took["raw"], at_most=2.0)
+    expect(f"{kind.__name__}, extend, times the raw ring", took["compressed"] / took["raw"], at_most=2)
     for count in (32, 256):
         took = compare(
             {name: lambda buffer=buffer, count=count: buffer.sample(count) for name, buffer in buffers.items()},
-            repeat=20,
+            repeat=5,
         )
-        expect(f"{kind.__name__}, sample {count}, times the raw ring", took["compressed"] / took["raw"], at_most=2.0)
+        expect(f"{kind.__name__}, sample {count}, times the raw ring", took["compressed"] / took["raw"], at_most=2)
     stacks = CatFrames(4, -3, in_keys=[*KEYS], check_layout=False)
     stacked = {name: TensorDictReplayBuffer(storage=ring, transform=stacks.clone()) for name, ring in rings.items()}
-    took = compare({name: lambda buffer=buffer: buffer.sample(32) for name, buffer in stacked.items()}, repeat=10)
-    expect(
-        f"{kind.__name__}, 32 stacks of 4 and next, times the raw ring", took["compressed"] / took["raw"], at_most=2.0
-    )
+    took = compare({name: lambda buffer=buffer: buffer.sample(32) for name, buffer in stacked.items()}, repeat=3)
+    expect(f"{kind.__name__}, 32 stacks of 4 and next, times the raw ring", took["compressed"] / took["raw"], at_most=2)

@@ -5,7 +5,7 @@ import torch
 
 from datasets_rl import specs as ours
 
-GOALS = {"rand": 1.0, "is_in": 1.5, "project": 1.0}
+GOALS = {"rand": 1, "is_in": 1.5, "project": 1}
 
 
 def five_leaves(lib):
@@ -32,7 +32,7 @@ def test_a_composite_of_five_is_no_slower_than_torchrls(name, torchrl_data, comp
         "project": lambda spec: lambda: spec.project(wild.clone()),
     }
 
-    took = compare({who: calls[name](spec) for who, spec in specs.items()}, repeat=200)
+    took = compare({who: calls[name](spec) for who, spec in specs.items()}, repeat=50)
 
     ratio = took["torchrl"] / took["ours"]
     expect(f"{name} of 5 leaves, 256 rows, times TorchRL's speed", ratio, at_least=GOALS[name])

@@ -13,7 +13,7 @@ from datasets_rl.format import writer
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("file", ["plain_file", "raw_file"])
-def test_quantiles_take_at_most_a_twentieth_of_a_conversion(file, request, tmp_path, compare, expect, monkeypatch):
+def test_a_conversion_is_not_noticeably_slower_with_quantiles(file, request, tmp_path, compare, expect, monkeypatch):
     """Of 1M steps of HalfCheetah, without infos and with them."""
     path = request.getfixturevalue(file)
 
@@ -25,4 +25,4 @@ def test_quantiles_take_at_most_a_twentieth_of_a_conversion(file, request, tmp_p
     calls = {"with": lambda: convert(stats.field_quantiles), "without": lambda: convert(lambda *_: {})}
     taken = compare(calls, rounds=7, repeat=1)
 
-    expect("conversion with quantiles, of that without", taken["with"] / taken["without"], at_most=1.05)
+    expect("conversion with quantiles, of that without", taken["with"] / taken["without"], at_most=1)

@@ -11,8 +11,6 @@ from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, transforms
 BATCH, LENGTH = 256, 32
 BOTH = ["observation", ("next", "observation")]
 IMAGES = 64
-NOISE = 1.2
-"""Where one kernel is all the work, both take the same time, and the machine is shared."""
 NAMES = [None, "time"]
 
 
@@ -100,9 +98,9 @@ def test_a_batch_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, co
     make, build = CASES[name]
     mine, others, ours, theirs = make(), make(), build(transforms), build(torchrl)
     # TorchRL's write into the batch that they are given; ours are given it anew as well.
-    took = compare({"ours": lambda: ours(mine.copy()), "torchrl": lambda: theirs(others.copy())}, rounds=9, repeat=50)
+    took = compare({"ours": lambda: ours(mine.copy()), "torchrl": lambda: theirs(others.copy())}, rounds=36, repeat=12)
 
-    expect(f"{name}, of TorchRL's time", took["ours"] / took["torchrl"], at_most=NOISE)
+    expect(f"{name}, of TorchRL's time", took["ours"] / took["torchrl"], at_most=1)
 
 
 @pytest.mark.parametrize("name", ["multi-step of 3", "reward to go"])
@@ -119,7 +117,7 @@ def test_what_is_written_is_transformed_at_least_as_fast_as_by_torchrl(name, tor
         }
     took = compare(calls, rounds=5, repeat=3)
 
-    expect(f"{name} of 100 rollouts, of TorchRL's time", took["ours"] / took["torchrl"], at_most=NOISE)
+    expect(f"{name} of 100 rollouts, of TorchRL's time", took["ours"] / took["torchrl"], at_most=1)
 
 
 def test_stacks_and_targets_of_single_steps_cost_a_few_plain_batches(size, compare, expect):
@@ -140,12 +138,12 @@ def test_stacks_and_targets_of_single_steps_cost_a_few_plain_batches(size, compa
             "CatFrames(4)": buffer(transforms.CatFrames(4, -1, BOTH)),
             "MultiStep(3)": buffer(transforms.MultiStepTransform(3, 0.99)),
         },
-        rounds=9,
-        repeat=50,
+        rounds=36,
+        repeat=12,
     )
 
     for name in ("CatFrames(4)", "MultiStep(3)"):
-        expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=25)
+        expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=20)
 
 
 def test_stacks_of_images_are_no_slower_than_torchrls_slices(torchrl, torchrl_data, size, compare, expect):

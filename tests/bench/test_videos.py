@@ -96,7 +96,7 @@ def test_random_frames_beside_one_sequential_pass(stored, files, form, compare, 
 
     rates = {"batch": frames / taken["batch"], "pass": count / taken["pass"]}
     print(f"{form}: {rates['batch']:,.0f} random frames/s; one pass: {rates['pass']:,.0f} frames/s")
-    least = {"video": 0.4, "encoded": 2.0}[form]
+    least = {"video": 0.5, "encoded": 2}[form]
     expect(f"frames/s of {form} over one sequential pass", rates["batch"] / rates["pass"], at_least=least)
 
 
@@ -115,7 +115,7 @@ def test_random_frames_beside_opening_the_file_for_each(stored, files, form, com
     taken = compare({"batch": dataset.sample, "open": open_each}, rounds=5, repeat=1)
 
     ratio = (taken["open"] / items) / (taken["batch"] / shape[0])
-    expect(f"items/s of {form} over opening the file for each", ratio, at_least={"video": 2, "encoded": 6}[form])
+    expect(f"items/s of {form} over opening the file for each", ratio, at_least={"video": 2, "encoded": 5}[form])
 
 
 def test_transcoding_beside_one_sequential_pass(convert, files, compare, expect, size):
@@ -125,7 +125,7 @@ def test_transcoding_beside_one_sequential_pass(convert, files, compare, expect,
         {"convert": lambda: convert("encoded", **options), "pass": lambda: decode_all(files)}, rounds=3, repeat=1
     )
 
-    expect("transcoding over one sequential pass", taken["convert"] / taken["pass"], at_most=1.3)
+    expect("transcoding over one sequential pass", taken["convert"] / taken["pass"], at_most=1)
 
 
 def seconds_on_cores(cores, upstream, home, size):
@@ -154,7 +154,7 @@ def test_transcoding_on_two_cores_beside_one(upstream, tmp_path, run_in_child, e
         for cores, found in taken.items():
             found.append(run_in_child(seconds_on_cores, cores, str(upstream), str(tmp_path / f"{cores}"), form))
 
-    expect("time of transcoding on one core over that on two", min(taken[1]) / min(taken[2]), at_least=1.6)
+    expect("time of transcoding on one core over that on two", min(taken[1]) / min(taken[2]), at_least=1.5)
 
 
 def test_items_beside_lerobot(stored, upstream, compare, expect, size):

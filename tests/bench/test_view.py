@@ -22,7 +22,7 @@ FIRST = (
 
 
 @pytest.mark.parametrize("length", [1_000, 25])
-def test_a_dataset_of_50_million_steps_opens_in_two_seconds(length, size, expect, tmp_path):
+def test_a_dataset_of_50_million_steps_opens_in_two_seconds(length, size, expect_exactly, tmp_path):
     """The limit is one that readers notice, hence in seconds."""
     steps = size(full=50_000_000, small=50_000)
     folder = view_data.sparse_dataset(tmp_path / "large", steps // length, length).folder
@@ -38,6 +38,6 @@ def test_a_dataset_of_50_million_steps_opens_in_two_seconds(length, size, expect
 
     assert documents[0]["datasets"][0]["steps"] == steps
     assert page["rows"][0]["episode"] == steps // length - 1
-    expect(f"seconds until the overview of {steps:,} steps in episodes of {length}", opened - began, at_most=2)
-    expect("seconds until the sorted and filtered list", listed - opened, at_most=1)
-    expect("seconds until the rows of an episode", read - listed, at_most=0.1)
+    expect_exactly(f"seconds until the overview of {steps:,} steps in episodes of {length}", opened - began, at_most=2)
+    expect_exactly("seconds until the sorted and filtered list", listed - opened, at_most=1)
+    expect_exactly("seconds until the rows of an episode", read - listed, at_most=0.1)

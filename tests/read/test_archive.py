@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw.xz import blocked
 
@@ -304,14 +304,29 @@ def test_an_xz_header_that_requires_much_memory_is_refused(monkeypatch):
     assert "Memory usage limit" in faults(lzma.compress(tarred()))[0]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from([tarred(), zipped(), gzip.compress(tarred()), lzma.compress(tarred())]))
-def test_damage_raises_no_other_error(data, whole):
-    damaged = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, min(len(damaged) - 1, 4000)))] = data.draw(st.integers(0, 255))
-    with suppress(ConversionError):
-        read(bytes(damaged))
+def check_damage(count):
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data(), st.sampled_from([tarred(), zipped(), gzip.compress(tarred()), lzma.compress(tarred())]))
+    def check(data, whole):
+        damaged = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 4))):
+            damaged[data.draw(st.integers(0, min(len(damaged) - 1, 4000)))] = data.draw(st.integers(0, 255))
+        if data.draw(st.booleans()):
+            del damaged[data.draw(st.integers(1, len(damaged))) :]
+        with suppress(ConversionError):
+            read(bytes(damaged))
+
+    check()
+
+
+def test_damage_raises_no_other_error():
+    check_damage(100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_damage_of_thousands_of_archives_raises_no_other_error():
+    check_damage(10_000)
 
 
 @settings(max_examples=40, deadline=None)

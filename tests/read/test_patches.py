@@ -169,7 +169,17 @@ def test_a_dictionary_is_restored_from_its_bytes():
 
 
 @pytest.mark.parametrize(
-    "counts", [(-1, 512, 0), (33, 1, 0), (3, 512, 0), (1, -512, 600), (1, 512, -512), (1, 0, 4097), (1, 1 << 62, 0)]
+    "counts",
+    [
+        (-1, 512, 0),
+        (33, 1, 0),
+        (3, 512, 0),
+        (1, -512, 600),
+        (1, 512, -512),
+        (1, 0, 4097),
+        (1, 1 << 62, 0),
+        (0, 1 << 62, 0),
+    ],
 )
 def test_bytes_that_are_no_dictionary_are_refused(counts):
     with pytest.raises(InvalidArgumentError, match="the dictionary of compressed frames has 8,024 bytes"):
