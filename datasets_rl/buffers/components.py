@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,9 @@ class Components:
         problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None, optional=True)]
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
-        self.storage = build_component(storage, "get", problems)
         given = build_component(sampler, "sample", problems, RandomSampler)
+        size = min(getattr(given, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE)  # a prioritized sampler has a capacity
+        self.storage = build_component(storage, "get", problems, partial(ListStorage, size))
         self.sampler = _consuming_sampler(given, consume_after_n_samples, prefetch, problems)
         read_only = getattr(self.storage, "read_only", False)
         self.writer = build_component(
@@ -395,7 +396,7 @@ class _ComposeOfBuffer(Compose):
 
 
 def build_component(
-    part: Any, verb: str, problems: list[str], default: Callable[[], Any] = lambda: ListStorage(_DEFAULT_SIZE)
+    part: Any, verb: str, problems: list[str], default: Callable[[], Any] = partial(ListStorage, _DEFAULT_SIZE)
 ) -> Any:
     """Return a component that is given as an instance, a class, a factory or None.
 

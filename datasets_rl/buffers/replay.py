@@ -51,8 +51,8 @@ class ReplayBuffer(WritePath):
     processes.
 
     Args:
-        storage: Stores the steps; a `ListStorage` of 1,000 by default. A class or a factory is called without
-            arguments.
+        storage: Stores the steps; a `ListStorage` of 1,000, or of the `max_capacity` of a prioritized sampler below that,
+            by default. A class or a factory is called without arguments.
         sampler: Samples the steps; uniform with replacement by default.
         sample_unit: Replaces each step that the sampler draws, such as `Sequence`, by a window of steps; by default,
             each is one step of the batch.
