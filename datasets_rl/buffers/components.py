@@ -243,9 +243,16 @@ class Composed(Stateful):
         return self
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Insert a transform at an index, see `append_transform`."""
+        """Insert a transform at an index, see `append_transform`.
+
+        Raises:
+            InvalidArgumentError: If the index is out of range, or the transform is not callable.
+        """
         problems: list[str] = []
         transforms = _transforms_of(transform, problems)
+        count = len(self._components.transforms)
+        if not -count <= index <= count:
+            problems.append(f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms")
         check(problems)
         with self.locked_for_change():
             self._components.transforms[index:index] = map(_Inverted, transforms) if invert else transforms
