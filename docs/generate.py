@@ -183,9 +183,7 @@ def public_names() -> dict[str, list[str]]:
     sections = re.split(r"^# ", table, flags=re.MULTILINE)[1:]
     names = {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
     elsewhere = {name for title, listed in names.items() if title not in MODULES for name in listed}
-    return names | {
-        title: sorted({*import_module(module).__all__} - elsewhere) for title, module in MODULES.items()
-    }
+    return names | {title: sorted({*import_module(module).__all__} - elsewhere) for title, module in MODULES.items()}
 
 
 def _value(name: str) -> Any:

@@ -252,7 +252,9 @@ class Composed(Stateful):
         transforms = _transforms_of(transform, problems)
         count = len(self._components.transforms)
         if not -count <= index <= count:
-            problems.append(f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms")
+            problems.append(
+                f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms"
+            )
         check(problems)
         with self.locked_for_change():
             self._components.transforms[index:index] = map(_Inverted, transforms) if invert else transforms
@@ -403,7 +405,7 @@ class _ComposeOfBuffer(Compose):
 
 
 def build_component(
-    part: Any, verb: str, problems: list[str], default: Callable[[], Any] = partial(ListStorage, _DEFAULT_SIZE)
+    part: Any, verb: str, problems: list[str], default: Callable[[], Any] = lambda: ListStorage(_DEFAULT_SIZE)
 ) -> Any:
     """Return a component that is given as an instance, a class, a factory or None.
 

@@ -145,7 +145,8 @@ def _states(storage: Any, key: Key, rows: Tensor, final: Tensor) -> Any:
 def _masks(storage: Any) -> Tensor:
     """Return the factors of the values of next states, [N]: those of the dataset, such as a task's, or 1 - terminated."""
     has_masks = NEXT_MASK in storage.keys() and storage.schema[NEXT_MASK].shape == (1,)  # noqa: SIM118 - not a dict
-    return storage.column(NEXT_MASK)[:, 0].float() if has_masks else (~storage.column(NEXT_TERMINATED)[:, 0]).float()
+    masks: Tensor = storage.column(NEXT_MASK) if has_masks else ~storage.column(NEXT_TERMINATED)
+    return masks[:, 0].float()
 
 
 def _ends(storage: Any) -> Tensor:

@@ -633,7 +633,9 @@ def _as_path(key: Any) -> Key:
     if isinstance(key, str):
         return (key,)
     if not isinstance(key, Sequence):
-        raise InvalidArgumentError(f"{key!r} is not a key of a composite: a key should be a Sequence<NestedKey>, a name or a tuple of names")
+        raise InvalidArgumentError(
+            f"{key!r} is not a key of a composite: a key should be a Sequence<NestedKey>, a name or a tuple of names"
+        )
     return tuple(name for part in key for name in ([part] if isinstance(part, str) else _as_path(part)))
 
 

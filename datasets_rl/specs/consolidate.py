@@ -57,7 +57,9 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
     # A lazy stack has size -1 where its specs differ, and that is where a spec of empty tensors has size 0.
     same_shape = -1 not in first.shape and all(spec.shape == first.shape for spec in specs)
     shape = [
-        0 if (axis >= parent.ndim if same_shape else size == -1 or len({spec.shape[axis] for spec in specs}) > 1) else size
+        0
+        if (axis >= parent.ndim if same_shape else size == -1 or len({spec.shape[axis] for spec in specs}) > 1)
+        else size
         for axis, size in enumerate(first.shape)
     ]
     # Unbounded whatever the bounds of the others: its tensors are empty.

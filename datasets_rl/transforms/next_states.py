@@ -158,7 +158,9 @@ class NextStateReconstructor(Transform):
     @override
     def transform_batch(self, batch: Any) -> Any:
         if batch.ndim != 1:
-            raise InvalidArgumentError(f"the batch size is {list(batch.shape)}; expected a flat one, [B]: rows of trajectories")
+            raise InvalidArgumentError(
+                f"the batch size is {list(batch.shape)}; expected a flat one, [B]: rows of trajectories"
+            )
         continued = self._continued(batch)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             value = self.tensor(batch, in_key)

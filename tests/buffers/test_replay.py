@@ -322,7 +322,9 @@ def test_iterating_ends_with_the_last_batch_of_an_epoch_for_any_prefetch(buffer,
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-@pytest.mark.parametrize("copied", [lambda made: pickle.loads(pickle.dumps(made)), copy.deepcopy], ids=["pickle", "copy"])
+@pytest.mark.parametrize(
+    "copied", [lambda made: pickle.loads(pickle.dumps(made)), copy.deepcopy], ids=["pickle", "copy"]
+)
 def test_a_copy_of_a_buffer_samples_the_same_also_what_was_drawn_ahead(buffer, prefetch, copied):
     made = buffer(prefetch=prefetch, generator=torch.Generator().manual_seed(3))
     made.sample()

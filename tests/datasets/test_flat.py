@@ -271,7 +271,7 @@ class TestCompact:
         fields = [Column(key, np.dtype(np.float32), (3,)) for key in [("observation",), *following]]
         write_dataset(tmp_path, [type(made)(steps, {})], [*fields, *columns()[1:]])
 
-        with pytest.raises(InvalidArgumentError, match="next.observation is stored for each row"):
+        with pytest.raises(InvalidArgumentError, match=r"next\.observation is stored for each row"):
             load(tmp_path).as_dict("ogbench", compact=True)
 
 
@@ -279,7 +279,9 @@ def test_the_masks_of_a_task_are_those_of_the_dataset(tmp_path):
     """OGBench's single tasks go on after they are solved: their masks are 0 there, and no step is terminated."""
     file = tmp_path / "raw" / "scene-play-v0.npz"
     write_file(file, [draw(np.random.default_rng(5), length) for length in (20, 30)])
-    folder = downloading.download("ogbench/scene-play-singletask-task3-v0", from_local=file.parent, root=tmp_path / "home")
+    folder = downloading.download(
+        "ogbench/scene-play-singletask-task3-v0", from_local=file.parent, root=tmp_path / "home"
+    )
     dataset = load(folder)
     masks = dataset[:]["next", "mask"][:, 0].numpy()
 
@@ -334,11 +336,11 @@ class TestTimeOutsOfD4RL:
         columns["next_observations"][100] = -50
         dataset = download("hopper-medium-v2", **columns)
 
-        derived = dataset.derive("normalize")
+        derived = dataset.derive("float32")
         assert np.flatnonzero(derived.as_dict("d4rl")["timeouts"]).tolist() == [12, 100]
-        part = load(dataset.data_path, selection=Selection(episodes=[0, 2]))
+        part = load(dataset.data_path, selection=Selection(episodes="0,2"))
         assert np.flatnonzero(part.as_dict("d4rl")["timeouts"]).tolist() == []
-        part = load(dataset.data_path, selection=Selection(episodes=[2, 3]))
+        part = load(dataset.data_path, selection=Selection(episodes="2,3"))
         assert np.flatnonzero(part.as_dict("d4rl")["timeouts"]).tolist() == [87]
 
     def test_in_a_file_without_time_outs_those_of_the_time_limit_are_marked(self, download):
