@@ -71,6 +71,7 @@ from .buffers import (
     ReplayBufferEnsemble as ReplayBufferEnsemble,
     SampleUnit as SampleUnit,
     SampledBatches as SampledBatches,
+    Sequence as Sequence,
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer as TensorDictReplayBuffer,
     Transition as Transition,
@@ -158,6 +159,7 @@ from .specs import (
     BoxList as BoxList,
     Categorical as Categorical,
     CategoricalBox as CategoricalBox,
+    Choice as Choice,
     ChoiceSpec as ChoiceSpec,
     Composite as Composite,
     CompositeSpec as CompositeSpec,
@@ -194,7 +196,35 @@ from .specs import (
 )
 
 # Changes of whole trajectories, which TorchRL calls postprocs
-from .transforms import DensifyReward as DensifyReward, MultiStep as MultiStep
+from .transforms import (
+    DensifyReward as DensifyReward,
+    MultiStep as MultiStep,
+    MultiStepTransform as MultiStepTransform,
+)
+
+# Texts for learning from human feedback
+from .rlhf import (
+    AdaptiveKLController as AdaptiveKLController,
+    ConstantKLController as ConstantKLController,
+    PairwiseDataset as PairwiseDataset,
+    PromptData as PromptData,
+    PromptTensorDictTokenizer as PromptTensorDictTokenizer,
+    RewardData as RewardData,
+    RolloutFromModel as RolloutFromModel,
+    TensorDictTokenizer as TensorDictTokenizer,
+    TokenizedDatasetLoader as TokenizedDatasetLoader,
+    create_infinite_iterator as create_infinite_iterator,
+    get_dataloader as get_dataloader,
+)
+
+# Data of vision-language-action models
+from .vla import (
+    ActionTokenizerBase as ActionTokenizerBase,
+    RobotDatasetMetadata as RobotDatasetMetadata,
+    UniformActionTokenizer as UniformActionTokenizer,
+    VocabTailActionTokenizer as VocabTailActionTokenizer,
+    validate_vla_tensordict as validate_vla_tensordict,
+)
 
 # Preprocessing
 from .preprocessing import (

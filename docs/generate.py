@@ -175,13 +175,15 @@ def notebook_page(path: str) -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the public names by subject: those in the table of the package, and those of `MODULES`."""
+    """Return the public names by subject: those in the table of the package, and those of `MODULES`.
+
+    Where a subject of the table has the title of a module, the names of the module are all listed there.
+    """
     table = (ROOT / "datasets_rl" / "__init__.pyi").read_text(encoding="utf-8")
     sections = re.split(r"^# ", table, flags=re.MULTILINE)[1:]
     names = {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
-    return names | {
-        title: sorted({*import_module(module).__all__} - {*datasets_rl.__all__}) for title, module in MODULES.items()
-    }
+    elsewhere = {name for title, listed in names.items() if title not in MODULES for name in listed}
+    return names | {title: sorted({*import_module(module).__all__} - elsewhere) for title, module in MODULES.items()}
 
 
 def _value(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from slow_imports import SLOW_IMPORTS
 
 import datasets_rl
 from datasets_rl import errors
+
+TESTS = Path(__file__).parent
 
 
 def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
@@ -94,10 +97,32 @@ def test_a_module_of_public_names_needs_no_import_of_its_own():
 
 
 def test_the_root_has_few_names_and_none_of_transforms_errors_and_common_words():
-    moved = {*errors.__all__, "Choice", "Compose", "Hash", "Member", "Sequence", "Stack", "Step"}
+    moved = {*errors.__all__, "Compose", "Hash", "Member", "Stack", "Step"}
 
-    assert len(datasets_rl.__all__) <= 170
+    assert len(datasets_rl.__all__) <= 190
     assert not moved & set(datasets_rl.__all__)
+
+
+def test_the_root_has_every_name_of_torchrl_but_those_that_a_table_says_are_left_out():
+    """The file has `sorted(torchrl.data.__all__)` of TorchRL 0.14.1."""
+    names = set((TESTS / "golden" / "torchrl_data_names.txt").read_text("utf-8").split())
+    page = (TESTS.parent / "docs" / "replay-buffers.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.partition("## Left out on purpose")[2].splitlines() if "|" in line]
+    left_out = names & {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert len(names) == 115
+    assert names - left_out == names & {*datasets_rl.__all__}
+    assert all(not hasattr(datasets_rl, name) for name in left_out)
+
+
+def test_the_names_of_the_reference_documents_are_at_the_root():
+    from datasets_rl import rlhf, specs, transforms
+
+    for name in rlhf.__all__:
+        if name not in {"KLControllerBase", "pre_tokenization_hook"}:
+            assert getattr(datasets_rl, name) is getattr(rlhf, name)
+    assert datasets_rl.Choice is specs.ChoiceSpec
+    assert datasets_rl.MultiStepTransform is transforms.MultiStepTransform
 
 
 def test_every_error_is_listed():

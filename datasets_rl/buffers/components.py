@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,9 @@ class Components:
         problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None, optional=True)]
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
-        self.storage = build_component(storage, "get", problems)
         given = build_component(sampler, "sample", problems, RandomSampler)
+        size = min(getattr(given, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE)  # a prioritized sampler has a capacity
+        self.storage = build_component(storage, "get", problems, partial(ListStorage, size))
         self.sampler = _consuming_sampler(given, consume_after_n_samples, prefetch, problems)
         read_only = getattr(self.storage, "read_only", False)
         self.writer = build_component(
@@ -243,9 +244,18 @@ class Composed(Stateful):
         return self
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Insert a transform at an index, see `append_transform`."""
+        """Insert a transform at an index, see `append_transform`.
+
+        Raises:
+            InvalidArgumentError: If the index is out of range, or the transform is not callable.
+        """
         problems: list[str] = []
         transforms = _transforms_of(transform, problems)
+        count = len(self._components.transforms)
+        if not -count <= index <= count:
+            problems.append(
+                f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms"
+            )
         check(problems)
         with self.locked_for_change():
             self._components.transforms[index:index] = map(_Inverted, transforms) if invert else transforms

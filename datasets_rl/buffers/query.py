@@ -76,9 +76,12 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 
     @property
     def total_reward(self) -> Tensor:
-        """Return of the trajectory: the undiscounted sum of its rewards, a float64 scalar."""
+        """Return of the trajectory: the undiscounted sum of its rewards, a scalar; sums of integers are int64.
+
+        Floating-point rewards keep their dtype. They are summed in float64, so that only the result is rounded.
+        """
         rewards: Tensor = self.reward
-        return rewards.double().sum()
+        return rewards.double().sum().to(rewards.dtype) if rewards.is_floating_point() else rewards.sum()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
         """Return the entry of a key; without one, that of the same name under "next"; without both, `default`."""
@@ -269,7 +272,7 @@ class _Field(_Comparable):
 
     condition = _ConditionOnSteps
     sum = _reduction("sum", Tensor.sum)
-    mean = _reduction("mean", lambda values: values.float().mean())
+    mean = _reduction("mean", lambda values: (values if values.is_floating_point() else values.float()).mean())
     max = _reduction("max", Tensor.max)
     min = _reduction("min", Tensor.min)
     first = _reduction("first", lambda values: values[0])

@@ -57,6 +57,11 @@ class Drawn:
     before: Any = None
     """The position of the sampler before the batch, if it has one."""
 
+    def unread(self) -> tuple[Any, ...]:
+        """Return the arguments of a batch of the same rows that is not read yet."""
+        info = {key: value for key, value in self.info.items() if key != "index"}
+        return self.storage, self.index, info, self.fields, self.last
+
 
 class ReadPath(Composed):
     """The part of a buffer that makes batches, see the module."""

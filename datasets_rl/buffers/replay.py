@@ -23,7 +23,7 @@ from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.sample_units import SampleUnit
 from datasets_rl.buffers.state import batch_from_state, batch_to_state, env_count, saved_batch_problems
 from datasets_rl.buffers.write_path import WritePath
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.episodic import EpisodicStorage
@@ -51,8 +51,8 @@ class ReplayBuffer(WritePath):
     processes.
 
     Args:
-        storage: Stores the steps; a `ListStorage` of 1,000 by default. A class or a factory is called without
-            arguments.
+        storage: Stores the steps; a `ListStorage` of 1,000, or of the `max_capacity` of a prioritized sampler below that,
+            by default. A class or a factory is called without arguments.
         sampler: Samples the steps; uniform with replacement by default.
         sample_unit: Replaces each step that the sampler draws, such as `Sequence`, by a window of steps; by default,
             each is one step of the batch.
@@ -110,7 +110,7 @@ class ReplayBuffer(WritePath):
     ) -> None:
         del compilable
         if sample_unit is not None and not isinstance(sample_unit, SampleUnit):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 f"sample_unit is {sample_unit!r}; expected an instance of a SampleUnit, such as Sequence(8)"
             )
         super().__init__(
@@ -352,13 +352,19 @@ class ReplayBuffer(WritePath):
             self._prefetch.start(drawn)
 
     def __getstate__(self) -> dict[str, Any]:
-        prefetch = self._prefetch.depth if self._prefetch is not None else None
+        prefetch = None
+        if self._prefetch is not None:
+            # The copy reads them again, from its own storage.
+            prefetch = self._prefetch.depth, [one.unread() for one in self._prefetch.draws_in_progress]
         return super().__getstate__() | {"_iterator": None, "_graph": None, "_prefetch": prefetch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._graph = GraphHandle(self)
-        self._prefetch = Prefetch(self, state["_prefetch"]) if state["_prefetch"] else None
+        self._prefetch = None
+        if state["_prefetch"] is not None:
+            depth, drawn = state["_prefetch"]
+            self._prefetch = Prefetch(self, depth, drawn)
 
     def __repr__(self) -> str:
         return as_text(self)

@@ -579,7 +579,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return StepReader(self.stored, steps.rows, steps.episodes, [*steps.fields])
 
     def as_dict(
-        self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None, *, timeouts: bool = True
+        self,
+        layout: FlatLayout,
+        framework: Framework = "numpy",
+        device: Any = None,
+        *,
+        timeouts: bool = True,
+        compact: bool = False,
     ) -> dict[str, Any]:
         """Return all transitions as a flat dict of arrays, with the keys and dtypes that training programs expect.
 
@@ -588,7 +594,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> data = dataset.as_dict("ogbench", framework="jax")             # arrays on the default device of jax
 
         ========= ================================================================================================
-        "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool)
+        "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool). Where the
+                  conversion marked an end that the file does not mark, such as its last row, timeouts is False
         "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
         "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
                   terminated
@@ -611,12 +618,16 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             layout: The keys and dtypes.
             framework: The type of the arrays: "numpy", "torch" or "jax".
             device: The device of the arrays of torch or jax; by default the CPU, or the default device of jax.
+            compact: Whether to return the compact form of "ogbench", as `compact_dataset=True` of OGBench: no
+                next_observations, but a row for the final observation of each episode, [N + E, ...]. `valids` is 0 in
+                these rows, whose action, reward and mask are those of the last step.
             timeouts: Whether to keep the last transition of each truncated episode. `d4rl.qlearning_dataset`, and with it
                 CORL, IQL and RLPD, leave it out, because D4RL's files lack its next observation; if False, the rows are
                 theirs, except that D4RL also leaves out the last row of a file if it is terminated.
 
         Raises:
-            InvalidArgumentError: If the arguments do not exist, no transition remains, jax is not installed, or elements are whole episodes.
+            InvalidArgumentError: If the arguments do not exist, no transition remains, jax is not installed, elements are
+                whole episodes, or a compact form does not exist.
             UnknownKeyError: If the dataset has no observation or action.
         """
         steps: Any = self.storage.steps if isinstance(self.storage, DeviceStorage) else self.storage
@@ -626,7 +637,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             steps = select_final_known(steps, "drop_truncated")
         if not timeouts:
             steps = select_without_timeouts(steps)
-        return flat_dict(steps, layout, framework, device)
+        return flat_dict(steps, layout, framework, device, compact=compact)
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
         """Publish the stored dataset on the Hugging Face hub.

@@ -59,8 +59,9 @@ class PrioritizedSampler(Sampler):
     ignored in the smallest mass. New steps, including steps that replace others, get `default_priority`.
 
     Args:
-        max_capacity: Number of steps that the storage can hold. If the storage holds more, as one of several
-            environments does that rounds its size up to whole slots, the sampler grows with it.
+        max_capacity: Number of steps that the storage can hold, at most: a larger storage is refused, and the default
+            storage of a buffer is not larger. Only the rows that a storage of several environments adds to its size, to
+            have whole slots, are accepted, too.
         alpha: Exponent of the priorities, >= 0; 0 gives uniform sampling. A tensor of one number is read once.
         beta: Exponent of the importance weights, >= 0; 0 gives no correction of the bias, 1 the full correction.
         eps: Constant added to every priority, so that steps of priority 0 are occasionally drawn.
@@ -104,7 +105,7 @@ class PrioritizedSampler(Sampler):
         if device is not None and not str(device).startswith("cpu"):
             problems.append(f"device is {device}; expected cpu, where the priorities are")
         check(problems)
-        self._capacity = int(max_capacity)
+        self._capacity = self._room = int(max_capacity)
         self._alpha = float(alpha)
         self._beta = float(beta)
         self._eps = float(eps)
@@ -132,16 +133,28 @@ class PrioritizedSampler(Sampler):
         """Forget all priorities."""
         from datasets_rl.samplers.sum_tree import SumTree  # deferred: it imports numba
 
-        self._tree: SumTree = SumTree(self._capacity, ranked=self._within)
+        self._tree: SumTree = SumTree(self._room, ranked=self._within)
         self._held = 0
         self._highest = 0.0
         self._torn: NDArray[np.int64] = np.empty(0, np.int64)
         self._seen = 0
         """Write count of the storage whose writes have been processed; only used if `sync` is False."""
 
+    @override
+    def attach(self, storage: Storage) -> None:
+        self._check_size(storage)
+
+    def _check_size(self, storage: Storage) -> None:
+        if storage.max_size - self._capacity >= storage.envs:
+            raise InvalidArgumentError(
+                f"max_capacity is {self._capacity:,}, and the storage holds up to {storage.max_size:,} steps; expected as "
+                "many",
+                hint=f"{type(self).__name__}(max_capacity={storage.max_size})",
+            )
+
     @property
     def max_size(self) -> int:
-        """Number of steps for which there is room."""
+        """Largest number of steps of the storage."""
         return self._capacity
 
     @property
@@ -215,6 +228,7 @@ class PrioritizedSampler(Sampler):
 
     def _synchronize(self, storage: Storage) -> None:
         """Add rows that the storage gained without notification, and drop rows that it no longer holds."""
+        self._check_size(storage)
         self._catch_up(storage)
         held = len(storage)
         if not held:
@@ -270,11 +284,11 @@ class PrioritizedSampler(Sampler):
             self._write_priorities(rows, np.array([self.default_priority]))
 
     def _reserve(self, rows: int) -> None:
-        """Make room for a number of rows. The room doubles, so that a row costs the same however many follow."""
-        if rows > self._capacity:
+        """Make room for the rows of whole slots. It doubles, so that a row costs the same however many follow."""
+        if rows > self._room:
             check(_row_problems(torch.tensor([rows - 1]), 0, _LIMIT))
-            self._capacity = max(rows, 2 * self._capacity)
-            self._tree = self._tree.grown(self._capacity)
+            self._room = max(rows, 2 * self._room)
+            self._tree = self._tree.grown(self._room)
 
     def extend(self, index: Tensor) -> None:
         """Give the written rows the default priority."""
@@ -321,7 +335,7 @@ class PrioritizedSampler(Sampler):
         targets = rows.contiguous().numpy()
         if not len(targets):
             return
-        limit = self._capacity if storage is None else min(len(storage), self._capacity)
+        limit = self._room if storage is None else min(len(storage), self._room)
         if not self._tree.are_valid(targets, values, limit, _largest_priority(self._alpha, self._eps)):
             check(
                 [

@@ -16,6 +16,7 @@ from datasets_rl.arguments import check, choice_problems, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share
+from datasets_rl.storages.index import default_trajectory_key
 from datasets_rl.ted.keys import NEXT_TRUNCATED, EndKey, Key, as_key
 from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 
@@ -221,7 +222,7 @@ class SliceSampler(Sampler):
         self._traj_key = None if traj_key is None else as_key(traj_key)
         self._step_key = as_key(step_key) if fragmented and step_key is not None else None
         self._init_key = None if init_key is None else as_key(init_key)
-        # As in TorchRL, the attributes have the form of the arguments.
+        # As in TorchRL, the attributes have the form of the arguments, and `traj_key` is the key in use after a draw.
         self.end_key, self.end_keys, self.traj_key = (
             end_key,
             end_keys if end_keys is None else tuple(end_keys),
@@ -317,6 +318,9 @@ class SliceSampler(Sampler):
             same_storage = self._view is not None and self._view.storage is storage
             self._columns = {key: column for key, column in self._columns.items() if same_storage and column is None}
             self._view = _StorageIndex(storage, trajectories, own)
+            if self._traj_key is None and self._end_key is None and self._ends is None and self._ids is None:
+                key = default_trajectory_key(storage)
+                self.traj_key = key[0] if key is not None and len(key) == 1 else key
         return self._view
 
     def _find_trajectories(self, storage: Storage) -> Trajectories:

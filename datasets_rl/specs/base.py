@@ -312,10 +312,23 @@ class TensorSpec(metaclass=_SpecType):
         return torch.Size([-1 if _is_any(size) else size for size in moved])
 
     def expand(self, *shape: Any) -> Self:
-        """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does; a new axis may have size -1."""
+        """Repeat along axes of size 1 and new leading axes.
+
+        Such an axis may get the size -1, which stands for any size; the size -1 keeps the other axes.
+
+        Raises:
+            InvalidArgumentError: If an axis with another size than 1 would change.
+        """
         ndim, new_shape = self.ndim, parse_shape(*shape)
-        extra = max(len(new_shape) - ndim, 0)
-        sizes = (*(_ANY_SIZE if size == -1 else size for size in new_shape[:extra]), *new_shape[extra:])
+        extra = len(new_shape) - ndim
+        pairs = zip(new_shape[max(extra, 0) :], self.shape, strict=False)
+        if extra < 0 or any(new not in {-1, old} and old != 1 for new, old in pairs):
+            raise InvalidArgumentError(
+                f"The last {ndim} of the expanded shape {list(new_shape)} do not fit those of {self._named()}; expected the "
+                "same sizes, except where an axis has size 1"
+            )
+        old_shape = (*(1,) * extra, *self.shape)
+        sizes = [_ANY_SIZE if new == -1 and old == 1 else new for new, old in zip(new_shape, old_shape, strict=True)]
         return self.rearranged(lambda tensor: tensor.expand((*sizes, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
@@ -798,7 +811,7 @@ def _check_slices(entries: tuple[Any, ...], shape: Sequence[int]) -> None:
             raise InvalidArgumentError("slice step cannot be zero")
         if isinstance(entry, slice) and entry != slice(None) and shape[axis : axis + 1] == (-1,):
             raise IndexError(
-                f"axis {axis} has any size and cannot be sliced with {entry}; expected a slice of the whole axis"
+                f"the dynamic axis {axis} has any size and cannot be sliced with {entry}; expected a slice of the whole axis"
             )
         axis += _axes(entry)
 

@@ -154,7 +154,8 @@ class FiniteSpec(LeafSpec):
     def _check_not_empty(self, allowed: Tensor | None) -> None:
         """Raise an error if an element has no allowed category."""
         if allowed is None:
-            if isinstance(self._category_counts, int) and self._category_counts < 1:
+            sizes = self._category_counts
+            if sizes < 1 if isinstance(sizes, int) else bool((sizes < 1).any()):
                 raise InvalidArgumentError("the spec has no categories; expected at least one")
         elif bool((empty := ~allowed.any(-1)).any()):
             first = empty.nonzero()[0].tolist()
@@ -489,7 +490,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         tensor([False, False,  True, False,  True])
 
     Args:
-        nvec: Number of categories of each element, each at least 1; it may have several axes.
+        nvec: Number of categories of each element; it may have several axes. With 0 of one of them, the set is empty.
         shape: Shape of every tensor of the set, to which `nvec` is expanded; the shape of `nvec` by default.
         mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements
             of the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
@@ -498,7 +499,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
             `one` and `enumerate` have it.
 
     Raises:
-        InvalidArgumentError: If an entry of `nvec` is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If an entry of `nvec` is negative, or the shape or the mask does not fit.
     """
 
     kind = "multi_discrete"
@@ -518,8 +519,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         counts = torch.as_tensor(nvec, dtype=torch.int64)
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
         LeafSpec.__init__(self, counts.shape if shape is None else parse_shape(shape), device, dtype)
-        if bool((counts < 1).any()):
-            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected integers >= 1")
+        if bool((counts < 0).any()):
+            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected integers >= 0")
         if counts.shape[-1:] != self.shape[-1:]:
             raise InvalidArgumentError(
                 f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}; expected the same last axis"
@@ -655,14 +656,14 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         tensor(2)
 
     Args:
-        n: Number of categories, at least 1.
+        n: Number of categories; the set of 0 categories is empty.
         shape: Shape of every tensor of the set, [..., n]; [n] by default.
         use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their
             first appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
         mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If n < 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If n < 0, or the shape or the mask does not fit.
     """
 
     kind = "one_hot"
@@ -678,8 +679,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         mask: Any = None,
     ) -> None:
         self.n = int(n)
-        if self.n < 1:
-            raise InvalidArgumentError(f"n is {n}; expected at least 1")
+        if self.n < 0:
+            raise InvalidArgumentError(f"n is {n}; expected at least 0")
         self._initialize([self.n], shape, device, dtype, use_register, mask)
 
     def _initialize(
@@ -711,7 +712,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     @classmethod
     @override
     def _read_sizes(cls, document: SpecDocument, shape: list[int], dtype: torch.dtype) -> dict[str, Any]:
-        return {"n": document.integer("n", 1)}
+        return {"n": document.integer("n", 0)}
 
     @property
     def _allowed(self) -> Tensor | None:
@@ -721,7 +722,9 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return mask.expand(created_shape(self.shape))
 
     def _from_index(self, index: Tensor) -> Tensor:
-        return self._columns(torch.nn.functional.one_hot(index, max(self._groups())).to(self.dtype))
+        # Not by `one_hot`, which refuses no categories.
+        rows = index.unsqueeze(-1) == torch.arange(max(self._groups()), device=index.device)
+        return self._columns(rows.to(self.dtype))
 
     def _inside(self, value: Tensor) -> Tensor | None:
         rows = self._rows(value)
@@ -854,14 +857,14 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         torch.Size([5])
 
     Args:
-        nvec: Number of categories of each variable, each at least 1.
+        nvec: Number of categories of each variable; with 0 of one of them, the set is empty.
         shape: Shape of every tensor of the set, [..., sum(nvec)]; [sum(nvec)] by default.
         use_register: Whether `encode` accepts arbitrary integers, see `OneHotDiscreteTensorSpec`; each variable has a
             separate register.
         mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If an entry of `nvec` is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If an entry of `nvec` is negative, or the shape or the mask does not fit.
     """
 
     kind = "multi_one_hot"
@@ -877,8 +880,8 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         mask: Any = None,
     ) -> None:
         self.nvec = tuple(int(count) for count in nvec)
-        if not self.nvec or min(self.nvec) < 1:
-            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected integers >= 1")
+        if not self.nvec or min(self.nvec) < 0:
+            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected integers >= 0")
         self._initialize(self.nvec, shape, device, dtype, use_register, mask)
 
     @property
@@ -900,7 +903,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     @classmethod
     @override
     def _read_sizes(cls, document: SpecDocument, shape: list[int], dtype: torch.dtype) -> dict[str, Any]:
-        return {"nvec": document.integers("nvec", 1)}
+        return {"nvec": document.integers("nvec", 0)}
 
     def _bound(self, place: tuple[int, ...]) -> str:
         del place

@@ -137,7 +137,7 @@ class CompositeSpec(TensorSpec):
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
         if names is not None and len(names) != self.ndim:
-            raise InvalidArgumentError(f"names are {list(names)}; expected one for each of the {self.ndim} axes")
+            raise InvalidArgumentError(f"Expected {self.ndim} names, but got {len(names)} names: {list(names)}")
         self._names = None if names is None else list(names)
         for spec in self._specs.values():
             if names is not None and isinstance(spec, CompositeSpec):
@@ -158,7 +158,7 @@ class CompositeSpec(TensorSpec):
             refined[place : place + 1] = [None] * (self.ndim - len(refined) + 1)
         if any(old not in {None, new} for old, new in zip(self.names, refined, strict=False)):
             raise InvalidArgumentError(
-                f"the names {self.names} cannot be refined to {list(names)}; expected the same names"
+                f"cannot coerce Composite names {self.names} to {list(names)}; expected the same names"
             )
         self.names = refined
         return self
@@ -191,7 +191,7 @@ class CompositeSpec(TensorSpec):
         if not (spec is None or isinstance(spec, TensorSpec)):
             if head in _ATTRIBUTES:
                 raise AttributeNameError(
-                    f"{head!r} is an attribute of Composite, so it cannot be a key; the value is {spec!r}",
+                    f"{head!r} cannot be set to {spec!r} as a key: it is an attribute of Composite",
                     hint=f"set the attribute: spec.{head} = ...",
                 )
             raise InvalidArgumentError(
@@ -407,7 +407,8 @@ class CompositeSpec(TensorSpec):
     def _check_unlocked(self) -> None:
         if self.is_locked:
             raise InvalidArgumentError(
-                "the composite is locked", hint="call `unlock_` first, or change a copy that `clone` returns"
+                f"Cannot modify a locked Composite of the keys {[*self._specs]}",
+                hint="call `unlock_` first, or change a copy that `clone` returns",
             )
 
     # --- the set
@@ -640,7 +641,9 @@ def _as_path(key: Any) -> Key:
     if isinstance(key, str):
         return (key,)
     if not isinstance(key, Sequence):
-        raise InvalidArgumentError(f"{key!r} is not a key of a composite; expected a name or a tuple of names")
+        raise InvalidArgumentError(
+            f"{key!r} is not a key of a composite: a key should be a Sequence<NestedKey>, a name or a tuple of names"
+        )
     return tuple(name for part in key for name in ([part] if isinstance(part, str) else _as_path(part)))
 
 

@@ -54,14 +54,12 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
         return None
     if isinstance(first, CompositeSpec):
         return first.empty()
-    if isinstance(first, LazyStackedTensorSpec):
-        raise InvalidArgumentError(
-            f"{name} is missing in some composites and a lazy stack in others; expected it in all of them, because no empty "
-            "spec can replace a lazy stack"
-        )
-    same_shape = all(spec.shape == first.shape for spec in specs)
+    # A lazy stack has size -1 where its specs differ, and that is where a spec of empty tensors has size 0.
+    same_shape = -1 not in first.shape and all(spec.shape == first.shape for spec in specs)
     shape = [
-        0 if (axis >= parent.ndim if same_shape else len({spec.shape[axis] for spec in specs}) > 1) else size
+        0
+        if (axis >= parent.ndim if same_shape else size == -1 or len({spec.shape[axis] for spec in specs}) > 1)
+        else size
         for axis, size in enumerate(first.shape)
     ]
     # Unbounded whatever the bounds of the others: its tensors are empty.

@@ -71,7 +71,7 @@ class _Keys:
         Of the end keys that were named, at least one must exist; without end keys, the trajectory key must.
         """
         if end_key is None:
-            traj_key = traj_key or next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
+            traj_key = traj_key or default_trajectory_key(storage)
         elif traj_key is not None and not _has_field(storage, traj_key):
             traj_key = None
         requested: EndKey = end_key or NEXT_DONE
@@ -94,6 +94,11 @@ class _Keys:
             ends=np.logical_or.reduce(ends) if ends else None,
             steps=None if self.step is None else _read_numbers(storage, self.step, rows),
         )
+
+
+def default_trajectory_key(storage: _Rows) -> Key | None:
+    """Return the key of the trajectory id that is used if none is named; None if the data has none."""
+    return next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
 
 
 def _has_field(storage: _Rows, key: Key) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 
 DEFAULT_DONE_KEYS: tuple[str, ...] = ("done", "truncated", "terminated")
 """Names of the flags that end a trajectory: it ends where any of them is True."""
@@ -56,11 +56,11 @@ def find_start_stop_traj(
     """
     if (trajectory is None) == (end is None):
         given = "both" if end is not None else "neither"
-        raise InvalidArgumentError(f"{given} of trajectory and end are given; expected exactly one")
+        raise WrongTypeError(f"{given} of trajectory and end are given. Exactly one of them is expected")
     values = end if trajectory is None else trajectory
     if values is None or not values.ndim or not len(values):
         raise InvalidArgumentError(
-            f"the shape is {[*values.shape] if values is not None else []}; expected [T, ...], T >= 1"
+            f"the input is empty: its shape is {[*values.shape] if values is not None else []}; expected [T, ...], T >= 1"
         )
     ends = _ends(values.to(device), is_id=trajectory is not None, at_capacity=at_capacity, cursor=cursor)
     # The order of environments in TorchRL: of several axes, the last one is the slowest.

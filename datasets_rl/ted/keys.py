@@ -36,6 +36,8 @@ NEXT_FINAL_KNOWN: Key = (NEXT, "final_known")
 unknown. Readers derive the mask from the episode table; it is never stored."""
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
+NEXT_MASK: Key = (NEXT, "mask")
+"""Factor of the value of the next state, where it is not 1 - terminated."""
 PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)
 """Fields of a source without additional fields."""
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)

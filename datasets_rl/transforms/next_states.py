@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import (
@@ -158,13 +158,15 @@ class NextStateReconstructor(Transform):
     @override
     def transform_batch(self, batch: Any) -> Any:
         if batch.ndim != 1:
-            raise InvalidArgumentError(f"the batch size is {list(batch.shape)}; expected [B], rows of trajectories")
+            raise InvalidArgumentError(
+                f"the batch size is {list(batch.shape)}; expected a flat one, [B]: rows of trajectories"
+            )
         continued = self._continued(batch)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             value = self.tensor(batch, in_key)
             if math.isnan(self.fill_value) and not value.is_floating_point():
-                raise InvalidArgumentError(
-                    f"{in_key} has dtype {value.dtype}, which has no NaN", hint="pass fill_value=0"
+                raise WrongTypeError(
+                    f"{in_key} has the non-floating dtype {value.dtype}, which has no NaN", hint="pass fill_value=0"
                 )
             following = value.roll(-1, 0)
             mask = expand_right(~continued.to(value.device), value.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import multiprocessing
 import pickle
@@ -153,6 +154,20 @@ def test_transforms_are_applied_in_order_after_collating(buffer):
     made.sample()
 
     assert seen == ["collate", "a", "b", "c"]
+
+
+def test_a_transform_is_not_inserted_beyond_the_others(buffer):
+    made = buffer(transform=[lambda data: data])
+
+    for index in (2, -2, 10):
+        with pytest.raises(ValueError, match=f"index is {index}; expected -1 to 1"):
+            made.insert_transform(index, lambda data: data)
+    assert len(made.transforms) == 1
+
+
+def test_a_sample_unit_of_another_type_is_a_type_error(buffer):
+    with pytest.raises(TypeError, match="sample_unit is 3; expected an instance of a SampleUnit"):
+        buffer(sample_unit=3)
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
@@ -307,18 +322,15 @@ def test_iterating_ends_with_the_last_batch_of_an_epoch_for_any_prefetch(buffer,
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-def test_a_pickled_buffer_samples_the_same(buffer, prefetch):
-    made = buffer(prefetch=prefetch)
+@pytest.mark.parametrize(
+    "copied", [lambda made: pickle.loads(pickle.dumps(made)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_a_copy_of_a_buffer_samples_the_same_also_what_was_drawn_ahead(buffer, prefetch, copied):
+    made = buffer(prefetch=prefetch, generator=torch.Generator().manual_seed(3))
     made.sample()
-    again = pickle.loads(pickle.dumps(made))
-    if made._prefetch is not None:
-        made._prefetch.drain()
-    torch.manual_seed(0)
-    got = rows(again.sample())
-    if again._prefetch is not None:
-        again._prefetch.close()
+    again = copied(made)
 
-    assert got == PRINTED[0]
+    assert [rows(again.sample()) for _ in range(5)] == [rows(made.sample()) for _ in range(5)]
 
 
 def sample_elsewhere(made, queue):

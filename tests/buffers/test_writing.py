@@ -637,12 +637,27 @@ def test_a_prioritized_ring_of_environments_that_do_not_divide_its_size_goes_rou
     assert torch.allclose(batch["priority_weight"], 12 / (batch["observation"] + 1.0))
 
 
-def test_a_sampler_with_a_capacity_below_the_number_of_steps_grows():
-    made = ReplayBuffer(storage=ListStorage(10), sampler=PrioritizedSampler(5, 1.0, 1.0), batch_size=200)
-    for step in range(10):
-        made.add(step)
+def test_a_sampler_with_a_capacity_below_that_of_the_storage_is_refused():
+    def made(size):
+        return ReplayBuffer(storage=ListStorage(size), sampler=PrioritizedSampler(5, 1.0, 1.0))
 
-    assert {int(step) for step in made.sample()} == set(range(10))
+    with pytest.raises(InvalidArgumentError, match="max_capacity is 5, and the storage holds up to 10 steps"):
+        made(10)
+    buffer = made(5)
+    with pytest.raises(InvalidArgumentError, match="max_capacity is 4, and the storage holds up to 5 steps"):
+        buffer.set_sampler(PrioritizedSampler(4, 1.0, 1.0))
+    with pytest.raises(InvalidArgumentError, match="max_capacity is 5, and the storage holds up to 6 steps"):
+        buffer.set_storage(ListStorage(6))
+
+
+def test_without_a_storage_a_buffer_has_the_capacity_of_its_sampler():
+    """As in TorchRL's test_ptdrb: of three and five steps, the last five stay."""
+    made = ReplayBuffer(sampler=PrioritizedSampler(5, 1.0, 1.0), batch_size=200)
+    made.extend([*"abc"])
+    made.extend([*"vwxyz"])
+
+    assert len(made) == made.storage.max_size == 5
+    assert {*made.sample()} == {*"vwxyz"}
 
 
 @pytest.mark.parametrize("state", [{}, {"storage": {}, "sampler": {}, "writer": {}}, {"storage": None}], ids=str)

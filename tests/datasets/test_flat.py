@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
+import d4rl_files
 import numpy as np
 import pytest
 import torch
+from raw.ogbench import draw, write_file
 from stored_data import Column, Model, columns, trajectory, write_dataset
 
-from datasets_rl import Selection, gather, load
+from datasets_rl import Selection, downloading, gather, load
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 TRAJECTORIES = [
@@ -172,6 +174,186 @@ def test_invalid_arguments_are_refused(dataset, tmp_path):
             dataset.as_dict(*arguments)
     with pytest.raises(InvalidArgumentError, match="whole episodes"):
         load(tmp_path, split_trajs=True).as_dict("corl")
+
+
+def ogbench_compact(path):
+    """Return the arrays of a file as `ogbench.load_dataset(path, compact_dataset=True)` does, rewritten from its text."""
+    with np.load(path) as file:
+        ends = file["terminals"].astype(np.float32)
+        following = np.append(ends[1:], np.float32(1))
+        return {
+            "observations": file["observations"],
+            "actions": file["actions"],
+            "terminals": np.minimum(ends + following, 1),
+            "valids": 1 - ends,
+        }
+
+
+def stacked(flat, count):
+    """Return the last `count` frames of each row, as OGBench's `GCDataset` with `frame_stack`."""
+    (terminals,) = np.nonzero(flat["terminals"] > 0)
+    firsts = np.concatenate([[0], terminals[:-1] + 1])
+    rows = np.arange(len(flat["terminals"]))
+    first = firsts[np.searchsorted(firsts, rows, side="right") - 1]
+    frames = [flat["observations"][np.maximum(rows - age, first)] for age in reversed(range(count))]
+    return np.concatenate(frames, axis=-1)
+
+
+@pytest.fixture(params=["scene-play-v0", "visual-cube-single-play-v0"])
+def ogbench(request, tmp_path):
+    """A dataset of states or images, and its file."""
+    kind = "cube" if request.param.startswith("visual") else "scene"
+    rng = np.random.default_rng(5)
+    file = tmp_path / "raw" / f"{request.param}.npz"
+    write_file(file, [draw(rng, length, kind=kind) for length in (7, 3, 12)])
+    folder = downloading.download(f"ogbench/{request.param}", from_local=file.parent, root=tmp_path / "home")
+    return load(folder), file
+
+
+class TestCompact:
+    """OGBench's agents that stack frames take its compact datasets only."""
+
+    def test_it_has_the_arrays_of_the_loader_of_ogbench(self, ogbench):
+        dataset, file = ogbench
+        flat, expected = dataset.as_dict("ogbench", compact=True), ogbench_compact(file)
+
+        assert flat.keys() == {*expected, "rewards", "masks"}
+        valid = expected["valids"] > 0
+        for name, array in expected.items():
+            assert flat[name].dtype == array.dtype, name
+            rows = valid if name == "actions" else slice(None)  # the last action of an episode has no result
+            assert np.array_equal(flat[name][rows], array[rows]), name
+        assert {len(array) for array in flat.values()} == {22 + 3}
+
+    def test_frames_are_stacked_as_those_of_the_loader(self, ogbench):
+        dataset, file = ogbench
+        flat = dataset.as_dict("ogbench", compact=True)
+
+        assert flat["terminals"][-1] == 1
+        assert np.array_equal(stacked(flat, 3), stacked(ogbench_compact(file), 3))
+
+    def test_every_valid_row_is_a_transition_of_the_other_form(self, dataset):
+        flat, regular = dataset.as_dict("ogbench", compact=True), dataset.as_dict("ogbench")
+        rows = np.flatnonzero(flat["valids"])
+
+        assert len(flat["valids"]) == 12 + 4
+        assert np.array_equal(flat["observations"][rows + 1], regular["next_observations"])
+        for name in regular.keys() - {"next_observations"}:
+            assert np.array_equal(flat[name][rows], regular[name]), name
+
+    def test_a_part_of_a_dataset_has_the_final_observations_of_its_own_ends(self, tmp_path):
+        write_dataset(tmp_path, TRAJECTORIES)
+        part = load(tmp_path, selection=Selection(episodes="2:4"))
+        flat, regular = (part.as_dict("ogbench", timeouts=False, compact=compact) for compact in (True, False))
+        rows = np.flatnonzero(flat["valids"])
+
+        assert flat["valids"].tolist() == [1, 1, 1, 1, 0, 1, 1, 0]
+        assert np.array_equal(flat["observations"][rows + 1], regular["next_observations"])
+
+    def test_tensors_and_nested_observations_have_it_too(self, tmp_path):
+        made = trajectory(3)
+        states = {("observation", name): made.states["observation",] for name in ("left", "right")}
+        fields = [Column(key, np.dtype(np.float32), (3,), shared=True) for key in states]
+        write_dataset(tmp_path, [type(made)(made.steps, states)], [*fields, *columns()[1:]])
+        flat = load(tmp_path).as_dict("ogbench", "torch", compact=True)
+
+        assert flat["observations"].keys() == {"left", "right"}
+        assert np.array_equal(flat["observations"]["left"].numpy(), made.states["observation",])
+
+    def test_other_layouts_have_none(self, dataset):
+        with pytest.raises(InvalidArgumentError, match="compact is True and layout is 'corl'; expected 'ogbench'"):
+            dataset.as_dict("corl", compact=True)
+
+    def test_rows_that_do_not_follow_each_other_have_none(self, tmp_path):
+        made = trajectory(3)
+        following = {("next", "observation"): made.states["observation",][1:]}
+        steps = {**made.steps, ("observation",): made.states["observation",][:-1], **following}
+        fields = [Column(key, np.dtype(np.float32), (3,)) for key in [("observation",), *following]]
+        write_dataset(tmp_path, [type(made)(steps, {})], [*fields, *columns()[1:]])
+
+        with pytest.raises(InvalidArgumentError, match=r"next\.observation is stored for each row"):
+            load(tmp_path).as_dict("ogbench", compact=True)
+
+
+def test_the_masks_of_a_task_are_those_of_the_dataset(tmp_path):
+    """OGBench's single tasks go on after they are solved: their masks are 0 there, and no step is terminated."""
+    file = tmp_path / "raw" / "scene-play-v0.npz"
+    write_file(file, [draw(np.random.default_rng(5), length) for length in (20, 30)])
+    folder = downloading.download(
+        "ogbench/scene-play-singletask-task3-v0", from_local=file.parent, root=tmp_path / "home"
+    )
+    dataset = load(folder)
+    masks = dataset[:]["next", "mask"][:, 0].numpy()
+
+    assert 0 < masks.sum() < 50
+    assert np.array_equal(dataset.as_dict("ogbench")["masks"], masks)
+    assert dataset.as_dict("corl")["terminals"].sum() == 0
+
+
+class TestTimeOutsOfD4RL:
+    """`env.get_dataset()` returns the columns of the file."""
+
+    @pytest.fixture
+    def download(self, tmp_path):
+        def run(name, **columns):
+            local = d4rl_files.write(tmp_path / "local.hdf5", columns)
+            folder = downloading.download(f"d4rl/{name}", from_local=local, hash_check=False, root=tmp_path / "home")
+            return load(folder)
+
+        return run
+
+    @staticmethod
+    def columns(rows, **flags):
+        marks = {name: np.isin(np.arange(rows), places) for name, places in flags.items()}
+        observations = np.arange(rows, dtype=np.float32)[:, None] + np.zeros((1, 11), np.float32)
+        return {
+            "observations": observations,
+            "actions": np.zeros((rows, 3), np.float32),
+            "rewards": np.ones(rows, np.float32),
+            **marks,
+        }
+
+    def test_the_last_row_has_only_the_flag_that_the_file_has(self, download):
+        columns = self.columns(20, terminals=[4], timeouts=[12])
+        dataset = download("hopper-medium-v2", **columns)
+
+        assert np.array_equal(dataset.as_dict("d4rl")["timeouts"], columns["timeouts"])
+        assert dataset[19]["next", "truncated"]
+        assert np.array_equal(dataset.as_dict("d4rl", "torch")["timeouts"], columns["timeouts"])
+
+    def test_a_seam_that_the_file_does_not_mark_has_no_flag(self, download):
+        columns = self.columns(200, terminals=[4], timeouts=[12])
+        columns["next_observations"] = columns["observations"] + 1
+        columns["next_observations"][100] = -50
+        dataset = download("hopper-medium-v2", **columns)
+
+        assert dataset.episodes.stops.tolist() == [5, 13, 101, 200]
+        assert np.flatnonzero(dataset.as_dict("d4rl")["timeouts"]).tolist() == [12]
+
+    def test_a_derived_dataset_keeps_the_flags_between_its_episodes(self, download):
+        columns = self.columns(200, terminals=[4], timeouts=[12])
+        columns["next_observations"] = columns["observations"] + 1
+        columns["next_observations"][100] = -50
+        dataset = download("hopper-medium-v2", **columns)
+
+        derived = dataset.derive("float32")
+        assert np.flatnonzero(derived.as_dict("d4rl")["timeouts"]).tolist() == [12, 100]
+        part = load(dataset.data_path, selection=Selection(episodes="0,2"))
+        assert np.flatnonzero(part.as_dict("d4rl")["timeouts"]).tolist() == []
+        part = load(dataset.data_path, selection=Selection(episodes="2,3"))
+        assert np.flatnonzero(part.as_dict("d4rl")["timeouts"]).tolist() == [87]
+
+    def test_in_a_file_without_time_outs_those_of_the_time_limit_are_marked(self, download):
+        full, rest = (self.columns(rows, terminals=[4]) for rows in (2005, 2500))
+
+        assert np.flatnonzero(download("bullet-hopper-medium-v0", **full).as_dict("d4rl")["timeouts"]).tolist() == [
+            1004,
+            2004,
+        ]
+        assert np.flatnonzero(download("bullet-hopper-medium-v0", **rest).as_dict("d4rl")["timeouts"]).tolist() == [
+            1004,
+            2004,
+        ]
 
 
 class TestGather:

@@ -211,22 +211,13 @@ class TestRows:
         assert set(sampler.sample(smaller, 1000)[0].tolist()) == {0, 1}
         assert sampler.priorities.tolist() == [1.0, 2.0]
 
-    def test_it_grows_with_a_storage_that_holds_more_than_its_capacity(self):
-        sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
-        storage = filled(400, 400)
-        sampler.extend(torch.arange(4))
-        sampler.update_priority(torch.arange(4), torch.tensor([3.0, 1.0, 2.0, 4.0]))
+    def test_a_storage_that_holds_more_than_its_capacity_is_refused(self):
+        sampler = PrioritizedSampler(5, 1.0, 1.0)
 
-        sampler.extend(torch.arange(4, 400))
-        sampler.update_priority(torch.arange(4, 400), 0.0)
-
-        rows, info = sampler.sample(storage, 20_000)
-        assert torch.allclose(
-            rows.bincount(minlength=400)[:5] / 20_000, torch.tensor([3.0, 1, 2, 4, 0]) / 10, atol=0.02
-        )
-        assert torch.allclose(info["priority_weight"], (1 / torch.tensor([3.0, 1, 2, 4]))[rows])
-        assert sampler.max_size >= 400
-        assert sampler.default_priority == 4
+        for use in (sampler.attach, lambda storage: sampler.sample(storage, 2)):
+            with pytest.raises(InvalidArgumentError, match="max_capacity is 5, and the storage holds up to 6 steps"):
+                use(filled(3, 6))
+        assert set(sampler.sample(filled(3, 4), 100)[0].tolist()) == {0, 1, 2}
 
     def test_an_index_that_no_memory_can_hold_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="index 0 of 1 is 1125899906842624"):

@@ -575,6 +575,27 @@ def test_the_attributes_have_the_form_of_the_arguments():
     assert (sampler.init_key, sampler.step_key, sampler.end_keys) == ("is_init", "step_count", None)
 
 
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ({"episode": 0, ("collector", "traj_ids"): 1}, ("collector", "traj_ids")),
+        ({"episode": 1}, "episode"),
+        ({}, None),
+    ],
+)
+def test_after_a_draw_traj_key_is_the_key_that_was_found(ids, found):
+    """As in TorchRL. Only the ids of factor 1 divide the steps."""
+    numbers = torch.arange(len(EPISODES)).repeat_interleave(torch.tensor(LENGTHS))
+    data = TensorDict({key: numbers * factor for key, factor in ids.items()}, [20])
+    sampler = SliceSampler(slice_len=3)
+    buffer = ring(steps().update(data), sampler=sampler)
+    assert sampler.traj_key is None
+
+    buffer.sample(30)
+    assert sampler.traj_key == found
+    assert SliceSampler(slice_len=3, end_key=("next", "done")).traj_key is None
+
+
 @pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
 def test_the_info_has_the_stored_terminated_flag_beside_a_truncated_key_at_the_root(kind):
     ended = torch.zeros(20, 1, dtype=torch.bool)

@@ -235,7 +235,7 @@ def test_names_follow_the_axes():
     assert spec[0].names == []
     assert spec["next"].names == ["env"]
     assert spec.clone().names == ["env"]
-    with pytest.raises(InvalidArgumentError, match="expected one for each of the 1 axes"):
+    with pytest.raises(InvalidArgumentError, match="Expected 1 names, but got 2 names"):
         spec.names = ["a", "b"]
 
 
@@ -331,6 +331,14 @@ def test_all_keys_can_be_deleted_in_their_order():
         assert list(spec.keys(True)) == []
     with pytest.raises(KeyError, match="b"):
         del stacked["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["shape", "device", "dtype", "space"])
+def test_an_attribute_cannot_be_set_as_a_key(name):
+    spec = CompositeSpec(a=UnboundedContinuousTensorSpec(3))
+
+    with pytest.raises(AttributeError, match=f"^'{name}' cannot be set to 42 as a key"):
+        spec[name] = 42
 
 
 def test_a_number_is_not_a_key():

@@ -105,7 +105,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
         {"kind": "discrete", "shape": [], "dtype": "int64", "n": 2, "mask": [1, 0]},
         {"kind": "discrete", "shape": [], "dtype": "int64", "n": 2, "mask": [True] * 3},
         {"kind": "one_hot", "shape": [3], "dtype": "bool", "n": 4},
-        {"kind": "multi_discrete", "shape": [2], "dtype": "int64", "nvec": [2, 0]},
+        {"kind": "multi_discrete", "shape": [2], "dtype": "int64", "nvec": [2, -1]},
         {"kind": "multi_discrete", "shape": [2], "dtype": "int64", "nvec": [2, 2, 2]},
         {"kind": "multi_one_hot", "shape": [4], "dtype": "bool", "nvec": []},
         {"kind": "composite", "shape": [], "specs": []},

@@ -58,6 +58,29 @@ class TestAxesOfAnySize:
         assert spec.expand(-1, -1, 5, 2).shape == (-1, -1, 5, 2)
         assert torch.stack([spec, spec.clone()]).shape == (2, -1, 1, 2)
 
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            rl.Categorical(4, (1, 1, 2)),
+            rl.Bounded(0, 1, (1, 1, 2)),
+            rl.Unbounded((1, 1, 2)),
+            rl.Composite(a=rl.OneHot(3, (1, 1, 2, 3)), shape=(1, 1, 2)),
+        ],
+        ids=lambda spec: type(spec).__name__,
+    )
+    def test_an_axis_of_size_1_is_expanded_to_any_size(self, spec):
+        expanded = spec.expand(1, -1, 2)
+
+        assert expanded.shape == (1, -1, 2)
+        assert expanded[0].shape == (-1, 2)
+        assert all(expanded.is_in(spec.expand(1, size, 2).rand()) for size in (1, 5))
+        assert spec.expand(-1, 3, -1).shape == (-1, 3, 2)  # -1 keeps an axis that has another size
+
+    @pytest.mark.parametrize("shape", [(3, 3, 1, 2), (1, 1, 3), (2,)], ids=str)
+    def test_other_axes_cannot_be_expanded(self, shape):
+        with pytest.raises(ValueError, match=r"^The last 3 of the expanded shape \[.*\] do not fit those of Unbounded"):
+            rl.Unbounded((-1, 1, 2)).expand(shape)
+
     def test_only_the_whole_axis_can_be_sliced(self):
         with pytest.raises(IndexError, match=r"axis 0 has any size"):
             rl.Unbounded((-1, 2))[1:]
@@ -175,6 +198,20 @@ class TestNumbersOfCategories:
         with pytest.raises(InvalidArgumentError, match="has no categories"):
             spec.project(torch.tensor(3))
 
+    @pytest.mark.parametrize(
+        "spec",
+        [rl.OneHot(0), rl.OneHot(0, (5, 0)), rl.MultiOneHot([0]), rl.MultiOneHot([2, 0]), rl.MultiCategorical([2, 0])],
+        ids=repr,
+    )
+    def test_an_encoding_of_no_category_is_a_set_without_members_too(self, spec):
+        assert not spec.is_in(torch.zeros(spec.shape, dtype=spec.dtype))
+        assert spec.cardinality() == len(spec.enumerate()) == 0
+        assert spec[None].shape == (1, *spec.shape)
+        assert rl.TensorSpec.from_json(spec.to_json()) == spec
+        for call in (spec.rand, lambda: spec.project(torch.zeros(spec.shape, dtype=spec.dtype))):
+            with pytest.raises(InvalidArgumentError, match="has no categories"):
+                call()
+
     def test_an_unknown_number_is_set_later(self):
         spec = rl.Categorical(-1, (2,))
 
@@ -271,7 +308,7 @@ class TestComposites:
         assert spec.names == [None, "b"]
         assert spec.refine_names("a", "b").names == ["a", "b"]
         assert spec["n"].names == ["a", "b", None]
-        with pytest.raises(RuntimeError, match="cannot be refined"):
+        with pytest.raises(RuntimeError, match=r"cannot coerce Composite names \['a', 'b'\] to \['c', 'b'\]"):
             spec.refine_names("c", "b")
 
     def test_locked_is_is_locked(self):

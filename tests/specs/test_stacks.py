@@ -15,6 +15,7 @@ from datasets_rl.specs import (
     LazyStackedCompositeSpec,
     LazyStackedTensorSpec,
     OneHotDiscreteTensorSpec,
+    Unbounded,
     UnboundedContinuousTensorSpec,
     check_no_exclusive_keys,
     consolidate_spec,
@@ -283,6 +284,27 @@ def test_a_stack_of_one_hot_specs_is_indexed_along_the_stack():
     assert spec[..., :] == spec
 
 
+@pytest.mark.parametrize(
+    ("entry", "empty", "shape"),
+    [
+        (torch.stack([Unbounded((2, 5)), Unbounded((3, 5))]), (2, 0, 5), (3, 2, -1, 5)),
+        (torch.stack([BoundedTensorSpec(0, 1, (3, 4)), BoundedTensorSpec(0, 2, (3, 4))]), (2, 0, 0), (3, 2, -1, -1)),
+    ],
+    ids=["shapes", "bounds"],
+)
+def test_an_entry_that_is_a_lazy_stack_is_consolidated_by_empty_tensors(entry, empty, shape):
+    """TorchRL's consolidate_spec replaces -1 by 0, too."""
+    made = consolidate_spec(
+        torch.stack([CompositeSpec(a=entry, shape=(2,)), CompositeSpec(a=entry, shape=(2,)), CompositeSpec(shape=(2,))])
+    )
+
+    assert check_no_exclusive_keys(made)
+    assert made[2]["a"].shape == empty
+    assert made["a"].shape == shape
+    assert made[2].is_in(made[2].rand())
+    assert made[2].rand()["a"].shape == empty
+
+
 def test_values_that_do_not_fit_a_stack_are_reported():
     spec = boxes(1, 2)
 
@@ -298,7 +320,6 @@ def test_values_that_do_not_fit_a_stack_are_reported():
         lambda: setattr(pair(), "shape", (3,)),
         lambda: torch.stack([DiscreteTensorSpec(2), DiscreteTensorSpec(3)]).enumerate(),
         lambda: torch.stack([DiscreteTensorSpec(2), DiscreteTensorSpec(3)]).cardinality(),
-        lambda: consolidate_spec(torch.stack([CompositeSpec(a=boxes(1, 2), shape=(2,)), CompositeSpec(shape=(2,))])),
     ):
         with pytest.raises(InvalidArgumentError):
             call()

@@ -209,8 +209,9 @@ class TestNextStates:
         assert loose(data)["next", "observation"].flatten().tolist() == [1, 2, -1, 4, -1]
         with pytest.raises(UnknownKeyError, match="nothing"):
             NextStateReconstructor(traj_key="nothing")(data)
-        with pytest.raises(InvalidArgumentError, match="has no NaN"):
+        with pytest.raises(TypeError, match=r"step has the non-floating dtype torch\.int64, which has no NaN"):
             NextStateReconstructor(["step"])(data)
+        assert NextStateReconstructor(["step"], fill_value=-1)(data)["next", "step"].tolist() == [1, 2, -1, 9, -1]
 
 
 class TestFilters:

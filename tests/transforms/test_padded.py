@@ -19,7 +19,7 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     load,
 )
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.preprocessing import Recipe
 from datasets_rl.transforms import (
     GAE,
@@ -203,6 +203,19 @@ class TestWholeEpisodes:
         torch.testing.assert_close(dataset[1][out_key], expected[1])
         batch, info = dataset.sample(8, return_info=True)
         torch.testing.assert_close(batch[out_key], expected[info["index"]])
+
+    def test_rewards_to_go_are_written_under_two_keys_as_torchrls_decision_transformer_reads_them(self, stored):
+        """TorchRL's own D4RL data has a second reward, which no dataset here has."""
+        reward = ("next", "reward")
+        transform = Reward2GoTransform(in_keys=[reward] * 2, out_keys=[("next", "return_to_go"), "return_to_go"])
+        batch, plain = (load(stored, split_trajs=True, transform=chosen)[:] for chosen in (transform, None))
+        expected = plain[reward].flip(1).cumsum(1).flip(1)  # rewards of padding are 0
+
+        torch.testing.assert_close(batch["return_to_go"], expected)
+        torch.testing.assert_close(batch["next", "return_to_go"], expected)
+        missing = Reward2GoTransform(in_keys=[reward, "reward"], out_keys=[("next", "return_to_go"), "return_to_go"])
+        with pytest.raises(UnknownKeyError, match="no key 'reward' among"):
+            load(stored, split_trajs=True, transform=missing).sample(2)
 
     def test_trajectories_are_numbered_without_their_padding(self, stored):
         batch = load(stored, split_trajs=True, transform=TrajCounter())[:]

@@ -27,7 +27,7 @@ from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.values import count_not_finite, flag_problems
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+from datasets_rl.ted.keys import ACTION, NEXT_MASK, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 _KEYS: Mapping[str, Key] = {
     "observations": OBSERVATION,
@@ -38,7 +38,6 @@ _KEYS: Mapping[str, Key] = {
 }
 _REQUIRED = ("observations", "actions", "terminals")
 _INFO = ("qpos", "qvel", "button_states")
-_MASK: Key = ("next", "mask")
 _ORACLE: Key = ("info", "oracle_reps")
 _FLOAT = np.dtype(np.float32)
 
@@ -109,7 +108,7 @@ class OGBenchReader(EpisodeReader):
         if self._task is None:
             return columns
         if not self._oracle:
-            return [*columns, Column(_MASK, _FLOAT, (1,))]
+            return [*columns, Column(NEXT_MASK, _FLOAT, (1,))]
         example = {name: np.zeros((1, width)) for name, width in self._task.widths.items()}
         return [*columns, Column(_ORACLE, _FLOAT, self._task.oracle_reps(example).shape[1:], shared=True)]
 
@@ -186,7 +185,7 @@ class OGBenchReader(EpisodeReader):
                 solved |= self._is_solved(piece.steps)
                 yield piece
             first += 1
-        self.counts["never-solved"] += _MASK in self.kept and not solved
+        self.counts["never-solved"] += NEXT_MASK in self.kept and not solved
 
     def _reads(self, name: str) -> bool:
         """Return whether an array is needed."""
@@ -247,12 +246,12 @@ class OGBenchReader(EpisodeReader):
             states[_ORACLE] = self._task.oracle_reps(arrays)
         elif self._task is not None:
             rewards, masks = self._task.rewards({name: arrays[name][is_step] for name in self._task.widths})
-            steps |= {NEXT_REWARD: rewards[:, None], _MASK: masks[:, None]}
+            steps |= {NEXT_REWARD: rewards[:, None], NEXT_MASK: masks[:, None]}
         return steps, {key: values for key, values in states.items() if key in self.kept}
 
     @staticmethod
     def _is_solved(steps: Mapping[Key, Any]) -> bool:
-        return _MASK in steps and not steps[_MASK].all()
+        return NEXT_MASK in steps and not steps[NEXT_MASK].all()
 
 
 def _stored_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
