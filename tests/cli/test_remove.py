@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from datasets_rl import disk
+from datasets_rl.store.layout import mark_folder
 
 
 def test_without_a_terminal_there_is_no_prompt_and_nothing_is_deleted(rlds, stored):
@@ -57,8 +58,9 @@ def test_unfinished_files_are_deleted(rlds, home):
     part = home / "demo" / "pendulum" / "raw" / "pendulum.hdf5.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
+    mark_folder(home / "demo" / "pendulum")
 
-    assert rlds("remove", "demo/pendulum", "-y").out == "demo/pendulum: 1.0 kB deleted\n"
+    assert rlds("remove", "demo/pendulum", "-y").out == "demo/pendulum: 1.1 kB deleted\n"
     assert not part.exists()
 
 
