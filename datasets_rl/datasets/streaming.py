@@ -9,6 +9,7 @@ batches     slices of trajectories of shard 3, every trajectory once, then of sh
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -17,7 +18,6 @@ from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,7 +119,7 @@ class Stream(ReadOnlyStorage):
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
-        for number in count():
+        for number in itertools.count():
             folder = above / str(number)
             if folder.exists() and any(folder.iterdir()) and not is_marked(folder):
                 continue  # it is of others

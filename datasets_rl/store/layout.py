@@ -14,7 +14,7 @@ from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnsearchedWarning
 from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME, is_dataset, read_current, version_folder
 
 OWN_SOURCE = "local"
@@ -24,8 +24,8 @@ STREAM_FOLDER = ".stream"
 MARK_FILE = ".datasets-rl"
 """The file that marks a folder as one of this package until it has a version: others have names like ours, too."""
 _MARK = b"This folder is of datasets-rl, which deletes its unfinished and temporary files.\n"
-_MAX_FOLDERS = 20_000
-"""Folders below that of a source in which datasets are looked for, the upper ones first."""
+_MAX_FOLDERS = 5_000
+"""Folders without a dataset, below that of a source, after which the search for datasets ends; the upper ones come first."""
 _CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
@@ -113,10 +113,10 @@ class DatasetPaths:
         """
         return [path for path in _listed(self.folder) if is_own_name(path.name)] if self.is_own else []
 
-    def foreign(self) -> list[Path]:
-        """Return what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
+    def foreign(self) -> Iterator[Path]:
+        """Yield what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
         own = {*self.entries()}
-        return [path for path in _listed(self.folder) if path not in own and next(walk(path), None) is None]
+        return (path for path in _listed(self.folder) if path not in own and not _leads_to_dataset(path))
 
     def bytes(self) -> int:
         """Return the size of everything of the dataset."""
@@ -142,19 +142,19 @@ class DatasetPaths:
                 f"{self.folder} is inside a dataset: {outer}",
                 hint="choose a name or a folder that is not below that one",
             )
-        if not self.exists and (_is_no_folder(self.folder) or self._unknown()):
+        if not self.exists and (_is_no_folder(self.folder) or self._has_unknown_files()):
             raise InvalidArgumentError(
                 f"{self.folder} already exists: it holds files that are not a dataset",
                 hint="move it, or choose another place",
             )
 
-    def _unknown(self) -> list[Path]:
-        """Return what is not of this package in a folder where a dataset is to be put.
+    def _has_unknown_files(self) -> bool:
+        """Return whether there is something that is not of this package in a folder where a dataset is to be put.
 
         Users may put raw files into the folder ``raw`` of a dataset before they convert them. A mark may be empty where a
         file system cannot create a file together with its content.
         """
-        return [path for path in self.foreign() if path.name not in {self.raw.name, MARK_FILE}]
+        return any(path.name not in {self.raw.name, MARK_FILE} for path in self.foreign())
 
 
 def dataset_folder(version: Path) -> Path:
@@ -224,31 +224,48 @@ def walk(folder: Path) -> Iterator[Path]:
     """Yield every folder at or below a folder that is one of a dataset, sorted; nothing inside of versions.
 
     A link below the folder is followed only if it leads to the folder of a dataset: a link to a large tree, or to a folder
-    above, costs one look. A tree that has more than `_MAX_FOLDERS` folders is searched from the top, with a warning.
+    above, costs one look. A tree that has more than `_MAX_FOLDERS` other folders is searched from the top, with a warning.
     """
     found: list[Path] = []
-    waiting = deque([folder])
-    for _ in range(_MAX_FOLDERS):
-        if not waiting:
-            break
+    waiting, others = deque([folder]), 0
+    while waiting and others < _MAX_FOLDERS:
         here = waiting.popleft()
-        is_own = is_own_folder(here)
-        found += [here] if is_own else []
-        if (here != folder and here.is_symlink()) or (is_own and disk.is_version(here)):
-            continue
-        waiting.extend(_folders_below(here))
+        names, below = _content(here)
+        if any(map(_is_telling_name, names)) and is_own_folder(here):
+            found.append(here)
+            is_leaf = MANIFEST_FILE in names and disk.is_version(here)
+        else:
+            others += 1
+            is_leaf = False
+        if not is_leaf and not (here != folder and here.is_symlink()):
+            waiting.extend(below)
     if waiting:
-        warnings.warn(
-            f"{folder} has more than {_MAX_FOLDERS:,} folders; datasets below {waiting[0]} are not found", stacklevel=2
-        )
+        warnings.warn(_unsearched(folder, waiting[0]), stacklevel=2)
     yield from sorted(found, key=lambda path: path.parts)
 
 
-def _folders_below(folder: Path) -> list[Path]:
-    """Return the folders in a folder, and the links to folders, in which there may be datasets; none without access."""
+def _unsearched(folder: Path, first: Path) -> UnsearchedWarning:
+    return UnsearchedWarning(
+        f"{folder} has more than {_MAX_FOLDERS:,} folders without a dataset: those below {first} and later ones are not found",
+        hint=f"move what is not of datasets out of {folder}, or replace a link to it by links to the datasets",
+    )
+
+
+def _is_telling_name(name: str) -> bool:
+    return name in {CURRENT_FILE, MARK_FILE, MANIFEST_FILE} or VERSION_NAME.fullmatch(name) is not None
+
+
+def _content(folder: Path) -> tuple[list[str], list[Path]]:
+    """Return the names in a folder, and the folders and links in which there may be datasets; nothing without access."""
     with suppress(OSError), os.scandir(folder) as entries:
-        return [Path(entry.path) for entry in entries if entry.name[0] != "." and _may_lead_to_dataset(entry)]
-    return []
+        found = [*entries]
+        below = [Path(entry.path) for entry in found if entry.name[0] != "." and _may_lead_to_dataset(entry)]
+        return [entry.name for entry in found], below
+    return [], []
+
+
+def _leads_to_dataset(path: Path) -> bool:
+    return is_own_folder(path) if path.is_symlink() else next(walk(path), None) is not None
 
 
 def _may_lead_to_dataset(entry: os.DirEntry[str]) -> bool:

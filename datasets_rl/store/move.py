@@ -72,10 +72,8 @@ def plan_move(home: Path, target: Path) -> Move | None:
 def _read_marker(target: Path) -> Path | None:
     marker = target / _MARKER
     try:
-        content = disk.read_plain(marker, _MAX_PATH_BYTES + 1)
-        if len(content) > _MAX_PATH_BYTES:
-            raise ValueError("too long for a path")
-        return Path(content.decode())
+        # Of a file that is too long for a path, what is read is no path either.
+        return Path(disk.read_plain(marker, _MAX_PATH_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:  # it is not the path of a file
@@ -127,7 +125,7 @@ def move(
     if plan is None:
         return None
     plan.target.mkdir(parents=True, exist_ok=True)
-    lock = plan.target.with_name(f".{plan.target.name}.lock")
+    lock = plan.target.with_name(f".{plan.target.name}.rlds-move.lock")
     with disk.lock(lock, str(plan.target), wait=0), disk.disk_errors(plan.target):
         _check_all_unused(plan.source)
         if not plan.is_switched:

@@ -137,23 +137,11 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
     if is_link_alone(paths):
         paths.folder.unlink()
         return 0
+    _check_removable(paths)
     if not paths.is_own:
-        if has_only_copy(paths):
-            raise _only_copy_error(paths)
-        if foreign := paths.foreign():
-            raise InvalidArgumentError(
-                f"{paths.folder} is not removed: it holds files that are not a dataset: "
-                f"{join_names([path.name for path in foreign])}",
-                hint="delete them yourself if you do not need them",
-            )
         remove_if_empty(paths)
         return 0
     freed = paths.bytes()
-    for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
-        check_own_files(folder)
-    if has_only_copy(paths):
-        raise _only_copy_error(paths)
-    _check_own_recordings(paths.recorded)
     with ExitStack() as held:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
@@ -177,6 +165,26 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         paths.folder.resolve().rmdir()
         paths.folder.unlink()
     return freed
+
+
+def _check_removable(paths: DatasetPaths) -> None:
+    """Check that nothing of others is in what the removal of a dataset deletes.
+
+    Raises:
+        InvalidArgumentError: If there is.
+    """
+    if has_only_copy(paths):
+        raise _only_copy_error(paths)
+    if not paths.is_own:
+        if first := next(paths.foreign(), None):
+            raise InvalidArgumentError(
+                f"{paths.folder} is not removed: it holds files that are not a dataset, such as {first.name}",
+                hint="delete them yourself if you do not need them",
+            )
+        return
+    for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
+        check_own_files(folder)
+    _check_own_recordings(paths.recorded)
 
 
 def is_link_alone(paths: DatasetPaths) -> bool:

@@ -18,11 +18,12 @@ def test_without_a_terminal_there_is_no_prompt_and_nothing_is_deleted(rlds, stor
 
     assert ran.code == 10
     assert "--yes" in ran.err
+    assert [path for path in stored.iterdir() if f"{path}\n" not in ran.err] == []
     assert stored.exists()
 
 
 def test_yes_deletes(rlds, stored):
-    size = disk.tree_bytes(stored)
+    size, paths = disk.tree_bytes(stored), sorted(map(str, stored.iterdir()))
 
     ran = rlds("remove", "demo/pendulum", "--yes", "--json")
 
@@ -33,6 +34,7 @@ def test_yes_deletes(rlds, stored):
             "bytes": size,
             "link_to": None,
             "kept": [],
+            "paths": paths,
             "removed": True,
             "error": None,
         }
@@ -102,7 +104,7 @@ def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, type
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert ran.err.startswith("delete demo/pendulum (614.2 kB)? [y/N] ")
+    assert "delete demo/pendulum (614.2 kB)? [y/N] " in ran.err
     assert stored.exists() is left
 
 

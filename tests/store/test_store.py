@@ -630,7 +630,7 @@ def test_datasets_may_be_inside_each_other_and_are_removed_one_by_one(home):
     (outer / "notes.txt").write_text("mine")
 
     assert list(store.stored_folders(home)) == [outer, inner]
-    assert DatasetPaths(home / "local", "a").foreign() == [outer / "notes.txt"]
+    assert list(DatasetPaths(home / "local", "a").foreign()) == [outer / "notes.txt"]
     store.remove_folder(outer)
     assert list(store.stored_folders(home)) == [inner]
     assert [path.name for path in sorted(outer.iterdir())] == ["b", "notes.txt"]
