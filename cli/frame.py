@@ -19,7 +19,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # Typer re-exports it without a mark
 
-from datasets_rl.errors import EnvironmentWarning, RecordingWarning, UnknownFinalWarning, UntrustedSettingsWarning
+from datasets_rl.errors import (
+    EnvironmentWarning,
+    RecordingWarning,
+    UnknownFinalWarning,
+    UnsearchedWarning,
+    UntrustedSettingsWarning,
+)
 
 from . import commands
 from .commands import command_names, subcommand_names
@@ -151,7 +157,7 @@ def _note_warning(
     shell: Shell, noted: set[str], show: Callable[..., None], warning: Warning | str, *where: Any, **more: Any
 ) -> None:
     """Print a warning of this package as a note, once, with the remedy in the words of the shell."""
-    if not isinstance(warning, EnvironmentWarning | RecordingWarning | UntrustedSettingsWarning):
+    if not isinstance(warning, EnvironmentWarning | RecordingWarning | UnsearchedWarning | UntrustedSettingsWarning):
         show(warning, *where, **more)
     elif (text := warning.message) not in noted:
         noted.add(text)
@@ -175,6 +181,7 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
         warnings.simplefilter("ignore", UnknownFinalWarning)
         warnings.simplefilter("always", EnvironmentWarning)
         warnings.simplefilter("always", RecordingWarning)
+        warnings.simplefilter("always", UnsearchedWarning)
         warnings.simplefilter("always", UntrustedSettingsWarning)
         warnings.showwarning = functools.partial(_note_warning, shell, set(), warnings.showwarning)
         words = _help_words(words)

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 from datasets_rl.errors import (
@@ -44,6 +44,10 @@ CURRENT_FILE = "CURRENT"
 """The file that names the current version of a dataset."""
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
+FORMAT_NAME = "datasets-rl/ted"
+"""The name of the format in a manifest."""
+MAX_MANIFEST_BYTES = 256 << 20
+"""More than the manifest of a dataset with a million files has."""
 STATE_FILE = "state.json"
 """The file of a checkpoint that is written last."""
 TRASH_NAME = re.compile("trash-[0-9a-f]{32}")
@@ -204,18 +208,57 @@ _ENTRY = re.compile("(build|trash)-.*|raw(@.*)?|recorded")
 def is_version(folder: Path) -> bool:
     """Return whether a folder has a manifest of this package; other programs use the same file name."""
     try:
-        return "format_version" in json.loads((folder / MANIFEST_FILE).read_bytes())
-    except (OSError, RecursionError, TypeError, ValueError):
+        document = json.loads(read_plain(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    except (IntegrityError, OSError, RecursionError, ValueError):
         return False
+    return isinstance(document, dict) and document.get("format") == FORMAT_NAME
 
 
 def free_temporary_files(folder: Path, name: str = "*") -> None:
     """Delete the temporary files of processes that died in `write_text`."""
+    for path in temporary_files(folder, name):
+        path.unlink(missing_ok=True)
+
+
+def temporary_files(folder: Path, name: str = "*") -> list[Path]:
+    """Return the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
-    for path in folder.glob(f".{pattern}@*.tmp"):
-        name = path.name.removesuffix(".tmp")
-        if _CLAIM.fullmatch(name) and is_abandoned(path, name):  # others have hidden files with an @, too
-            path.unlink(missing_ok=True)
+    found = ((path, path.name.removesuffix(".tmp")) for path in folder.glob(f".{pattern}@*.tmp"))
+    # Others have hidden files with an @, too.
+    return [path for path, name in found if _CLAIM.fullmatch(name) and is_abandoned(path, name)]
+
+
+def create_file(path: Path, content: bytes) -> None:
+    """Create a file together with its content, and the folder above it; what has its name already stays as it is.
+
+    Linux links a file that has its content under its name. Elsewhere, a process that is killed may leave an empty file.
+
+    Raises:
+        DiskFullError: If the disk is full.
+        NotWritableError: If the process may not write there.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        make_folder(path.parent)
+        try:
+            with suppress(FileExistsError), disk_errors(path.parent), _nameless_file(path) as stream:
+                stream.write(content)
+                stream.flush()
+                if isinstance(stream.name, int):
+                    # A folder is named for the file to be linked by its descriptor, which is a link.
+                    os.link(f"/proc/self/fd/{stream.name}", path, src_dir_fd=stream.name, follow_symlinks=True)
+        except FileNotFoundError:  # another process has just deleted the empty folder
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _nameless_file(path: Path) -> IO[bytes]:
+    """Open a new file in the folder of a path for writing: without a name if possible, and else under that path."""
+    if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):  # noqa: PTH112 - not a path of ours
+        with suppress(OSError):  # a file system without such files, for example of a network
+            return os.fdopen(os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644), "wb")
+    return path.open("xb")
 
 
 def write_json(target: Path, value: Any) -> None:
@@ -369,15 +412,20 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the bytes of a hidden file, which others may have replaced: links and pipes are never opened.
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return the first bytes of a hidden file, which others may have replaced: links and pipes are never opened.
+
+    Args:
+        path: The file.
+        limit: The most bytes that are read: one more than the file may have, so that the caller sees that it is larger. What
+            others put in its place may be larger than the memory.
 
     Raises:
         IntegrityError: If it is not a plain file.
         FileNotFoundError: If it does not exist.
     """
     with os.fdopen(_open_plain(path), "rb") as stream:
-        return stream.read()
+        return stream.read(limit)
 
 
 def _open_plain(path: Path) -> int:
@@ -642,7 +690,7 @@ def lock(
 def _check_lock(path: Path) -> None:
     """Check that a lock, which is deleted at its end, is not a file of another program. One of a killed process may be empty."""
     try:
-        content = read_plain(path).strip(b"\0")
+        content = read_plain(path, _MAX_NAME).strip(b"\0")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     if content and not content.startswith(_LOCK_START.encode()):
@@ -651,6 +699,23 @@ def _check_lock(path: Path) -> None:
             ["it is a file of another program, and no lock"],
             hint=f"see what {path} is, and move or delete it",
         )
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock. Nothing is changed; False on a system that does not say it."""
+    if fcntl is None:
+        return False
+    try:
+        handle = _open_plain(path)
+    except (FileNotFoundError, IntegrityError, PermissionError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 _LOCK_START = "process "
@@ -682,7 +747,7 @@ _MAX_ATTEMPTS = 20
 def _holder(path: Path) -> str:
     """Return the name of the process that holds a lock."""
     with suppress(OSError, IntegrityError):
-        return read_plain(path).decode(errors="replace")[:_MAX_NAME] or "another process"
+        return read_plain(path, _MAX_NAME).decode(errors="replace") or "another process"
     return "another process"
 
 

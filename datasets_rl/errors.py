@@ -72,6 +72,7 @@ __all__ = [
     "UnknownFinalWarning",
     "UnknownIdError",
     "UnknownKeyError",
+    "UnsearchedWarning",
     "UntrustedSettingsWarning",
     "WrongTypeError",
 ]
@@ -555,6 +556,10 @@ class RecordingWarning(DatasetsRLError, UserWarning):
 
 class UntrustedSettingsWarning(DatasetsRLError, UserWarning):
     """Warning that settings of a project's file are ignored, because the user has not trusted that file."""
+
+
+class UnsearchedWarning(DatasetsRLError, UserWarning):
+    """Warning that a folder has so many folders below it that not all of them are searched for datasets."""
 
 
 class UnknownFinalWarning(DatasetsRLError, UserWarning):

@@ -32,6 +32,7 @@ EXAMPLES = [
     errors.PushError("hf://me/x", "the hub answered with status 403", hint="set HF_TOKEN"),
     errors.EnvironmentWarning("d4rl/x names Hopper-v2: Hopper-v4 takes its place"),
     errors.RecordingWarning("2 recordings wait", hint=Remedy("{} adds them", Call("append_episodes", "local/x"))),
+    errors.UnsearchedWarning("/data/local has more than 5,000 folders", hint="move them"),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
     errors.UntrustedSettingsWarning(
         "its home is ignored", hint=Remedy("{} trusts it", Call("settings.trust_project", "x"))

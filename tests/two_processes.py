@@ -68,9 +68,9 @@ def sample(name, original):
 def prune_all(home):
     """Do what ``rlds cache prune --versions --builds --raw`` does."""
     for root in store.source_folders(home):
-        store.sweep_all(root)
-        store.sweep_builds(root)
         for paths in store.dataset_places(root):
+            store.sweep_dataset(paths)
+            store.prune_builds(paths)
             store.prune(paths)
             store.prune_raw(paths)
 

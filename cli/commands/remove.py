@@ -40,6 +40,8 @@ class _StoredFiles:
     """Whether the link is deleted, and the data to which it leads stays."""
     kept: tuple[str, ...] = ()
     """Names in the folder that are not the dataset's, which are not deleted."""
+    paths: tuple[str, ...] = ()
+    """The files and folders that are deleted."""
 
 
 def run(
@@ -67,6 +69,9 @@ def run(
     # Without files there may still be the empty folder of a killed removal.
     removed = [_name_with_target(one) for one in found if _has_files(one)]
     size = f" ({size_text(total)})" if total else ""
+    if removed and not yes:
+        for path in (path for one in found if one.value for path in one.value.paths):
+            shell.printer.note(path)
     if removed and not yes and not ask_to_confirm(f"delete {', '.join(removed)}{size}"):
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
@@ -74,8 +79,7 @@ def run(
     by_id = {one.item: one.value for one in found if one.value}
 
     def delete(item: str) -> _StoredFiles:
-        freed = store.remove(item, settings=shell.settings)
-        return replace(by_id[item], bytes=freed, kept=_stored_files(shell, item).kept)
+        return replace(by_id[item], bytes=store.remove(item, settings=shell.settings))
 
     deleted = iter(apply_to_each(shell, by_id, delete))
     return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
@@ -92,8 +96,10 @@ def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
     place = paths.folder.resolve()
     link_to = str(place) if place != shell.settings.home.resolve() / paths.root.name / paths.name else None
     if store.is_link_alone(paths):
-        return _StoredFiles(str(paths.folder), 0, link_to, is_link_alone=True)
-    return _StoredFiles(str(paths.folder), paths.bytes(), link_to, kept=tuple(path.name for path in paths.foreign()))
+        return _StoredFiles(str(paths.folder), 0, link_to, is_link_alone=True, paths=(str(paths.folder),))
+    kept = tuple(path.name for path in paths.foreign()) if paths.is_own else ()
+    own = [paths.folder] if paths.has_no_pointer else paths.entries()
+    return _StoredFiles(str(paths.folder), paths.bytes(), link_to, kept=kept, paths=tuple(map(str, own)))
 
 
 def _removal_hint(shell: Shell, folder: Path) -> str:
@@ -136,7 +142,7 @@ def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bo
 
 
 def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
-    document = outcome.document({"folder": None, "bytes": 0, "link_to": None, "kept": []})
+    document = outcome.document({"folder": None, "bytes": 0, "link_to": None, "kept": [], "paths": []})
     return {**document, "removed": removed and _has_files(outcome)}
 
 

@@ -9,11 +9,12 @@ batches     slices of trajectories of shard 3, every trajectory once, then of sh
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,7 @@ from datasets_rl.samplers.seeded import SeededSampler
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID, BatchLayout
 from datasets_rl.storages.base import ReadOnlyStorage, Storage
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.store.layout import is_marked, mark_folder
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key, as_key, dotted_name
 
 Index = NDArray[np.int64]
@@ -117,14 +119,15 @@ class Stream(ReadOnlyStorage):
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
-        number = 0
-        while True:
-            try:
+        for number in itertools.count():
+            folder = above / str(number)
+            if folder.exists() and any(folder.iterdir()) and not is_marked(folder):
+                continue  # it is of others
+            with suppress(LockedError):
                 self._held.enter_context(disk.lock(above / f"{number}.lock", self.dataset_id, wait=0))
-            except LockedError:
-                number += 1
-            else:
-                return above / str(number)
+                mark_folder(folder)
+                return folder
+        raise AssertionError("unreachable: numbers do not end")
 
     def close(self) -> None:
         """Release the folder, which a later stream can then use."""

@@ -29,6 +29,7 @@ from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Action
 from datasets_rl.fetch.schemes import Get, NotServedError, Remote, Slice, local_file, scheme_of, without_credentials
+from datasets_rl.fetch.schemes.base import header_bytes
 from datasets_rl.progress import Report, report, waiting
 from datasets_rl.settings import Settings
 
@@ -151,12 +152,13 @@ def size_of_url(url: str, settings: Settings) -> int | None:
             file = scheme_of(url).resolve(url, network.ask)
             if isinstance(file, Path | Slice):
                 return file.stat().st_size if isinstance(file, Path) else file.size
-            length = "" if file.size is not None else network.ask(file.url, file.headers).get("content-length", "")
+            if file.size is not None:
+                return file.size
+            return header_bytes(network.ask(file.url, file.headers), "content-length")
     except NotServedError:
         return None
     finally:
         network.client.close()
-    return int(length) if length.isdecimal() else file.size
 
 
 def digest_local(url: str) -> str:

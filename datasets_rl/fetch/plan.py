@@ -240,11 +240,13 @@ def safe_path(path: str) -> PurePosixPath:
     """Return the path of an asset after checking that it cannot leave its folder.
 
     Raises:
-        InvalidArgumentError: If the path is empty or absolute, has '..', a backslash or a drive, or ends with a slash.
+        InvalidArgumentError: If the path is empty or absolute, has '..', a backslash or a drive, ends with a slash, or has
+            half of a surrogate pair, which no file system and no address can have.
     """
     parts = path.split("/")
     windows = PureWindowsPath(path)
     unsafe = "\\" in path or "\0" in path or windows.drive or windows.root or path.startswith("/")
+    unsafe = unsafe or any("\ud800" <= character <= "\udfff" for character in path)
     if unsafe or any(name in ("", ".", "..") for name in parts):
         raise InvalidArgumentError(f"the path {path!r} of a file to fetch is not a plain relative path")
     return PurePosixPath(path)

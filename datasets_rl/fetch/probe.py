@@ -11,6 +11,7 @@ from pathlib import Path
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, Slice, scheme_of, without_credentials
+from datasets_rl.fetch.schemes.base import header_bytes, stated_bytes
 from datasets_rl.settings import Settings
 
 _TIMEOUT_MAX = 10.0
@@ -73,9 +74,9 @@ def probe(url: str, settings: Settings) -> Probe:
 
 def _with_response(result: Probe, response: httpx.Response) -> Probe:  # type: ignore[name-defined]  # noqa: F821 - imported where it is used
     status: int = response.status_code
-    ranged = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("content-range", ""))
-    length = response.headers.get("content-length", "")
-    size = int(ranged[1]) if ranged else int(length) if length.isdecimal() and status == 200 else None
+    ranged = re.fullmatch(r"bytes 0-0/([0-9]+)", response.headers.get("content-range", ""))
+    whole = header_bytes(response.headers, "content-length") if status == 200 else None
+    size = stated_bytes(ranged[1], "content-range") if ranged else whole
     # An empty file has no first byte.
     is_empty = status == 416 and response.headers.get("content-range", "").endswith("*/0")
     size = 0 if is_empty else size

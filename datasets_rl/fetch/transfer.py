@@ -29,6 +29,7 @@ from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import PartialDownload, Record, Span
 from datasets_rl.fetch.plan import Action
 from datasets_rl.fetch.schemes import NotServedError, Remote
+from datasets_rl.fetch.schemes.base import header_bytes, stated_bytes
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
@@ -39,7 +40,7 @@ _CONNECT_TIMEOUT_MAX = 10.0
 _REDIRECTS_MAX = 10
 _BODY_MAX_BYTES = 64 << 20
 _RETRIES_UNREACHED = 1
-_CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)")
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 _CRC32C = re.compile(r"\bcrc32c=([\w+/=]+)")
 
@@ -443,15 +444,15 @@ def raise_for_decision(step: plan.DownloadDecision, response: httpx.Response | N
 
 def _parse_response(response: httpx.Response) -> plan.ServerResponse:
     headers, status = response.headers, response.status_code
-    start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
+    start, total = 0, header_bytes(headers, "content-length") if status == httpx.codes.OK else None
     if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
         match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
         # The start of a 206 without a valid Content-Range matches no request.
-        start = int(match[1]) if match and match[1] else -1
-        total = match[2] if match else ""
+        start = stated_bytes(match[1], "content-range") if match and match[1] else -1
+        total = stated_bytes(match[2], "content-range") if match and match[2] != "*" else None
     return plan.ServerResponse(
         status,
-        int(total) if total.isdecimal() else None,
+        total,
         start,
         validator=_strong_validator(headers),
         encoding=headers.get("content-encoding", ""),
@@ -515,7 +516,7 @@ def _origin(url: httpx.URL) -> tuple[str, bytes]:
 
 
 def _parse_retry_after(value: str) -> float | None:
-    if value.strip().isdecimal():
+    if value.isascii() and value.strip().isdigit():
         return float(value)
     date = _parse_date(value)
     return None if date is None else max(0.0, date - time.time())

@@ -33,7 +33,7 @@ def read_current(folder: Path) -> str | None:
     """
     path = folder / CURRENT_FILE
     try:
-        name = disk.read_plain(path)[:_MAX_BYTES].decode("ascii", "replace").rstrip("\n")
+        name = disk.read_plain(path, _MAX_BYTES + 1).decode("ascii", "replace").rstrip("\n")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except IntegrityError as error:
@@ -50,6 +50,7 @@ def read_current(folder: Path) -> str | None:
 
 
 _MAX_BYTES = 100
+"""More than the name of a version has."""
 
 
 def version_folder(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import FORMAT_NAME, MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.format.schema import DATA_SUFFIXES, Field, Schema, is_wide_pixels, short_text
 from datasets_rl.format.summary import read_document
@@ -22,7 +22,6 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATE
 
 _RATES = ("fps", "control_frequency", "control_freq")
 """Names of the metadata that state the number of steps per second."""
-FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 2
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from datasets_rl.errors import ManifestError, NotADatasetError
 from datasets_rl.format.current import in_current_version
 from datasets_rl.format.space_summary import SpaceSummary, summarize_action, summarize_states
-
-_MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ def _read_document(version: Path) -> Any:
     path = version / MANIFEST_FILE
     try:
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            raise ManifestError(str(path), [f"it is not a regular file of at most {_MAX_BYTES:,} bytes"])
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+            raise ManifestError(str(path), [f"it is not a regular file of at most {MAX_MANIFEST_BYTES:,} bytes"])
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except (FileNotFoundError, NotADirectoryError):
         raise NotADatasetError(version) from None

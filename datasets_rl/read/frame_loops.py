@@ -269,8 +269,9 @@ def decompress_frames(
     for number in range(first, last):
         if number + _AHEAD < last:
             start, stop = starts[number + _AHEAD], stops[number + _AHEAD]
-            for at in range(start, min(stop, start + _AHEAD_BYTES), _LINE):
-                _load_ahead(data.ctypes.data + at)
+            if 0 <= start < stop <= data.size:  # others are found to be damaged below
+                for at in range(start, min(stop, start + _AHEAD_BYTES), _LINE):
+                    _load_ahead(data.ctypes.data + at)
         start, stop, position = starts[number], stops[number], positions[number]
         if start == stop:
             out[position] = 0

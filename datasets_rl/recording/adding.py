@@ -58,7 +58,7 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
         OSError: If the folder of the recordings cannot be read.
     """
     disk.check_kind(paths.recorded, folder=True)
-    if not paths.recorded.exists():
+    if not (paths.is_own and paths.recorded.exists()):
         return {}
     abandoned = [folder for folder in sorted(paths.recorded.iterdir()) if disk.is_abandoned(folder)]
     kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}

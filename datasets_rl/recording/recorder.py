@@ -22,7 +22,7 @@ from datasets_rl.recording.recording import Recording
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.layout import OWN_SOURCE
-from datasets_rl.store.publish import remove_if_empty
+from datasets_rl.store.publish import mark_as_own, remove_if_empty
 from datasets_rl.ted.keys import Key
 
 _CALLER = 4
@@ -157,6 +157,7 @@ class Recorder:
                 raise error
             if self.stored is not None:
                 columns, dictionaries = self._stored_forms(columns), StoredDataset(self.paths.folder).dictionaries
+            mark_as_own(self.paths)
             self._recording = Recording(disk.claim(folder), columns, self.id, self._description, dictionaries)
         return self._recording
 

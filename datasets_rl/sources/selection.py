@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
+MAX_EPISODES = 10_000_000
+"""Episodes that a dataset may state, or a selection have: their numbers take some gigabytes of memory."""
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
 _LISTS = ("keys", "include", "exclude")
 
@@ -249,12 +251,18 @@ def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
         The selected numbers, ascending and unique.
 
     Raises:
-        InvalidArgumentError: If the text cannot be parsed, selects nothing, or names a number out of range.
+        InvalidArgumentError: If the text cannot be parsed, selects nothing or more than `MAX_EPISODES`, or names a number
+            out of range.
     """
     chosen: set[int] = set()
     for part in _parse_ranges(text, noun):
         if isinstance(part, slice):
-            chosen.update(range(total)[part])
+            selected = range(total)[part]
+            if selected and (selected[-1] - selected[0]) // selected.step >= MAX_EPISODES:
+                raise InvalidArgumentError(
+                    f"{noun} are {text!r}, which selects more than {MAX_EPISODES:,} of {total:,}", hint="select fewer"
+                )
+            chosen.update(selected)
         elif -total <= part < total:
             chosen.add(part % total)
         else:

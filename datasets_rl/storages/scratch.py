@@ -96,7 +96,7 @@ def _lock_folder(path: Path, *, create: bool = True) -> int:
     return handle
 
 
-def sweep_scratch(folder: Path | str | None = None) -> int:
+def sweep_scratch(folder: Path | str | None = None, *, dry_run: bool = False) -> dict[Path, int]:
     """Remove the scratch folders of dead processes.
 
     Folders in use by a living process stay. Folders that a user has named or asked to keep also stay: they have no lock
@@ -104,15 +104,17 @@ def sweep_scratch(folder: Path | str | None = None) -> int:
 
     Args:
         folder: The parent folder of the scratch folders; by default the system's temporary folder.
+        dry_run: Only return what would be removed.
 
     Returns:
-        The number of bytes freed on the disk.
+        The folders that were removed, each with the number of bytes that it took on the disk.
     """
     if fcntl is None:  # without locks, a living owner cannot be distinguished from a dead one
-        return 0
+        return {}
     with os.scandir(tempfile.gettempdir() if folder is None else folder) as entries:
         folders = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _belongs_to_user(entry)]
-    return sum(map(_remove_abandoned, folders))
+    sizes = {path: _remove_abandoned(path, dry_run=dry_run) for path in sorted(folders)}
+    return {path: size for path, size in sizes.items() if size is not None}
 
 
 def _belongs_to_user(entry: os.DirEntry[str]) -> bool:
@@ -122,22 +124,26 @@ def _belongs_to_user(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _remove_abandoned(folder: Path) -> int:
-    """Remove a scratch folder if no process uses it, and return the number of bytes freed."""
+def _remove_abandoned(folder: Path, *, dry_run: bool) -> int | None:
+    """Remove a scratch folder if no process uses it, and return the number of bytes freed; None if it stays."""
     with suppress(OSError):
         # Empty: its creator died before it locked the folder, or retries with a new folder if it is still alive.
-        folder.rmdir()
-        return 0
+        if not dry_run:
+            folder.rmdir()
+            return 0
+        if not any(folder.iterdir()):
+            return 0
     try:
         handle = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return 0
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         freed = sum(path.lstat().st_blocks * 512 for path in folder.iterdir())
-        remove_tree(folder)
+        if not dry_run:
+            remove_tree(folder)
     except OSError:  # in use
-        return 0
+        return None
     finally:
         os.close(handle)
     return freed

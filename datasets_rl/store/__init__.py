@@ -7,13 +7,15 @@
       build-<request>/     an unfinished version with its journal; the same request completes it
       raw/  recorded/      upstream files; finished episodes that no version has yet
       trash-<random>/      what is being deleted
+      .datasets-rl         marks a folder that has no version yet, or any more
     <root>/<name>@<recipe>/    a derived dataset, the same inside
 
 Readers take no lock and change nothing: they read CURRENT and open that folder; if it is gone, they read CURRENT again.
 Writers publish (`store.publish`). What a process works on has its name, ``build-<request>@<process>``.
 
 What is in the folder may have been put there by others, so that it is read like any other input: what is a link, a
-pipe or a device is refused, and nothing but the dataset's own names is ever deleted.
+pipe or a device is refused, and nothing but the dataset's own names is ever deleted. Others have folders with names like
+ours, such as ``build-20241101``: a name counts only in a folder that has CURRENT, a version, or the mark of this package.
 """
 
 from datasets_rl.format.current import version_folder
@@ -33,13 +35,12 @@ from datasets_rl.store.versions import (
     has_only_copy,
     is_link_alone,
     prune,
+    prune_builds,
     prune_raw,
     prune_streams,
     remove,
     remove_folder,
     restore,
-    sweep_all,
-    sweep_builds,
     sweep_dataset,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "locate",
     "paths_of",
     "prune",
+    "prune_builds",
     "prune_raw",
     "prune_streams",
     "remove",
@@ -64,8 +66,6 @@ __all__ = [
     "restore",
     "source_folders",
     "stored_folders",
-    "sweep_all",
-    "sweep_builds",
     "sweep_dataset",
     "version_folder",
     "versions_of",

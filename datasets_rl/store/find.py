@@ -360,11 +360,10 @@ def pending_recordings(paths: DatasetPaths) -> list[Path]:
 
     Their episodes are not yet a part of the dataset. Only names are read, nothing is changed, and links are ignored.
     """
-    try:
-        folders = disk.plain_folders(paths.recorded, paths.folder)
-    except OSError:
-        return []
-    return [folder for folder in folders if disk.is_abandoned(folder)]
+    with suppress(OSError):
+        folders = disk.plain_folders(paths.recorded, paths.folder) if paths.is_own else []
+        return [folder for folder in folders if disk.is_abandoned(folder)]
+    return []
 
 
 def warn_of_recordings(paths: DatasetPaths) -> None:

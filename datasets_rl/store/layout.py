@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import re
 import stat
+import warnings
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME, is_dataset, version_folder
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnsearchedWarning
+from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME, is_dataset, read_current, version_folder
 
 OWN_SOURCE = "local"
 """The source of the user's own datasets: only these grow by recordings."""
 STREAM_FOLDER = ".stream"
 """The folder of the shards that streams keep for later ones, below the folder of a source."""
+MARK_FILE = ".datasets-rl"
+"""The file that marks a folder as one of this package until it has a version: others have names like ours, too."""
+_MARK = b"This folder is of datasets-rl, which deletes its unfinished and temporary files.\n"
+_MAX_FOLDERS = 5_000
+"""Folders without a dataset, below that of a source, after which the search for datasets ends; the upper ones come first."""
 _CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
-    rf"|{CURRENT_FILE}|\.{CURRENT_FILE}@.+\.tmp|\.lock"
+    rf"|{CURRENT_FILE}|\.{CURRENT_FILE}@.+\.tmp|\.lock|{re.escape(MARK_FILE)}"
 )
 _RESERVED = re.compile(rf"{VERSION_NAME.pattern}|(build|trash)-.*|raw(@.*)?|recorded|{CURRENT_FILE}")
 
@@ -61,6 +69,11 @@ class DatasetPaths:
         return self.folder / ".lock"
 
     @property
+    def mark_file(self) -> Path:
+        """The file that marks the folder until it has a version."""
+        return self.folder / MARK_FILE
+
+    @property
     def exists(self) -> bool:
         """Whether there is a finished dataset."""
         return is_dataset(self.folder)
@@ -78,19 +91,32 @@ class DatasetPaths:
     @property
     def has_no_pointer(self) -> bool:
         """Whether the folder is a single version, such as a copy of one, and thus cannot be changed."""
-        return not os.path.lexists(self.current) and os.path.lexists(self.folder / MANIFEST_FILE)
+        return not os.path.lexists(self.current) and disk.is_version(self.folder)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the folder is certainly one of a dataset, see `is_own_folder`."""
+        return is_own_folder(self.folder)
+
+    def mark(self) -> None:
+        """Mark the folder as one of this package, before anything is put there; it is created."""
+        mark_folder(self.folder)
 
     def builds(self) -> list[Path]:
         """Return the folders of unfinished versions, sorted."""
         return [path for path in self.entries() if path.name.startswith("build-")]
 
     def entries(self) -> list[Path]:
-        """Return the files and folders of the dataset, sorted; what others put into its folder is not among them."""
-        return [path for path in _listed(self.folder) if is_own_name(path.name)]
+        """Return the files and folders of the dataset, sorted; what others put into its folder is not among them.
 
-    def foreign(self) -> list[Path]:
-        """Return what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
-        return [path for path in _listed(self.folder) if not is_own_name(path.name) and next(walk(path), None) is None]
+        A name says nothing in a folder of others: there is none unless the folder is one of a dataset.
+        """
+        return [path for path in _listed(self.folder) if is_own_name(path.name)] if self.is_own else []
+
+    def foreign(self) -> Iterator[Path]:
+        """Yield what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
+        own = {*self.entries()}
+        return (path for path in _listed(self.folder) if path not in own and not _leads_to_dataset(path))
 
     def bytes(self) -> int:
         """Return the size of everything of the dataset."""
@@ -116,11 +142,19 @@ class DatasetPaths:
                 f"{self.folder} is inside a dataset: {outer}",
                 hint="choose a name or a folder that is not below that one",
             )
-        if not self.exists and (_is_no_folder(self.folder) or self.foreign()):
+        if not self.exists and (_is_no_folder(self.folder) or self._has_unknown_files()):
             raise InvalidArgumentError(
                 f"{self.folder} already exists: it holds files that are not a dataset",
                 hint="move it, or choose another place",
             )
+
+    def _has_unknown_files(self) -> bool:
+        """Return whether there is something that is not of this package in a folder where a dataset is to be put.
+
+        Users may put raw files into the folder ``raw`` of a dataset before they convert them. A mark may be empty where a
+        file system cannot create a file together with its content.
+        """
+        return any(path.name not in {self.raw.name, MARK_FILE} for path in self.foreign())
 
 
 def dataset_folder(version: Path) -> Path:
@@ -146,19 +180,98 @@ def check_name(name: str) -> None:
         )
 
 
+def mark_folder(folder: Path) -> None:
+    """Mark a folder as one of this package; it is created if it does not exist."""
+    disk.create_file(folder / MARK_FILE, _MARK)
+
+
+def unmark_folder(folder: Path) -> bool:
+    """Delete the mark of a folder; return whether it had one."""
+    marked = is_marked(folder)
+    if marked:
+        (folder / MARK_FILE).unlink(missing_ok=True)
+    return marked
+
+
+def is_marked(folder: Path) -> bool:
+    """Return whether a folder has the mark of this package."""
+    with suppress(OSError, IntegrityError):
+        return disk.read_plain(folder / MARK_FILE, len(_MARK) + 1) == _MARK
+    return False
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Return whether a folder is certainly one of a dataset, whatever the names in it.
+
+    It has a file ``CURRENT`` that names a version, or a version with a manifest, or is one, or it is marked because a
+    command makes the first version or deletes the last one.
+    """
+    with suppress(ManifestError):
+        if read_current(folder) is not None:
+            return True
+    if is_marked(folder) or disk.is_version(folder):
+        return True
+    with suppress(OSError):
+        return any(map(disk.is_version, filter(_has_version_name, disk.plain_folders(folder, folder))))
+    return False
+
+
+def _has_version_name(path: Path) -> bool:
+    return VERSION_NAME.fullmatch(path.name) is not None
+
+
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield every folder below a folder that has something of a dataset, sorted; nothing inside of versions."""
-    seen: set[Path] = set()
-    # Links may lead to datasets on other disks; `seen` ends the cycle of a link to a parent folder.
-    for path, folders, files in os.walk(folder, followlinks=True):
-        here = Path(path)
-        is_leaf = MANIFEST_FILE in files or here.resolve() in seen
-        seen.add(here.resolve())
-        if MANIFEST_FILE in files or any(map(is_own_name, [*folders, *files])):
-            yield here
-        folders[:] = (
-            [] if is_leaf else sorted(name for name in folders if not name.startswith(".") and not is_own_name(name))
-        )
+    """Yield every folder at or below a folder that is one of a dataset, sorted; nothing inside of versions.
+
+    A link below the folder is followed only if it leads to the folder of a dataset: a link to a large tree, or to a folder
+    above, costs one look. A tree that has more than `_MAX_FOLDERS` other folders is searched from the top, with a warning.
+    """
+    found: list[Path] = []
+    waiting, others = deque([folder]), 0
+    while waiting and others < _MAX_FOLDERS:
+        here = waiting.popleft()
+        names, below = _content(here)
+        if any(map(_is_telling_name, names)) and is_own_folder(here):
+            found.append(here)
+            is_leaf = MANIFEST_FILE in names and disk.is_version(here)
+        else:
+            others += 1
+            is_leaf = False
+        if not is_leaf and not (here != folder and here.is_symlink()):
+            waiting.extend(below)
+    if waiting:
+        warnings.warn(_unsearched(folder, waiting[0]), stacklevel=2)
+    yield from sorted(found, key=lambda path: path.parts)
+
+
+def _unsearched(folder: Path, first: Path) -> UnsearchedWarning:
+    return UnsearchedWarning(
+        f"{folder} has more than {_MAX_FOLDERS:,} folders without a dataset: those below {first} and later ones are not found",
+        hint=f"move what is not of datasets out of {folder}, or replace a link to it by links to the datasets",
+    )
+
+
+def _is_telling_name(name: str) -> bool:
+    return name in {CURRENT_FILE, MARK_FILE, MANIFEST_FILE} or VERSION_NAME.fullmatch(name) is not None
+
+
+def _content(folder: Path) -> tuple[list[str], list[Path]]:
+    """Return the names in a folder, and the folders and links in which there may be datasets; nothing without access."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        found = [*entries]
+        below = [Path(entry.path) for entry in found if entry.name[0] != "." and _may_lead_to_dataset(entry)]
+        return [entry.name for entry in found], below
+    return [], []
+
+
+def _leads_to_dataset(path: Path) -> bool:
+    return is_own_folder(path) if path.is_symlink() else next(walk(path), None) is not None
+
+
+def _may_lead_to_dataset(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir() and not is_own_name(entry.name)
+    return False
 
 
 def _listed(folder: Path) -> list[Path]:

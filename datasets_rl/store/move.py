@@ -7,7 +7,7 @@ setting is not the user's file, but a variable or an option, only the user can c
 same command runs with the new place as the home.
 
 What is not of a dataset stays where it is, in the folder of a source, too: the data folder may be shared with other
-projects, or be the home folder of the user.
+projects, or be the home folder of the user. What is of one is known by its place, and not by its name alone.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl import disk
+from datasets_rl.disk import CURRENT_FILE, MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.store.find import dataset_places, source_folders
-from datasets_rl.store.layout import STREAM_FOLDER, is_own_name
+from datasets_rl.store.layout import MARK_FILE, STREAM_FOLDER, is_marked
 from datasets_rl.store.versions import check_unused
 
 _BLOCK = 1 << 20
 _MARKER = ".rlds-moved-from"
 """The file at the new place with the path of the old one, until that is deleted."""
+_MAX_PATH_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def plan_move(home: Path, target: Path) -> Move | None:
 def _read_marker(target: Path) -> Path | None:
     marker = target / _MARKER
     try:
-        return Path(disk.read_plain(marker).decode())
+        # Of a file that is too long for a path, what is read is no path either.
+        return Path(disk.read_plain(marker, _MAX_PATH_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:  # it is not the path of a file
@@ -123,7 +125,7 @@ def move(
     if plan is None:
         return None
     plan.target.mkdir(parents=True, exist_ok=True)
-    lock = plan.target.with_name(f".{plan.target.name}.lock")
+    lock = plan.target.with_name(f".{plan.target.name}.rlds-move.lock")
     with disk.lock(lock, str(plan.target), wait=0), disk.disk_errors(plan.target):
         _check_all_unused(plan.source)
         if not plan.is_switched:
@@ -168,42 +170,56 @@ def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> Non
 
 
 def _delete_copied(source: Path, target: Path) -> None:
-    """Delete what the new place has, too, and then the empty folders; other files stay."""
+    """Delete what the new place has, too, and then the empty folders that it has; other files and folders stay."""
     for path in _files(source):
         if (path.is_symlink() or not path.is_dir()) and _is_same(path, target / path.relative_to(source)):
             path.unlink()
-    below = [Path(folder) for entry in _own_entries(source) for folder, _, _ in os.walk(entry, topdown=False)]
-    for empty in (*below, source):
-        with suppress(OSError):  # it is not empty, or the root of a file system
-            empty.rmdir()
-
-
-def _own_entries(home: Path) -> list[Path]:
-    """Return the folders of sources and of streams in a data folder, sorted."""
-    return [home / name for name in sorted({*sources.source_names(), STREAM_FOLDER}) if (home / name).is_dir()]
+    copied = [root for root in (source / STREAM_FOLDER, *source_folders(source)) if not root.is_symlink()]
+    for folder in (Path(folder) for root in copied for folder, _, _ in os.walk(root, topdown=False)):
+        if (target / folder.relative_to(source)).is_dir():
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+    with suppress(OSError):  # it is not empty, or the root of a file system
+        source.rmdir()
 
 
 def _files(home: Path) -> Iterator[Path]:
-    """Yield every file of a dataset or a stream in a data folder, and every link to a folder and empty folder there."""
-    for entry in _own_entries(home):
-        if entry.is_symlink():
-            yield entry
-            continue
-        own: set[Path] = set()
-        for folder, folders, files in os.walk(entry):
-            here = Path(folder)
-            is_version = MANIFEST_FILE in files and disk.is_version(here)
-            if here.name == STREAM_FOLDER or is_version or here.parent in own or _is_of_dataset(here, entry):
-                own.add(here)
-            yield from (path for path in map(here.joinpath, files) if here in own or _is_of_dataset(path, entry))
-            yield from (here / name for name in folders if (here / name).is_symlink())
-            if not files and not folders:
-                yield here
+    """Yield every file, link and empty folder of a dataset or a stream in a data folder, and every link to a dataset.
+
+    A folder of a source that is itself a link is yielded as the link. Last of each dataset comes the file that proves that
+    it is one, so that a deletion in this order can be continued.
+    """
+    roots = source_folders(home)
+    yield from filter(Path.is_symlink, roots)
+    roots = [root for root in roots if not root.is_symlink()]
+    for streams in (root / STREAM_FOLDER for root in (home, *roots)):
+        for folder in [path.parent for path in streams.rglob(MARK_FILE) if is_marked(path.parent)]:
+            yield from sorted(_tree(folder), key=_is_proof)
+    for paths in (paths for root in roots for paths in dataset_places(root)):
+        if paths.folder.is_symlink():
+            yield paths.folder
+        elif paths.has_no_pointer:
+            yield from sorted(_tree(paths.folder), key=_is_proof)
+        else:
+            for entry in sorted(paths.entries(), key=_is_proof):
+                yield from _tree(entry)
 
 
-def _is_of_dataset(path: Path, source: Path) -> bool:
-    """Return whether a path has the name of an entry of a dataset, which is in a folder below that of the source."""
-    return source in path.parents[1:] and is_own_name(path.name)
+def _is_proof(path: Path) -> bool:
+    return path.name in {CURRENT_FILE, MANIFEST_FILE, MARK_FILE}
+
+
+def _tree(path: Path) -> Iterator[Path]:
+    """Yield a file or link; of a folder, every file, link and empty folder below it, and itself if it is empty."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        here = Path(folder)
+        yield from map(here.joinpath, files)
+        yield from (here / name for name in folders if (here / name).is_symlink())
+        if not files and not folders:
+            yield here
 
 
 def _is_same(path: Path, copy: Path) -> bool:

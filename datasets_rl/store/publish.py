@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
 from datasets_rl.errors import DiskFullError, ManifestError, NotADatasetError
 from datasets_rl.format.current import VERSION_NAME, read_current
-from datasets_rl.store.layout import DatasetPaths
+from datasets_rl.store.layout import DatasetPaths, is_own_name, unmark_folder
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -135,6 +135,7 @@ def point_to(paths: DatasetPaths, version: Version) -> None:
         disk.write_text(paths.current, f"{version.name}\n")
     except FileNotFoundError:
         raise NotADatasetError(paths.folder, "another process has just removed it") from None
+    unmark_folder(paths.folder)
 
 
 @contextmanager
@@ -142,6 +143,8 @@ def locked(
     paths: DatasetPaths, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Hold the lock of a dataset, after deleting what dead processes left that no command resumes.
+
+    A folder that has no version yet is marked first.
 
     Args:
         paths: The dataset, which need not exist yet.
@@ -152,10 +155,14 @@ def locked(
     Raises:
         LockedError: If the other process did not finish in time.
         IntegrityError: If a file or folder of the dataset is a link, a pipe or the like.
+        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of one.
     """
     check_entries(paths)
     try:
+        mark_as_own(paths)
         with disk.lock(paths.lock, name, wait=wait, waiting=waiting):
+            if not paths.is_own:  # the process that had the lock before has deleted the folder
+                paths.mark()
             sweep(paths)
             yield
     finally:
@@ -172,27 +179,71 @@ def check_entries(paths: DatasetPaths) -> None:
         disk.check_kind(path, folder=not path.name.startswith((".", "CURRENT")))
 
 
+def mark_as_own(paths: DatasetPaths) -> None:
+    """Mark a folder in which a dataset begins, so that whatever a killed command leaves there is known to be ours.
+
+    Raises:
+        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of one.
+    """
+    if not paths.is_own:
+        paths.check_changeable()
+        paths.mark()
+
+
+def leftovers(paths: DatasetPaths) -> list[Path]:
+    """Return what dead processes left in the folder of a dataset and no command resumes, sorted; `sweep` deletes it."""
+    found = [version.folder for version in _completed(paths)]
+    found += [path for path in paths.entries() if TRASH_NAME.fullmatch(path.name)]
+    found += [file for place in _abandoned_places(paths) for file in disk.temporary_files(place)]
+    return sorted(found)
+
+
 def sweep(paths: DatasetPaths) -> None:
     """Delete what dead processes left in the folder of a dataset; release what a command resumes or reuses."""
-    with suppress(OSError, ManifestError, NotADatasetError):
-        version = Version(paths.version)
-        manifest = version.manifest
-        _discard_completed(paths, version, disk.claims_of(_build_folder(paths, manifest.request, manifest.parent)))
+    for version in _completed(paths):
+        version.discard()
     disk.empty_trash(paths.folder)
+    for place in _abandoned_places(paths):
+        disk.free_temporary_files(place)
     with suppress(OSError):
-        unfinished = [*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)]
-        for folder in filter(disk.is_abandoned, [paths.folder, *unfinished]):
-            for place in (folder, folder / VERSION_FOLDER):
-                disk.free_temporary_files(place)
         for folder in filter(disk.is_abandoned, disk.claims_of(paths.raw)):
             with suppress(OSError):
                 folder.rmdir()  # if it is empty
             disk.release(folder)
+    with suppress(ManifestError):
+        if read_current(paths.folder) is not None:
+            unmark_folder(paths.folder)
+
+
+def _completed(paths: DatasetPaths) -> list[Version]:
+    """Return what is of no more use since the current version was published; see `_superfluous`."""
+    with suppress(OSError, ManifestError, NotADatasetError):
+        version = Version(paths.version)
+        manifest = version.manifest
+        builds = disk.claims_of(_build_folder(paths, manifest.request, manifest.parent))
+        return _superfluous(paths, version, builds)
+    return []
+
+
+def _abandoned_places(paths: DatasetPaths) -> list[Path]:
+    """Return the folders of a dataset that may have temporary files of dead processes."""
+    with suppress(OSError):
+        unfinished = [*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)] if paths.is_own else []
+        abandoned = filter(disk.is_abandoned, [paths.folder, *unfinished])
+        return [place for folder in abandoned for place in (folder, folder / VERSION_FOLDER)]
+    return []
 
 
 def remove_if_empty(paths: DatasetPaths) -> None:
     """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
-    disk.remove_empty_parents(paths.recorded / "entry", paths.root)
+    if paths.is_own:
+        with suppress(OSError):
+            paths.recorded.rmdir()
+    if all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
+        with suppress(OSError):
+            paths.folder.rmdir()
+        if any(is_own_name(path.name) for path in paths.foreign()):  # another process has just begun there
+            paths.mark()
     disk.remove_empty_parents(paths.folder / "entry", paths.root)
 
 
@@ -267,13 +318,13 @@ def building(paths: DatasetPaths, request: str, parent: Version | None) -> Itera
 
 def _make_current(paths: DatasetPaths, version: Version) -> None:
     point_to(paths, version)
-    _discard_completed(paths, version, paths.builds())
-
-
-def _discard_completed(paths: DatasetPaths, version: Version, builds: Sequence[Path]) -> None:
-    """Delete what is of no more use since a version is current: builds of dead processes, and what it supersedes."""
-    for other in [*map(Version, filter(disk.is_abandoned, builds)), *_superseded(paths, version)]:
+    for other in _superfluous(paths, version, paths.builds()):
         other.discard()
+
+
+def _superfluous(paths: DatasetPaths, version: Version, builds: Sequence[Path]) -> list[Version]:
+    """Return what is of no more use since a version is current: builds of dead processes, and what it supersedes."""
+    return [*map(Version, filter(disk.is_abandoned, builds)), *_superseded(paths, version)]
 
 
 def point_to_published(paths: DatasetPaths, request: str, parent: Version | None) -> bool:

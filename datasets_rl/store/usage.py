@@ -65,7 +65,7 @@ def take_inventory(home: Path) -> Inventory:
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     sizes: dict[Path, int] = {}
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
-        size = disk.tree_bytes(path) if path.is_dir() else 0
+        size = 0 if path.is_symlink() else disk.tree_bytes(path)
         inventory.streams += size
         sizes[path.resolve()] = size
     for root in source_folders(home):
@@ -91,6 +91,8 @@ def kept_bytes(paths: DatasetPaths) -> Kept:
         current = read_current(paths.folder)
     except ManifestError:
         current = None
+    if disk.is_plain_file(paths.mark_file):
+        kept.unfinished += disk.tree_bytes(paths.mark_file)
     for path in disk.plain_folders(paths.folder, paths.folder):
         size = disk.tree_bytes(path)
         if VERSION_NAME.fullmatch(path.name):

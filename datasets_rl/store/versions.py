@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +21,15 @@ from datasets_rl.errors import (
     join_names,
 )
 from datasets_rl.settings import Settings
-from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.find import dataset_paths, find_paths, id_or_path, missing_error, paths_of
+from datasets_rl.store.layout import MARK_FILE, STREAM_FOLDER, DatasetPaths, is_marked
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
     check_entries,
     current_version,
     foreign_files,
+    leftovers,
     locked,
     parent_of,
     point_to,
@@ -119,8 +120,8 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If a version has files that are not the dataset's, or the folder ``raw`` may have the only
-            copy of the user's files; nothing is deleted then.
+        InvalidArgumentError: If the folder is certainly not one of a dataset, a version has files that are not the
+            dataset's, or the folder ``raw`` may have the only copy of the user's files; nothing is deleted then.
         LockedError: If another process is changing the dataset, or records episodes for it.
     """
     return remove_dataset(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
@@ -136,15 +137,11 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
     if is_link_alone(paths):
         paths.folder.unlink()
         return 0
-    freed = paths.bytes()
-    if not freed and not paths.entries():
+    _check_removable(paths)
+    if not paths.is_own:
         remove_if_empty(paths)
         return 0
-    for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
-        check_own_files(folder)
-    if has_only_copy(paths):
-        raise _only_copy_error(paths)
-    _check_own_recordings(paths.recorded)
+    freed = paths.bytes()
     with ExitStack() as held:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
@@ -153,10 +150,13 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         if paths.has_no_pointer:
             disk.discard(paths.folder, paths.folder.parent)
             return freed
+        with suppress(DiskFullError):
+            paths.mark()
+        entries = paths.entries()
         # Without it there is no dataset, whenever the deletion ends.
         paths.current.unlink(missing_ok=True)
-        for path in paths.entries():
-            if path not in {paths.lock, paths.recorded} and disk.is_abandoned(path):
+        for path in entries:
+            if path not in {paths.lock, paths.mark_file, paths.recorded} and disk.is_abandoned(path):
                 disk.discard(path, paths.folder)
         for path in filter(disk.is_abandoned, sorted(paths.recorded.glob("*"))):
             disk.discard(path, paths.folder)
@@ -165,6 +165,26 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         paths.folder.resolve().rmdir()
         paths.folder.unlink()
     return freed
+
+
+def _check_removable(paths: DatasetPaths) -> None:
+    """Check that nothing of others is in what the removal of a dataset deletes.
+
+    Raises:
+        InvalidArgumentError: If there is.
+    """
+    if has_only_copy(paths):
+        raise _only_copy_error(paths)
+    if not paths.is_own:
+        if first := next(paths.foreign(), None):
+            raise InvalidArgumentError(
+                f"{paths.folder} is not removed: it holds files that are not a dataset, such as {first.name}",
+                hint="delete them yourself if you do not need them",
+            )
+        return
+    for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
+        check_own_files(folder)
+    _check_own_recordings(paths.recorded)
 
 
 def is_link_alone(paths: DatasetPaths) -> bool:
@@ -176,7 +196,7 @@ def is_link_alone(paths: DatasetPaths) -> bool:
     is_second_name = place.is_relative_to(home) and place.relative_to(home).parts[:1] in {
         (name,) for name in sources.source_names()
     }
-    return paths.folder.is_symlink() and (is_second_name or paths.has_no_pointer)
+    return paths.folder.is_symlink() and paths.is_own and (is_second_name or paths.has_no_pointer)
 
 
 def check_unused(paths: DatasetPaths, name: str) -> None:
@@ -264,76 +284,100 @@ def _only_copy_error(paths: DatasetPaths) -> InvalidArgumentError:
     )
 
 
-def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
+def prune(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
     """Delete all versions of a dataset but the current one.
 
     Args:
         paths: The dataset.
-        dry_run: Only count the bytes.
+        dry_run: Only return what would be deleted.
 
     Returns:
-        Bytes freed.
+        The paths that were deleted, each with its size in bytes.
 
     Raises:
         InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
         LockedError: If another process is changing the dataset.
     """
-    others = _other_versions(paths)
-    for version in others:
+    found = _other_versions(paths)
+    for version in found:
         check_own_files(version.folder)
-    freed = sum(disk.tree_bytes(version.folder) for version in others)
-    if freed and not dry_run:
+    sizes = _sizes(version.folder for version in found)
+    if sizes and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for version in _other_versions(paths):
                 version.discard()
-    return freed
+    return sizes if dry_run else _deleted(sizes)
 
 
 def _other_versions(paths: DatasetPaths) -> list[Version]:
-    current = current_version(paths)
+    current = current_version(paths) if paths.is_own else None
     return [version for version in versions_of(paths) if current is not None and version != current]
 
 
-def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> int:
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    return {path: disk.tree_bytes(path) for path in paths}
+
+
+def _deleted(sizes: Mapping[Path, int]) -> dict[Path, int]:
+    """Return those of some paths that are gone."""
+    return {path: size for path, size in sizes.items() if not os.path.lexists(path)}
+
+
+def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
     """Delete the upstream files of a dataset, complete and partial ones; a later download fetches them again.
 
     The arguments, the result and the errors are those of `prune`.
     """
     if has_only_copy(paths):
         raise _only_copy_error(paths)
-    freed = sum(map(disk.tree_bytes, disk.claims_of(paths.raw)))
-    if freed and not dry_run:
+    sizes = _sizes(filter(disk.is_abandoned, disk.claims_of(paths.raw) if paths.is_own else []))
+    if sizes and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for folder in filter(disk.is_abandoned, disk.claims_of(paths.raw)):
                 disk.discard(folder, paths.folder)
-    return freed
+    return sizes if dry_run else _deleted(sizes)
 
 
-def sweep_all(root: Path) -> None:
-    """Delete what dead processes left below the folder of a source, except for what a command resumes.
+def prune_builds(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
+    """Delete the unfinished builds of a dataset, which their commands could resume, unless another process changes it.
 
-    Folders that are in use, or that this process may not write, are skipped.
-
-    Raises:
-        IntegrityError: If a file or folder of a dataset is a link, a pipe or the like.
+    The arguments and the result are those of `prune`.
     """
-    for paths in dataset_places(root):
-        sweep_dataset(paths)
+    sizes = _sizes(filter(disk.is_abandoned, paths.builds()))
+    if sizes and not dry_run:
+        with suppress(DiskFullError, LockedError), locked(paths, paths.name, wait=0):
+            for folder in filter(disk.is_abandoned, paths.builds()):
+                disk.discard(folder, paths.folder)
+    return sizes if dry_run else _deleted(sizes)
 
 
-def sweep_dataset(paths: DatasetPaths) -> None:
-    """Delete what dead processes left of one dataset, unless another process is changing it.
+def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
+    """Delete what dead processes left of one dataset, except for what a command resumes.
+
+    A dataset that another process is changing, or that this process may not write, is skipped.
+
+    Args:
+        paths: The dataset.
+        dry_run: Only return what would be deleted.
+
+    Returns:
+        The paths that were deleted, each with its size in bytes.
 
     Raises:
         IntegrityError: If a file or folder of the dataset is a link, a pipe or the like.
     """
     check_entries(paths)
-    if _has_leftovers(paths):
+    if not _may_have_leftovers(paths):
+        return {}
+    locks = [paths.lock] if os.path.lexists(paths.lock) and not disk.is_locked(paths.lock) else []
+    sizes = _sizes([*locks, *leftovers(paths)])
+    if not dry_run:
         with suppress(DiskFullError, LockedError, OSError), locked(paths, paths.name, wait=0):
             pass
+    return sizes if dry_run else _deleted(sizes)
 
 
-def _has_leftovers(paths: DatasetPaths) -> bool:
+def _may_have_leftovers(paths: DatasetPaths) -> bool:
     names = [path.name for path in paths.entries()]
     others = any(
         disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-", "raw@")) for name in names
@@ -341,43 +385,23 @@ def _has_leftovers(paths: DatasetPaths) -> bool:
     return others or len(versions_of(paths)) > 1
 
 
-def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
-    """Delete the unfinished builds below the folder of a source, which their commands could resume.
-
-    Args:
-        root: The folder of the source.
-        dry_run: Only count the bytes.
-
-    Returns:
-        Bytes freed.
-    """
-    freed = 0
-    for paths in dataset_places(root):
-        builds = [folder for folder in paths.builds() if disk.is_abandoned(folder)]
-        freed += sum(map(disk.tree_bytes, builds))
-        if builds and not dry_run:
-            with suppress(DiskFullError, LockedError), locked(paths, paths.name, wait=0):
-                for folder in filter(disk.is_abandoned, builds):
-                    disk.discard(folder, paths.folder)
-    return freed
-
-
-def prune_streams(root: Path, *, dry_run: bool = False) -> int:
+def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:
     """Delete the shards that streams left for later ones; those of open streams remain.
 
     Args:
         root: The folder of a source, or of all sources.
-        dry_run: Only count the bytes.
+        dry_run: Only return what would be deleted.
 
     Returns:
-        Bytes freed.
+        The folders of streams that were deleted, each with its size in bytes.
     """
-    disk.check_kind(root / STREAM_FOLDER, folder=True)
-    freed = 0
-    inside = (path for name in ("shards", "raw") for path in (root / STREAM_FOLDER).rglob(name))
-    for folder in sorted({path.parent for path in inside if path.parent.name.isdigit()}):
+    folder = root / STREAM_FOLDER
+    disk.check_kind(folder, folder=True)
+    marked = [path.parent for path in folder.rglob(MARK_FILE) if path.parent.name.isdigit() and is_marked(path.parent)]
+    sizes: dict[Path, int] = {}
+    for folder in sorted(marked):
         with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):
-            freed += disk.tree_bytes(folder)
+            sizes[folder] = disk.tree_bytes(folder)
             if not dry_run:
                 disk.discard(folder, root)
-    return freed
+    return sizes

@@ -100,8 +100,11 @@ class Run:
             self._make_environments(resources)
             self._hold_out()
             disk.check_outside_versions(self.args.out)
-            resources.enter_context(disk.lock(self.args.out / ".lock", f"the run in {self.args.out}", wait=0.0))
-            disk.free_temporary_files(self.args.out)
+            resources.enter_context(
+                disk.lock(self.args.out / ".rlds-train.lock", f"the run in {self.args.out}", wait=0.0)
+            )
+            for name in (checkpoints.CHECKPOINT, checkpoints.PREVIOUS, checkpoints.BEST):
+                disk.free_temporary_files(self.args.out, name)
             self._resources = resources.pop_all()
         return self
 

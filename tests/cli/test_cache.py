@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 
 import pytest
 from stored_data import write_manifest_with_digest
 
 from datasets_rl import disk
 from datasets_rl.store import version_folder
+from datasets_rl.store.layout import MARK_FILE, mark_folder
 from datasets_rl.store.usage import take_inventory
 
 
 @pytest.fixture
-def full(stored, home):
+def full(stored, home, tmp_path, monkeypatch):
     """A home with a version, a derived dataset, raw files, partial downloads, builds, trash and a foreign file."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))  # scratch folders of others are not counted
     shutil.copytree(stored, home / "demo" / "pendulum@twice")
     shutil.copytree(version_folder(stored), stored / "0002-0123abcd")
     other = json.loads((stored / "0002-0123abcd" / "manifest.json").read_text())
@@ -30,6 +34,8 @@ def full(stored, home):
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(size))
+    for name in ("minari/D4RL/door/expert-v2", "d4rl/hopper-medium-v2"):
+        mark_folder(home / name)
     return home
 
 
@@ -44,8 +50,9 @@ def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
     assert one["versions"] == disk.tree_bytes(full / "demo" / "pendulum" / "0002-0123abcd")
     assert one["dataset"] == rows["demo/pendulum@twice"]["dataset"] == size + pointer
     assert (one["others"], one["raw"], one["unfinished"]) == (1, 1000, 0)
-    assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010
-    assert rows["d4rl/hopper-medium-v2"]["unfinished"] == 300
+    mark = disk.tree_bytes(full / "d4rl" / "hopper-medium-v2" / MARK_FILE)
+    assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010 + mark
+    assert rows["d4rl/hopper-medium-v2"]["unfinished"] == 300 + mark
     assert (shown["other_bytes"], shown["bytes"]) == (5, disk.tree_bytes(full))
     assert sum(one["bytes"] for one in shown["datasets"]) + 5 == shown["bytes"]
 
@@ -66,6 +73,9 @@ def test_ls_of_an_empty_folder_is_empty(rlds):
 
 def test_prune_shows_sizes_first_and_deletes_only_after_a_confirmation(rlds, full):
     words = ["cache", "prune", "--raw", "--versions", "--builds"]
+    marks = 2 * disk.tree_bytes(
+        full / "d4rl" / "hopper-medium-v2" / MARK_FILE
+    )  # of two folders in which nothing is left
     before = disk.tree_bytes(full)
 
     would = rlds(*words, "--dry-run", "--json").json
@@ -73,16 +83,26 @@ def test_prune_shows_sizes_first_and_deletes_only_after_a_confirmation(rlds, ful
         ("other versions", "demo/pendulum"),
         ("raw files", "demo/pendulum"),
         ("raw files", "minari/D4RL/door/expert-v2"),
-        ("unfinished builds", "d4rl"),
+        ("unfinished builds", "d4rl/hopper-medium-v2"),
     }
+    assert sorted(one["path"] for one in would["items"]) == [
+        str(full / name)
+        for name in (
+            "d4rl/hopper-medium-v2/build-01234567",
+            "demo/pendulum/0002-0123abcd",
+            "demo/pendulum/raw",
+            "minari/D4RL/door/expert-v2/raw",
+        )
+    ]
     assert (would["freed"]["raw files"], would["freed"]["unfinished builds"]) == (3010, 300)
     refused = rlds(*words)
     assert refused.code == 10
-    assert "raw files of demo/pendulum: 1.0 kB" in refused.err
+    assert [one["path"] for one in would["items"] if one["path"] not in refused.err] == []
+    assert f"raw files of demo/pendulum: 1.0 kB in {full / 'demo' / 'pendulum' / 'raw'}" in refused.err
     assert disk.tree_bytes(full) == before
     done = rlds(*words, "--yes", "--json").json
     assert {**done["freed"], "scratch folders": 0} == {**would["freed"], "scratch folders": 0}
-    assert before - disk.tree_bytes(full) == sum(one["bytes"] for one in would["items"])
+    assert before - disk.tree_bytes(full) == marks + sum(one["bytes"] for one in would["items"])
     assert rlds("cache", "verify").code == 0
 
 
@@ -90,11 +110,13 @@ def test_shards_of_streams_are_counted_and_deleted_unless_a_stream_is_open(rlds,
     for name in ("openx/.stream/bridge/0/shards/ab", "openx/.stream/bridge/1/shards/cd", ".stream/1f/0/raw"):
         (full / name).mkdir(parents=True)
         (full / name / "rows.npy").write_bytes(bytes(50))
-    assert rlds("cache", "ls", "--json").json["stream_bytes"] == 150
+        mark_folder((full / name).parents[0 if name.endswith("raw") else 1])
+    mark = disk.tree_bytes(full / "openx" / ".stream" / "bridge" / "0" / MARK_FILE)
+    assert rlds("cache", "ls", "--json").json["stream_bytes"] == 150 + 3 * mark
     with disk.lock(full / "openx" / ".stream" / "bridge" / "1.lock", "openx/bridge"):
         freed = rlds("cache", "prune", "--streams", "--yes", "--json").json["freed"]
 
-    assert freed["shards of streams"] == 100
+    assert freed["shards of streams"] == 100 + 2 * mark
     assert [path.name for path in full.rglob("rows.npy") if ".stream" in path.parts] == ["rows.npy"]
     assert (full / "openx" / ".stream" / "bridge" / "1" / "shards" / "cd" / "rows.npy").exists()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from datasets_rl import disk
+from datasets_rl.store.layout import mark_folder
 
 
 def test_without_a_terminal_there_is_no_prompt_and_nothing_is_deleted(rlds, stored):
@@ -17,11 +18,12 @@ def test_without_a_terminal_there_is_no_prompt_and_nothing_is_deleted(rlds, stor
 
     assert ran.code == 10
     assert "--yes" in ran.err
+    assert [path for path in stored.iterdir() if f"{path}\n" not in ran.err] == []
     assert stored.exists()
 
 
 def test_yes_deletes(rlds, stored):
-    size = disk.tree_bytes(stored)
+    size, paths = disk.tree_bytes(stored), sorted(map(str, stored.iterdir()))
 
     ran = rlds("remove", "demo/pendulum", "--yes", "--json")
 
@@ -32,6 +34,7 @@ def test_yes_deletes(rlds, stored):
             "bytes": size,
             "link_to": None,
             "kept": [],
+            "paths": paths,
             "removed": True,
             "error": None,
         }
@@ -57,8 +60,9 @@ def test_unfinished_files_are_deleted(rlds, home):
     part = home / "demo" / "pendulum" / "raw" / "pendulum.hdf5.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
+    mark_folder(home / "demo" / "pendulum")
 
-    assert rlds("remove", "demo/pendulum", "-y").out == "demo/pendulum: 1.0 kB deleted\n"
+    assert rlds("remove", "demo/pendulum", "-y").out == "demo/pendulum: 1.1 kB deleted\n"
     assert not part.exists()
 
 
@@ -100,7 +104,7 @@ def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, type
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert ran.err.startswith("delete demo/pendulum (614.2 kB)? [y/N] ")
+    assert "delete demo/pendulum (614.2 kB)? [y/N] " in ran.err
     assert stored.exists() is left
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from datasets_rl import LazyMemmapStorage, ReplayBuffer, disk
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.store import version_folder
+from datasets_rl.store.layout import mark_folder
 
 SCALE = ("-t", "scale_rewards:3")
 
@@ -106,6 +108,7 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
     build = home / "d4rl" / "ant-medium-v2" / "build-01234567"
     build.mkdir(parents=True)
     (build / "journal.jsonl").write_text("x" * 100)
+    mark_folder(build.parent)
 
     would = rlds("cache", "prune", "--versions", "--builds", "--dry-run", "--json").json["freed"]
     assert (would["unfinished builds"], would["other versions"] > 500_000) == (100, True)
@@ -125,8 +128,14 @@ def test_cache_prune_names_a_linked_dataset_by_its_id(rlds, stored, tmp_path):
     stored.rename(tmp_path / "elsewhere")
     stored.symlink_to(tmp_path / "elsewhere")
 
-    items = rlds("cache", "prune", "--versions", "--yes", "--json").json["items"]
-    assert [(one["kind"], one["id"]) for one in items] == [("other versions", "demo/pendulum")]
+    unnamed = rlds("cache", "prune", "--versions", "--yes")
+    assert "nothing is deleted of demo/pendulum, to which links lead out of" in unnamed.err
+    version = next((tmp_path / "elsewhere").glob("0001-*"))
+    items = rlds("cache", "prune", "--versions", "demo/pendulum", "--yes", "--json").json["items"]
+    (item,) = [one for one in items if one["id"]]
+    assert (item["kind"], item["id"]) == ("other versions", "demo/pendulum")
+    assert Path(item["path"]).name == version.name
+    assert not version.exists()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="processes")

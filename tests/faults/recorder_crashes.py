@@ -75,7 +75,8 @@ for fatal in range(task["first"], total + 1, task["steps"]):
     seen.write_text("0")
     assert run_killed_at(fatal, work, counts) is None
     episodes, values, problems = found()
-    store.sweep_all(home / "local")
+    for paths in store.dataset_places(home / "local"):
+        store.sweep_dataset(paths)
     print(
         json.dumps(
             {

@@ -13,28 +13,35 @@ import pytest
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.store import move as moving
+from datasets_rl.store.layout import mark_folder
 
 DISKS = [Path("/dev/shm"), Path(tempfile.gettempdir()), Path(__file__).parent]
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links")
 
 
+VERSION = b'{"format": "datasets-rl/ted", "format_version": 2}'
+POINTER = b"0001-01234567\n"
+
+
+def write(folder, name, data):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
 @pytest.fixture
 def home(tmp_path):
     folder = tmp_path / "home"
-    for name in (
-        "demo/a/CURRENT",
-        "demo/a/0001-01234567/rows.npy",
-        "demo/a/0002-89abcdef/rows.npy",
-        "d4rl/b/raw/b.part",
-    ):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode() * 5000)
+    for name in ("demo/a/0001-01234567/rows.npy", "demo/a/0002-89abcdef/rows.npy", "d4rl/b/raw/b.part"):
+        write(folder, name, name.encode() * 5000)
+    write(folder, "demo/a/CURRENT", POINTER)
+    mark_folder(folder / "d4rl" / "b")
+    write(tmp_path, "elsewhere/CURRENT", POINTER)
     (folder / "demo" / "linked").symlink_to("a")
     (folder / "demo" / "outside").symlink_to("../../elsewhere")
-    (folder / "demo" / "empty").mkdir()
-    (tmp_path / "elsewhere").mkdir()
+    (folder / "demo" / "a" / "0001-01234567" / "empty").mkdir()
     return folder
 
 
@@ -118,22 +125,24 @@ def test_folders_of_other_projects_stay(home, target):
 
 
 def test_of_a_home_that_is_that_of_the_user_only_datasets_move(home, target):
-    """Folders of other programs may have the names of sources: ~/local, ~/minari."""
+    """Folders of other programs may have the names of sources, and folders in them the names of ours: ~/local, ~/minari."""
     mine = [".bashrc", "local/bin/tool", "local/raw/a.csv", "demo/a/notes.txt", "demo/README.md", "minari/x/main.hdf5"]
+    mine += ["minari/fork/build-20241101/results.csv", "minari/fork/CURRENT", "minari/fork/.lock", ".stream/x/0/raw/a"]
     for name in mine:
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("mine")
-    single = home / "local" / "single"
-    single.mkdir()
-    (single / "manifest.json").write_text('{"format_version": 2}')
-    (single / "rows.npy").write_text("rows")
-    (home / "d4rl" / ".stream" / "x" / "0" / "shards").mkdir(parents=True)
-    (home / "d4rl" / ".stream" / "x" / "0" / "shards" / "rows.npy").write_text("rows")
+        write(home, name, b"mine")
+    (home / "minari" / "fork" / "linked").symlink_to("build-20241101")
+    (home / "minari" / "fork" / "empty").mkdir()
+    write(home, "local/single/manifest.json", VERSION)
+    write(home, "local/single/rows.npy", b"rows")
+    mark_folder(home / "d4rl" / ".stream" / "x" / "0")
+    write(home, "d4rl/.stream/x/0/shards/rows.npy", b"rows")
     before = content(home)
 
     moved(home, target)
 
     assert sorted(path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()) == sorted(mine)
+    assert (home / "minari" / "fork" / "linked").is_symlink()
+    assert (home / "minari" / "fork" / "empty").is_dir()
     assert content(target).items() <= before.items()
     assert content(home).keys() | content(target).keys() == before.keys()
 
@@ -152,11 +161,12 @@ def test_equal_files_are_not_copied_again(home, target):
 def test_what_the_new_place_does_not_have_is_not_deleted_later(home, target):
     moved(home, target, switch=lambda _: False)
     (home / "demo" / "late.npy").write_bytes(b"late")
-    disk.write_bytes(home / "demo" / "a" / "CURRENT", b"changed")
+    disk.write_bytes(home / "demo" / "a" / "CURRENT", b"0002-89abcdef\n")
 
     moved(target, target)
 
-    assert content(home) == {"demo": None, "demo/a": None, "demo/a/CURRENT": b"changed", "demo/late.npy": b"late"}
+    left = {"demo": None, "demo/a": None, "demo/a/CURRENT": b"0002-89abcdef\n", "demo/late.npy": b"late"}
+    assert content(home) == left
 
 
 def test_a_folder_that_is_in_use_is_not_moved(home, tmp_path):
@@ -253,6 +263,7 @@ KILLER = """
 import os, sys
 from pathlib import Path
 from datasets_rl.store import move as moving
+from datasets_rl.store.layout import mark_folder
 left = int(sys.argv[3])
 def watch(event, arguments):
     global left

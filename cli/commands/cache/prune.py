@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import ConfirmationRequiredError
+from datasets_rl.errors import ConfirmationRequiredError, join_names
 
 from ... import candidates
 from ...errors import exit_code_of
@@ -25,11 +25,17 @@ REFUSED = exit_code_of(ConfirmationRequiredError(""))
 
 @dataclass(frozen=True)
 class _Item:
-    """Something that can be deleted."""
+    """A file or folder that can be deleted."""
 
     kind: str
     id: str
+    """The dataset that it is of; empty if it is of none."""
+    path: str
     bytes: int
+
+    @property
+    def of(self) -> str:
+        return f"{self.kind} of {self.id}" if self.id else self.kind
 
 
 def run(
@@ -38,7 +44,7 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[ID|PATH...]",
-            help="With --versions and --raw: delete only those of these datasets.",
+            help="Delete only what is of these datasets.",
             autocompletion=candidates.stored_ids,
         ),
     ] = None,
@@ -57,8 +63,9 @@ def run(
 ) -> Result:
     """Delete the temporary files of killed commands and, with options, files that datasets no longer need.
 
-    Scratch folders of buffers whose process is dead are deleted, too. Files that the options select are listed with
-    their sizes, and deleted after a confirmation.
+    Scratch folders of buffers whose process is dead are deleted, too. Files that the options select are deleted after a
+    confirmation. Every path is listed with its size. Nothing is deleted outside the folders of datasets, and nothing to
+    which a link leads out of the data folder, unless that dataset is named.
 
     \b
     Examples:
@@ -66,27 +73,22 @@ def run(
       rlds cache prune --versions --builds --raw --dry-run
       rlds cache prune --versions demo/pendulum --yes
     """
-    from datasets_rl.storages.scratch import sweep_scratch
-
-    if not dry_run:
-        _sweep(shell, datasets or [])
     prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams))
-    items = [item for prune in prunes.values() for item in prune(dry_run=True)]
-    total = sum(item.bytes for item in items)
-    if items and not dry_run and not yes:
-        for item in items:
-            shell.printer.note(f"{item.kind} of {item.id}: {size_text(item.bytes)}")
+    items = {item.path: item for prune in reversed(prunes.values()) for item in prune(dry_run=True)}
+    planned = [item for kind in prunes for item in items.values() if item.kind == kind]
+    total = sum(item.bytes for item in planned)
+    if any(item.kind in _SELECTED for item in planned) and not dry_run and not yes:
+        for item in planned:
+            shell.printer.note(f"{item.of}: {size_text(item.bytes)} in {item.path}")
         if not ask_to_confirm(f"delete what is listed ({size_text(total)})"):
             shell.printer.note("nothing was deleted")
             return Result({"freed": {}, "items": [], "dry_run": False}, code=REFUSED)
-    freed = {"scratch folders": 0 if dry_run else sweep_scratch()}
-    done = items if dry_run else []
-    for kind, prune in prunes.items():
-        deleted = [item for item in items if item.kind == kind] if dry_run else prune(dry_run=False)
-        done += [] if dry_run else deleted
-        freed[kind] = sum(item.bytes for item in deleted)
+    done = planned if dry_run else [item for prune in prunes.values() for item in prune(dry_run=False)]
+    freed = {kind: sum(item.bytes for item in done if item.kind == kind) for kind in prunes}
     verb = "would be freed" if dry_run else "freed"
-    table = Table(("what", "of", "size"), tuple((one.kind, one.id, size_text(one.bytes)) for one in done))
+    table = Table(
+        ("what", "of", "size", "path"), tuple((one.kind, one.id, size_text(one.bytes), one.path) for one in done)
+    )
     return Result(
         {"freed": freed, "items": done, "dry_run": dry_run},
         [*([table] if done else []), Lines(tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items()))],
@@ -94,17 +96,9 @@ def run(
     )
 
 
-def _sweep(shell: Shell, datasets: Sequence[str]) -> None:
-    """Complete the changes of killed commands, and delete what they left, in the data folder and of named datasets."""
-    from datasets_rl import store
-    from datasets_rl.store.find import locate
-
-    for root in store.source_folders(shell.settings.home):
-        store.sweep_all(root)
-    for one in datasets:
-        store.sweep_dataset(store.paths_of(locate(**dataset_arguments(shell, one))))
-
-
+_SELECTED = ("unfinished builds", "shards of streams", "other versions", "raw files")
+"""The kinds of files that options select, which are deleted after a confirmation."""
+_BUILDS, _STREAMS, _VERSIONS, _RAW = _SELECTED
 _Prune = Callable[..., list[_Item]]
 
 
@@ -113,57 +107,67 @@ def _prunes(
 ) -> Iterator[tuple[str, _Prune]]:
     """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
     from datasets_rl import store
+    from datasets_rl.storages.scratch import sweep_scratch
 
     home = shell.settings.home
-    roots = store.source_folders(home)
+    places = _named(shell, datasets) if datasets else _inside(shell)
+    yield "scratch folders", partial(_prune_each, "scratch folders", sweep_scratch, {"": None})
+    yield "left by killed commands", partial(_prune_each, "left by killed commands", store.sweep_dataset, places)
     if builds:
-        yield "unfinished builds", partial(_prune_roots, "unfinished builds", store.sweep_builds, roots)
+        yield _BUILDS, partial(_prune_each, _BUILDS, store.prune_builds, places)
     if streams:
-        yield "shards of streams", partial(_prune_roots, "shards of streams", store.prune_streams, [home, *roots])
+        roots = {"": home, **{root.name: root for root in store.source_folders(home) if not root.is_symlink()}}
+        yield _STREAMS, partial(_prune_each, _STREAMS, store.prune_streams, roots)
     if versions:
-        yield "other versions", partial(_prune_each, "other versions", store.prune, _stored(shell, datasets))
+        yield _VERSIONS, partial(_prune_each, _VERSIONS, store.prune, places)
     if raw:
-        yield "raw files", partial(_prune_each, "raw files", store.prune_raw, _with_raw_files(shell, datasets))
-
-
-def _prune_roots(kind: str, prune: Callable[..., int], roots: Sequence[Path], *, dry_run: bool) -> list[_Item]:
-    freed = {root.name: prune(root, dry_run=dry_run) for root in roots}
-    return [_Item(kind, name, size) for name, size in freed.items() if size]
+        # Without a name, files that may be the only copy of the user's are left alone.
+        chosen = {name: paths for name, paths in places.items() if datasets or not store.has_only_copy(paths)}
+        yield _RAW, partial(_prune_each, _RAW, store.prune_raw, chosen)
 
 
 def _prune_each(
-    kind: str, prune: Callable[..., int], datasets: Mapping[str, DatasetPaths], *, dry_run: bool
+    kind: str, prune: Callable[..., Mapping[Path, int]], places: Mapping[str, Any], *, dry_run: bool
 ) -> list[_Item]:
-    freed = {name: prune(paths, dry_run=dry_run) for name, paths in datasets.items()}
-    return [_Item(kind, name, size) for name, size in freed.items() if size]
+    arguments = {name: () if place is None else (place,) for name, place in places.items()}
+    return [
+        _Item(kind, name, str(path), size)
+        for name, given in arguments.items()
+        for path, size in prune(*given, dry_run=dry_run).items()
+    ]
 
 
-def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
-    """Return the paths of the named datasets or, if none is named, of all stored ones."""
-    from datasets_rl import store
-    from datasets_rl.store.find import locate
+def _named(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
+    """Return the paths of the named datasets.
 
-    if datasets:
-        return {one: store.paths_of(locate(**dataset_arguments(shell, one))) for one in datasets}
-    home = shell.settings.home
-    # A folder may be a link to another disk, whose name says nothing.
-    return {path.relative_to(home).as_posix(): store.paths_of(path) for path in store.stored_folders(home)}
-
-
-def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
-    """Return the paths of the named datasets or, if none is named, of every dataset that has raw files.
-
-    Without a name, files that may be the only copy of the user's are left alone.
+    Raises:
+        NotADatasetError: If nothing of one of them is stored.
     """
-    from datasets_rl import disk, store
-    from datasets_rl.store import DatasetPaths
-    from datasets_rl.store.usage import take_inventory
+    from datasets_rl import store
+    from datasets_rl.store.find import missing_error
 
-    if datasets:
-        return _stored(shell, datasets)
+    found = {}
+    for one in datasets:
+        arguments = dataset_arguments(shell, one)
+        found[one] = store.find_paths(**arguments)
+        if not found[one].is_own:
+            raise missing_error(arguments["dataset"], found[one])
+    return found
+
+
+def _inside(shell: Shell) -> dict[str, DatasetPaths]:
+    """Return the paths of everything of a dataset in the data folder; where a link leads out of it, the user is told."""
+    from datasets_rl import store
+
     home = shell.settings.home
-    split = [one.id.partition("/") for one in take_inventory(home).datasets]
-    every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
-    return {
-        name: paths for name, paths in every.items() if disk.claims_of(paths.raw) and not store.has_only_copy(paths)
+    places = {
+        f"{root.name}/{paths.name}": paths
+        for root in store.source_folders(home)
+        for paths in store.dataset_places(root)
     }
+    inside = {name: paths for name, paths in places.items() if paths.folder.resolve().is_relative_to(home.resolve())}
+    if outside := [name for name in places if name not in inside]:
+        shell.printer.note(
+            f"nothing is deleted of {join_names(outside)}, to which links lead out of {home}, unless you name them"
+        )
+    return inside

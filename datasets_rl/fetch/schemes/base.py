@@ -14,6 +14,7 @@ requests through `get` in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,36 @@ class NotServedError(Exception):
     def __init__(self, message: str, *, network: bool = False) -> None:
         super().__init__(message)
         self.network = network
+
+
+def stated_bytes(value: object, where: str) -> int:
+    """Return a number of bytes that a server states, as digits or as a JSON number.
+
+    Args:
+        value: What it states.
+        where: The header or the JSON key, for the message.
+
+    Raises:
+        NotServedError: If it is not an integer from 0 to 2**63 - 1; Python itself would refuse thousands of digits.
+    """
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and _DIGITS.fullmatch(text) and int(text) < 1 << 63:
+        return int(text)
+    shown = f"{text[:20]}... with {len(text):,} characters" if isinstance(text, str) and len(text) > 40 else repr(value)
+    raise NotServedError(f"the server states {shown} as {where}; expected an integer from 0 to 2**63 - 1")
+
+
+def header_bytes(headers: Mapping[str, str], name: str) -> int | None:
+    """Return the number of bytes in a header of a response; None if it has no such header, or not digits alone.
+
+    Raises:
+        NotServedError: If it is 2**63 or more.
+    """
+    text = headers.get(name, "")
+    return stated_bytes(text, name) if text.isascii() and text.isdigit() else None
+
+
+_DIGITS = re.compile("0*[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

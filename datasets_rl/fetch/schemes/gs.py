@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, listed_entries
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, listed_entries, stated_bytes
 
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"
@@ -44,7 +44,7 @@ def folder(url: str, get: Get) -> Folder:
         Asset(
             (f"gs://{bucket}/{item['name']}#{item['generation']}",),
             item["name"][len(prefix) :],
-            size=int(item["size"]),
+            size=stated_bytes(item["size"], f"the size of {item['name']}"),
             md5=_as_hex(item.get("md5Hash")),
             crc32c=_as_hex(item.get("crc32c")),
         )

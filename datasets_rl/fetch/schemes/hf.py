@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, listed_entries
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, header_bytes, listed_entries, stated_bytes
 
 IN_PLACE = False
 _ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)")
@@ -48,12 +48,12 @@ def resolve(url: str, ask: Ask) -> Remote:
         return Remote(file_url, url, headers)
     reported = ask(file_url, headers)
     commit = reported.get("x-repo-commit") or match["revision"] or "main"
-    size, digest = reported.get("x-linked-size", ""), reported.get("x-linked-etag", "").strip('W/"')
+    digest = reported.get("x-linked-etag", "").strip('W/"')
     return Remote(
         at(commit),
         f"hf://datasets/{repo}@{commit}/{path}",
         headers,
-        size=int(size) if size.isdecimal() else None,
+        size=header_bytes(reported, "x-linked-size"),
         sha256=digest if _SHA256.fullmatch(digest) else None,
         etag=digest or None,
     )
@@ -117,7 +117,7 @@ def _asset_from_entry(entry: Mapping[str, Any], base: str, start: str) -> Asset:
     return Asset(
         (f"{base}/{path}",),
         path[len(start) :],
-        size=int(large.get("size", entry["size"])),
+        size=stated_bytes(large.get("size", entry["size"]), f"the size of {path}"),
         sha256=digest if _SHA256.fullmatch(digest) else None,
     )
 

@@ -32,7 +32,7 @@ from datasets_rl.sources.base import (
     SpaceSummary,
     by_images,
 )
-from datasets_rl.sources.selection import Option, read_numbers
+from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
@@ -258,7 +258,9 @@ def _selected_checkpoints(selection: Selection, by_checkpoint: Mapping[int, Any]
     text = selection.options.get("checkpoints", "")
     if not text:
         return sorted(by_checkpoint)
-    numbers = read_numbers(text, max(by_checkpoint) + 1, "checkpoints")
+    if (last := max(by_checkpoint)) >= MAX_EPISODES:
+        raise ConversionError("atari_dqn", [f"a file has the number of a checkpoint {last}; expected less than {MAX_EPISODES:,}"])
+    numbers = read_numbers(text, last + 1, "checkpoints")
     if missing := [number for number in numbers if number not in by_checkpoint]:
         raise InvalidArgumentError(
             f"checkpoints are {text!r}; checkpoint {missing[0]} does not exist; "

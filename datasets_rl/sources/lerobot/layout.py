@@ -164,15 +164,23 @@ def keys_of(info: Info) -> list[Key]:
     return [*dict.fromkeys([*keys, *tasks, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED])]
 
 
+_NUMBER_FORM = re.compile("(0?[0-9]{0,2}d)?")
+"""The form of a number in a path: a width of three digits or more would make names that no file system has."""
+
+
 def _template_problems(name: str, template: Any, fields: set[str]) -> list[str]:
     """Return what is wrong with a template of a path."""
     try:
-        found = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+        parsed = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+        found = [str(field) for field, _, _ in parsed]
+        if unknown := sorted({*found} - fields):
+            return [f"meta/info.json: {name} is {template!r:.80}; its fields {', '.join(unknown)} are not known"]
+        if wide := [field for field, form, conversion in parsed if conversion or not _NUMBER_FORM.fullmatch(form or "")]:
+            problem = f"the form of {wide[0]} is not that of a number, such as 06d"
+            return [f"meta/info.json: {name} is {template!r:.80}; {problem}"]
         path = template.format(**{field: "" if field == "video_key" else 0 for field in found})
     except (TypeError, ValueError, KeyError, AttributeError, IndexError):
         return [f"meta/info.json: {name} is {template!r:.80}; expected a path with {', '.join(sorted(fields))}"]
-    if unknown := sorted({*found} - fields):
-        return [f"meta/info.json: {name} is {template!r:.80}; its fields {', '.join(unknown)} are not known"]
     if path.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", path) or ":" in path:
         return [f"meta/info.json: {name} is {template!r:.80}, which leads out of the folder of the dataset"]
     return []

@@ -35,7 +35,7 @@ from datasets_rl.sources.base import (
     group_by_size,
     quality_tags,
 )
-from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.selection import MAX_EPISODES, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -350,6 +350,8 @@ def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
         for field in ("total_episodes", "total_steps")
         if not isinstance(metadata.get(field), int) or isinstance(metadata[field], bool) or metadata[field] < 1
     ]
+    if not problems and metadata["total_episodes"] > MAX_EPISODES:
+        problems.append(f"metadata.json: total_episodes is {metadata['total_episodes']}; expected at most {MAX_EPISODES:,}")
     if metadata.setdefault("data_format", "hdf5") not in {"hdf5", "arrow", "parquet"}:
         problems.append(
             f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet"

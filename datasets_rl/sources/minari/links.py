@@ -17,7 +17,7 @@ import numpy as np
 
 from datasets_rl.errors import Call, ConversionError, FetchError, Remedy
 from datasets_rl.read.hdf5 import library_errors
-from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.selection import MAX_EPISODES, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -146,6 +146,9 @@ class Links:
             if one.start != before
         ]:
             raise ConversionError(self.dataset_id, [f"{MAIN} lacks the episode before episode {gaps[0]}"])
+        if self.total > MAX_EPISODES:
+            problem = f"{MAIN} has an episode {self.total - 1}; expected at most {MAX_EPISODES:,} episodes"
+            raise ConversionError(self.dataset_id, [problem])
         numbers = np.asarray(read_numbers(episodes, self.total))
         ranges = [
             (int(one[0]), int(one[-1]) + 1) for one in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)

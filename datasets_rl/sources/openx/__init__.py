@@ -32,7 +32,7 @@ from datasets_rl.sources.base import (
     by_images,
     group_by_size,
 )
-from datasets_rl.sources.selection import IMAGES, Numbers, Option, read_numbers
+from datasets_rl.sources.selection import IMAGES, MAX_EPISODES, Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 if TYPE_CHECKING:
