@@ -7,14 +7,31 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import lazy_loader
 
+
+class _Checkout:
+    """Finder of `datasets_rl.cli` and `datasets_rl.recipes`, which a checkout has beside this folder; the wheel has them inside.
+
+    With the root of the checkout on `__path__`, a walk over all modules would find this package inside of itself, without an end.
+    """
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return where one of the two packages is."""
+        package, _, folder = name.rpartition(".")
+        if package != __name__ or folder not in {"cli", "recipes"}:
+            return None
+        return spec_from_file_location(name, Path(__file__).parents[1] / folder / "__init__.py")
+
+
 if not Path(__file__).with_name("cli").is_dir():
-    # A checkout has `datasets_rl.cli` and `datasets_rl.recipes` beside this folder; the wheel has them inside.
-    __path__.append(str(Path(__file__).parents[1]))
+    sys.meta_path.append(_Checkout)
 
 _public_name, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
