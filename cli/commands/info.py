@@ -244,19 +244,37 @@ def _shortened(value: Any, most: int = 60) -> str:
 
 def _statistics_blocks(manifest: Manifest) -> Iterator[Block]:
     fields = {name: numbers for name, numbers in manifest.statistics.items() if isinstance(numbers, Mapping)}
-    rows = [row for name, numbers in fields.items() for row in _statistics_rows(name, numbers)]
+    rows = [
+        row
+        for name, numbers in fields.items()
+        for row in _statistics_rows(name, numbers, _element_names(manifest, name))
+    ]
     if not rows:
         return
     shown = tuple((row[0], *(number_text(row[1].get(name)) for name in _STATISTICS)) for row in rows)
     yield Table(("field", *_STATISTICS), shown, title="statistics", listing=True, numbers=True)
 
 
-def _statistics_rows(name: str, numbers: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float | None]]]:
+def _element_names(manifest: Manifest, name: str) -> Sequence[str]:
+    """Return the names of the elements of a field; none for the returns and the lengths, and for unnamed elements."""
+    from datasets_rl.ted.keys import as_key
+
+    key = as_key(name)
+    return manifest.element_names(manifest.schema[key]) if key in manifest.schema else ()
+
+
+def _statistics_rows(
+    name: str, numbers: Mapping[str, Any], element_names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield a row for each element of a field, at most `_ELEMENTS`, and one for the number of the others."""
     flat = {one: dict(_flattened(value)) for one, value in numbers.items()}
     indices = list(flat.get("min", {}))
-    for index in indices[:_ELEMENTS]:
-        label = name if len(indices) == 1 else f"{name}{list(index)}"
+    labels = (
+        [f"{name} {element}" for element in element_names]
+        if len(element_names) == len(indices)
+        else [f"{name}{list(index)}" for index in indices]
+    )
+    for index, label in zip(indices[:_ELEMENTS], [name] if len(indices) == 1 else labels, strict=False):
         yield label, {one: values.get(index) for one, values in flat.items()}
     if len(indices) > _ELEMENTS:
         yield f"{name}, {len(indices) - _ELEMENTS:,} more", {}

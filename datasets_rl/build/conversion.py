@@ -181,7 +181,7 @@ def _convert(
     remaining = job.listing.shards[len(entries) :]
     if not remaining:
         raise ConversionError(job.entry.id, ["it has no shard"])
-    episode_filter = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
+    episode_filter = EpisodeFilter(job.spec, job.selection, entries[-1]["seen"] if entries else 0)
     options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, choice, keep_raw, engine, partials)
     with ExitStack() as stack:
         shards = stack.enter_context(closing(open_in_order(options, remaining)))

@@ -20,7 +20,7 @@ from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.image_forms import FormChoice, ImageForms, read_forms, with_pixels
 from datasets_rl.build.partial import make_partial
-from datasets_rl.errors import ConversionError, DatasetsRLError
+from datasets_rl.errors import Argument, Call, ConversionError, DatasetsRLError, Remedy
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import CancelToken
@@ -30,7 +30,6 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.read.threads import core_count
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
-from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, is_observation
@@ -39,6 +38,10 @@ _COMPRESSING_CORES = 2
 """The number of cores that one process keeps busy while it inflates files and compresses their images in threads."""
 _LOCAL_IN_FLIGHT = 2
 """The number of shards whose files are fetched or being fetched, if this process reads them."""
+_REPORT_SOURCE = Remedy(
+    "report this to the authors of the source; without {}, all episodes are converted",
+    Argument("selection", Call("Selection", episodes=...)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +66,30 @@ class EpisodeFilter:
     """A filter that keeps episodes by their numbers over all shards, for upstreams that do not state counts per shard.
 
     Args:
-        numbers: The numbers of the episodes to keep; None keeps all, with the numbers that their reader assigned.
+        spec: The reader spec. Its `Listing.numbers` are the numbers of the episodes to keep; None keeps all, with the
+            numbers that their reader assigned.
+        selection: The selection of the user, whose episodes were selected by `Listing.numbers`, or else by `Source.resolve`.
         seen: The number of episodes in the previous shards.
     """
 
-    def __init__(self, numbers: Numbers | None, seen: int) -> None:
-        self._numbers = numbers
+    def __init__(self, spec: ReaderSpec, selection: Selection, seen: int) -> None:
+        self._spec = spec
+        self._selected = selection.episodes
+        self._numbers = spec.listing.numbers
         self.seen = seen
+
+    def check_numbered(self, metadata: Collection[str]) -> None:
+        """Check that the reader of selected episodes gives their numbers, given the names of their metadata.
+
+        Raises:
+            ConversionError: If it does not: they would be numbered from 0, and be found under wrong numbers.
+        """
+        if self._selected and "source" not in metadata:
+            problem = (
+                f"the episodes {self._selected} are selected, and the reader of the source {self._spec.source} yields an"
+                " episode without its number; expected the number of the episode upstream in metadata['source']"
+            )
+            raise ConversionError(self._spec.id, [problem], hint=_REPORT_SOURCE)
 
     def select(self, piece: Episode | EpisodeBatch) -> Episode | EpisodeBatch | None:
         """Return the selected episodes with their numbers, or None if there are none."""
@@ -77,10 +97,13 @@ class EpisodeFilter:
         if isinstance(piece, Episode):
             self.seen += not piece.continues
             if self._numbers is None:
+                if not piece.continues:
+                    self.check_numbered(piece.metadata)
                 return piece
             return replace(piece, metadata={**piece.metadata, "source": first}) if first in self._numbers else None
         self.seen += len(piece)
         if self._numbers is None:
+            self.check_numbered(piece.metadata)
             return piece
         numbers = np.arange(first, self.seen)
         mask = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
@@ -279,6 +302,7 @@ class WorkerShard(LocalShard):
             self._result.correct_report(0)
             return super().append_to(writer)
         commit = result["commit"]
+        self.options.filter.check_numbered(commit["facts"])
         self._result.correct_report(commit["steps"])
         writer.append_partial(self._result.folder, commit)
         self.options.filter.seen += len(commit["lengths"])

@@ -92,6 +92,9 @@ class LeRobot(ExportFormat):
             yield "the dataset states no frame rate: 1 is written, so that timestamps count steps"
         if odd := [field for field in content.fields if _has_many_axes(field)]:
             yield f"{names_of(odd)}: left out, having more than {_AXES_MAX} axes"
+        named = [field for field in content.fields if len(field.shape) > 1 and content.manifest.element_names(field)]
+        if named:
+            yield f"{names_of(named)}: the names of the elements are left out, which LeRobot has for vectors alone"
         if fields := _next_states(content):
             yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
         if fields := [field for field, is_equal in _counters(content).items() if not is_equal]:
@@ -242,8 +245,8 @@ class _Writer:
         return pa.schema(list(names.items()), metadata)
 
     def _features(self) -> dict[str, Any]:
-        names = _element_names(self._content)
-        features = {name: _describe(field, names.get(field.name)) for name, field in self._fields.items()}
+        names_of_field = self._content.manifest.element_names
+        features = {name: _describe(field, names_of_field(field)) for name, field in self._fields.items()}
         for name, videos in self._videos.items():
             rows, columns, channels = self._fields[name].shape
             about: dict[str, Any] = {
@@ -503,12 +506,6 @@ def _clip_columns(clips: Mapping[str, Sequence[Clip]]) -> Iterator[tuple[str, ND
         yield f"videos/{camera}/to_timestamp", np.asarray([clip.stop for clip in of_episodes])
 
 
-def _element_names(content: Content) -> Mapping[str, Any]:
-    """Return the names of the elements of fields that the metadata states, by dotted key."""
-    names = content.manifest.metadata.get("names")
-    return names if isinstance(names, Mapping) else {}
-
-
 def _task(content: Content) -> Field | None:
     texts = [field for field in content.fields if field.text]
     named = [field for field in texts if field.key[-1] in _INSTRUCTIONS]
@@ -519,20 +516,15 @@ def _default_task(content: Content) -> str:
     return str(content.manifest.metadata.get("environment") or content.manifest.id)
 
 
-def _describe(field: Field, names: Any = None) -> dict[str, Any]:
-    """Return a feature of info.json; `names` are the names of its elements, if there is one for each."""
+def _describe(field: Field, names: Sequence[str]) -> dict[str, Any]:
+    """Return a feature of info.json; `names` are the names of its elements, if they have names."""
     if is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": [*_AXES]}
     if field.text:
         return {"dtype": "language" if _is_language(field) else "string", "shape": [1], "names": None}
     shape = list(field.shape or (1,))
-    named = (
-        len(shape) == 1
-        and isinstance(names, list)
-        and len(names) == shape[0]
-        and all(isinstance(name, str) for name in names)
-    )
-    return {"dtype": field.read_dtype.name, "shape": shape, "names": names if named else None}
+    # LeRobot names the elements of vectors alone: of other arrays, the names are those of the axes.
+    return {"dtype": field.read_dtype.name, "shape": shape, "names": [*names] if names and len(shape) == 1 else None}
 
 
 def _hub_feature(feature: Mapping[str, Any], name: str) -> dict[str, Any]:

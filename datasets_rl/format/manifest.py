@@ -15,7 +15,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import FORMAT_NAME, MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.format.schema import DATA_SUFFIXES, Field, Schema, is_wide_pixels, short_text
+from datasets_rl.format.schema import DATA_SUFFIXES, Column, Field, Schema, is_wide_pixels, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
@@ -240,6 +240,13 @@ class Manifest:
         except (TypeError, ValueError, RecursionError):
             return ""
         return str(spec.get("id") or "") if isinstance(spec, Mapping) else ""
+
+    def element_names(self, field: Column) -> tuple[str, ...]:
+        """Return the name of each element of a field in row-major order; none if the metadata does not state them."""
+        by_field = self.metadata.get("names")
+        names = by_field.get(dotted_name(field.key)) if isinstance(by_field, Mapping) else None
+        fits = isinstance(names, list) and len(names) == math.prod(field.shape) and not field.text
+        return tuple(map(str, names)) if fits else ()
 
     @property
     def fps(self) -> float | None:

@@ -49,6 +49,8 @@ class FieldDescription:
     """Number of steps that were read, if not all: images are decoded for a sample of at most 256 steps."""
     texts: tuple[tuple[str, int], ...] = ()
     """The most frequent texts of a text field, with the numbers of steps."""
+    element_names: tuple[str, ...] = ()
+    """The name of each element of a step, where the dataset has them."""
 
     @property
     def pooled(self) -> bool:
@@ -56,9 +58,14 @@ class FieldDescription:
         return len(self.elements) == 1 and int(np.prod(self.shape)) > 1
 
     def names(self) -> list[str]:
-        """Return a name for each distribution: ``observation[3]``, or the key if it describes the whole field."""
+        """Return a name for each distribution, or the key if it describes the whole field.
+
+        Such names are ``observation[3]`` or, where elements have names, ``action gripper``.
+        """
         if len(self.elements) < 2:  # a field of texts has none
             return [self.key] * len(self.elements)
+        if self.element_names:
+            return [f"{self.key} {name}" for name in self.element_names]
         indices = np.ndindex(self.shape)
         return [f"{self.key}[{', '.join(map(str, index))}]" for index in indices]
 
@@ -182,6 +189,7 @@ def _described(steps: StepReader, field: Field, bins: int) -> FieldDescription:
     elements = int(np.prod(field.shape))
     if not elements:
         return FieldDescription(field.name, dtype, field.shape)
+    names = steps.stored.manifest.element_names(field)
     shape = () if Moments.pools(field.shape) else field.shape
     if field.wide:
         count = min(len(steps), _WIDE_ROWS, max(1, _WIDE_BYTES // max(field.step_bytes, 1)))
@@ -189,10 +197,10 @@ def _described(steps: StepReader, field: Field, bins: int) -> FieldDescription:
         blocks = _blocks_of(sample, max(1, _BLOCK_VALUES // elements))
         found = distributions(lambda: blocks, shape, sample, bins)
         sampled = None if count == len(steps) else count
-        return FieldDescription(field.name, dtype, field.shape, tuple(found), sampled)
+        return FieldDescription(field.name, dtype, field.shape, tuple(found), sampled, element_names=names)
     sample = steps.take(field.key, sample_rows(len(steps), sample_size(len(steps), elements)))
     found = distributions(lambda: _read_blocks(steps, field), shape, sample, bins)
-    return FieldDescription(field.name, dtype, field.shape, tuple(found))
+    return FieldDescription(field.name, dtype, field.shape, tuple(found), element_names=names)
 
 
 def _read_blocks(steps: StepReader, field: Field) -> Iterator[NDArray[np.generic]]:

@@ -397,7 +397,12 @@ class Source(ABC):
     name: str
     selects: frozenset[str] = frozenset()
     """Fields of a `Selection` that `resolve` supports, such as "episodes". Keys, globs and sizes work for every
-    source."""
+    source.
+
+    If "episodes" is among them, `resolve` either lists the shards of the selected episodes alone, or returns
+    `Listing.numbers`. In the first case the reader gives every episode its number at the upstream, counted from 0 over the
+    whole dataset, as ``metadata["source"]``. A conversion of selected episodes without numbers is refused. In the second
+    case the numbers are counted by the conversion."""
     options: tuple[Option, ...] = ()
     """Choices that this source has beside `IMAGES`."""
     image_forms: tuple[str, ...] = IMAGES.choices

@@ -75,7 +75,7 @@ def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
     if not len(wrong):
         return []
     rows = f"{len(wrong):,} such rows" if len(wrong) > 1 else "1 such row"
-    return [f"{name} is {flags[wrong[0]]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
+    return [f"{name} is {flags[other][0]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
 
 
 def find_jumps(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from datasets_rl import sources
 from datasets_rl.build.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
 from datasets_rl.build.image_forms import BAD_SHARDS, decoded
-from datasets_rl.build.shards import EpisodeFilter, stored_part
+from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, stored_part
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
@@ -172,7 +172,8 @@ class _Reconversion:
         self._listing = listing
         self._selection = selection
         self._files = files
-        self._filter = EpisodeFilter(listing.numbers, 0)
+        spec = ReaderSpec(*sources.split_id(stored.manifest.id), listing)
+        self._filter = EpisodeFilter(spec, selection, 0)
         self._texts = {
             field.key: np.array([*stored.texts(field.key), "(no text of the vocabulary)"], object)
             for field in stored.schema

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from exports import export_stored
 from oracles import comparison
 from pyarrow import parquet
 from raw import lerobot as raw
@@ -20,6 +21,7 @@ from raw.lerobot import FPS, LENGTHS, NEW, OLD, draw, golden, write_new, write_o
 from upstreams import hub
 
 from datasets_rl import Selection, downloading, load, verify
+from datasets_rl.cli.app import main
 from datasets_rl.errors import (
     ConversionError,
     InvalidArgumentError,
@@ -27,6 +29,8 @@ from datasets_rl.errors import (
     UnknownKeyError,
 )
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.look import StepReader, describe
+from datasets_rl.look.page.panel import Panel
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, split_address
 
@@ -115,6 +119,84 @@ def test_a_dataset_that_lerobot_wrote_has_the_rows_that_it_was_given(convert, fo
     assert stored.manifest.metadata["names"] == {"observation.state": ["x", "y", "z"], "action": ["pan", "lift"]}
     low = np.load(stored.folder / stored.manifest.metadata["statistics/action"]["file"])[2]
     assert np.allclose(low, np.stack([row["action"] for row in rows]).min(0))
+
+
+LEFT_OUT = "were left out: they do not name each of its"
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (["pan", "lift"], ["pan", "lift"]),
+        ([["pan", "lift"]], ["pan", "lift"]),
+        ([["pan"], ["lift"]], ["pan", "lift"]),
+        ({"motors": ["pan", "lift"]}, ["pan", "lift"]),
+        ({"axes": ["pan", "lift"]}, ["pan", "lift"]),
+        ({"motors": [["pan", "lift"]]}, ["pan", "lift"]),
+        ({"left": ["pan"], "right": ["lift"]}, ["pan", "lift"]),
+        ({"left": ["pan"], "right": ["pan"]}, ["left.pan", "right.pan"]),
+        ({"pan": 0, "lift": 1}, ["pan", "lift"]),
+        ({"pan": 1, "lift": 0}, ["lift", "pan"]),
+        (None, None),
+        ([], None),
+        (["pan"], LEFT_OUT),
+        ({"motors": ["pan", "lift", "grip"]}, LEFT_OUT),
+        ({"pan": 1, "lift": 2}, LEFT_OUT),
+        ({"pan": 0, "lift": 0}, LEFT_OUT),
+        ({"pan": True, "lift": False}, LEFT_OUT),
+        ([0, 1], LEFT_OUT),
+        ("pan", LEFT_OUT),
+        ([None, None], LEFT_OUT),
+    ],
+)
+@pytest.mark.first(10)
+def test_names_of_elements_are_a_flat_list_or_are_left_out(convert, folder, drawn, stated, expected):
+    write_new(folder, drawn, video=False)
+    edit(folder / "meta/info.json", lambda info: info["features"]["action"].update(names=stated))
+
+    stored = convert()
+
+    named = stored.manifest.metadata["names"]
+    assert named.pop("observation.state") == ["x", "y", "z"]
+    decision = rules(stored).get("names action")
+    if expected == LEFT_OUT:
+        assert named == {}
+        assert decision.text == f"action: its names {stated!r} {LEFT_OUT} 2 elements"
+        assert decision.count == 1
+    else:
+        assert named == ({} if expected is None else {"action": expected})
+        assert decision is None
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
+def test_nested_names_are_seen_in_every_view_and_survive_an_export(convert, folder, drawn, tmp_path, capsys, version):
+    write = write_new if version == "v3.0" else write_old
+    write(folder, drawn, video=False)
+
+    def change(info):
+        info["codebase_version"] = version
+        info["features"]["observation.state"]["names"] = [["hip", "knee", "ankle"]]
+        info["features"]["action"]["names"] = {"motors": ["pan", "lift"]}
+
+    edit(folder / "meta/info.json", change)
+    stored = convert()
+
+    assert Panel(stored).labels("action", 0) == ["action pan", "action lift"]
+    described = [field.names() for field in describe(StepReader(stored)).fields]
+    assert ["observation.state hip", "observation.state knee", "observation.state ankle"] in described
+    assert main(["info", str(stored.folder)]) == 0
+    text = capsys.readouterr().out
+    assert "action lift" in text
+    assert "observation.state ankle" in text
+    assert "action[1]" not in text
+    out = tmp_path / "out"
+    export_stored(stored, "lerobot", out)
+    features = json.loads((out / "meta/info.json").read_text())["features"]
+    assert features["observation.state"]["names"] == ["hip", "knee", "ankle"]
+    assert features["action"]["names"] == ["pan", "lift"]
+    settings = Settings(home=tmp_path / "again", progress=False)
+    again = StoredDataset(downloading.download("lerobot/me/again", from_local=out, settings=settings))
+    assert again.manifest.metadata["names"] == stored.manifest.metadata["names"]
 
 
 def test_a_selection_fetches_the_files_of_its_episodes_and_cameras(tmp_path, folder, drawn, monkeypatch):

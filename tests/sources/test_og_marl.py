@@ -74,6 +74,31 @@ def test_a_vault_that_the_catalog_does_not_list_may_be_in_the_file():
             find(f"og_marl/{name}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "uint16", "bool"])
+@pytest.mark.first(2)
+def test_masks_of_actions_are_booleans_whatever_dtype_the_vault_has(convert, rng, dtype):
+    mask = rng.random((20, 2, 4)) < 0.5
+
+    stored = convert({**play(rng), "infos.legals": mask.astype(dtype)})
+
+    column = stored.column(("agents", "action_mask"))
+    assert column.dtype == bool
+    assert np.array_equal(column, mask)
+    assert rules(stored).get("flags-cast", 0) == (dtype != "bool")
+    assert "widened" not in rules(stored)
+    assert stored.manifest.specs["agents.action_mask"]["kind"] == "discrete"
+
+
+@pytest.mark.parametrize("value", [0.5, 2, np.nan])
+@pytest.mark.first(1)
+def test_a_mask_of_another_value_than_0_and_1_is_refused(convert, rng, value):
+    mask = np.ones((20, 2, 4), np.float32)
+    mask[11, 1, 2] = value
+
+    with pytest.raises(ConversionError, match=r"infos\.legals is .* at row 11; expected 0 or 1 \(1 such row\)"):
+        convert({**play(rng), "infos.legals": mask})
+
+
 @pytest.mark.parametrize("vault", ["3m/Good", "3m/Poor", "simple_spread/Expert"])
 def test_a_vault_of_flashbax_is_read_in_any_blocks(vault):
     scenario, uid = vault.split("/")
@@ -154,7 +179,7 @@ def test_selected_keys_are_read_alone(convert, rng):
         ({"actions": np.zeros((6, 3), int)}, r"actions is \[rows, 3\]; rewards are of 2 agents"),
         ({"terminals": np.zeros(6, bool)}, r"terminals is \[rows, \]; expected \[rows, agents\]"),
         ({"rewards": np.zeros((6, 2, 1), "f4")}, r"rewards is \[rows, 2, 1\]; expected \[rows, agents\]"),
-        ({"terminals": np.full((6, 2), 2, "i4")}, r"terminals is \[2 2\] at row 0; expected 0 or 1"),
+        ({"terminals": np.full((6, 2), 2, "i4")}, "terminals is 2 at row 0; expected 0 or 1"),
         ({"observations": np.zeros((6, 2, 3), "c8")}, "observations has dtype complex64, which cannot be stored"),
     ],
 )

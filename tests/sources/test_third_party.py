@@ -212,6 +212,70 @@ print(datasets_rl.datasets.ArmExperienceReplay.__name__, hasattr(datasets_rl.dat
     ]
 
 
+def test_selected_episodes_whose_reader_gives_no_number_are_refused(installed, env, sessions, tmp_path):
+    (tmp_path / "unnumbered-1.0.dist-info").mkdir()
+    (tmp_path / "unnumbered-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: unnumbered\nVersion: 1.0\n"
+    )
+    (tmp_path / "unnumbered-1.0.dist-info" / "entry_points.txt").write_text(
+        "[datasets_rl.sources]\nunnumbered = unnumbered\n"
+    )
+    (tmp_path / "unnumbered.py").write_text(
+        """
+from dataclasses import replace
+
+import arm_source
+
+
+class Unnumbered(arm_source.Arm):
+    \"\"\"Selects sessions by the numbers of their episodes, and forgets these numbers.\"\"\"
+
+    name = "unnumbered"
+    catalog = arm_source.SOURCE.catalog
+    selects = frozenset({"episodes"})
+
+    def resolve(self, name, selection, upstream):
+        listing = super().resolve(name, selection, upstream)
+        return replace(listing, shards=listing.shards[1:] if selection.episodes == "2:" else listing.shards)
+
+
+SOURCE = Unnumbered()
+"""
+    )
+    program = f"""
+from pathlib import Path
+
+from datasets_rl import Selection, download
+from datasets_rl.errors import ConversionError
+from datasets_rl.settings import Settings
+
+def convert(jobs, **options):
+    settings = Settings(home=Path({str(tmp_path)!r}) / f"home{{jobs}}{{len(options)}}", jobs=jobs, progress=False)
+    try:
+        return download("unnumbered/reach", from_local={str(sessions / "sessions")!r}, settings=settings, **options).is_dir()
+    except ConversionError as error:
+        return str(error).replace(chr(10), "; ")
+
+if __name__ == "__main__":
+    for jobs in (1, 2):
+        print(convert(jobs))
+        print(convert(jobs, selection=Selection(episodes="2:")))
+        print(convert(jobs, selection=Selection(episodes="0:")))
+"""
+    (tmp_path / "program.py").write_text(program)
+    path = os.pathsep.join([str(ROOT), str(installed), str(tmp_path)])
+
+    printed = call([sys.executable, tmp_path / "program.py"], env={**env, "PYTHONPATH": path}).stdout.splitlines()
+
+    assert printed[::3] == ["True", "True"]
+    for refused, episodes in ((printed[1], "2:"), (printed[2], "0:"), (printed[4], "2:"), (printed[5], "0:")):
+        assert (
+            f"the episodes {episodes} are selected, and the reader of the source unnumbered yields an episode without its"
+            " number; expected the number of the episode upstream in metadata['source']" in refused
+        )
+        assert "report this to the authors of the source; without " in refused
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):

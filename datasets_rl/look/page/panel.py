@@ -116,16 +116,8 @@ class Panel:
             "kind": "flag" if field.name in _FLAGS else kind,
             "shared": field.shared,
             "elements": math.prod(field.shape),
-            "names": self._element_names(field),
+            "names": [*self.stored.manifest.element_names(field)] or None,
         }
-
-    def _element_names(self, field: Field) -> list[str] | None:
-        """Return the names of the elements of a field in row-major order, as its recording stored them; else None."""
-        by_field = self.stored.manifest.metadata.get("names")
-        names = by_field.get(field.name) if isinstance(by_field, dict) else None
-        if not isinstance(names, list) or len(names) != math.prod(field.shape) or field.text:
-            return None
-        return [str(name) for name in names]
 
     def ends(self) -> dict[str, int]:
         """Return how many episodes were terminated ``of`` how many, which are at most 256 across the dataset."""
@@ -168,7 +160,7 @@ class Panel:
         if count == 1:
             return [name]
         shown = range(start, min(start + ELEMENTS, count))
-        if (names := self._element_names(field)) is not None:
+        if names := self.stored.manifest.element_names(field):
             return [f"{name} {names[element]}" for element in shown]
         indices = (np.unravel_index(element, field.shape) for element in shown)
         return [f"{name}[{','.join(map(str, index))}]" for index in indices]

@@ -61,6 +61,10 @@ class Feature:
     """Of images, what their values mean if they are depths."""
     codec: str = ""
     """Of videos, the codec that is stated; empty if none is."""
+    names: tuple[str, ...] = ()
+    """Of numbers, the name of each element; empty if none are stated."""
+    misfit_names: str = ""
+    """The stated names if they are not a name for each element."""
 
     @property
     def pixels(self) -> int:
@@ -207,7 +211,51 @@ def _feature_of(name: str, described: Any) -> Feature | str:
         return f"values of the type {dtype!r:.40}"
     if not isinstance(shape, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in shape):
         raise ValueError(f"its shape is {shape!r:.60}; expected integers above 0")
-    return Feature(name, _key_of(name), "numbers", dtype, () if name in _SCALARS else tuple(shape))
+    stated = described.get("names")
+    names = element_names(stated, math.prod(shape))
+    misfit = f"{stated!r:.60}" if stated and not names else ""
+    stored_shape = () if name in _SCALARS else tuple(shape)
+    return Feature(name, _key_of(name), "numbers", dtype, stored_shape, names=names, misfit_names=misfit)
+
+
+def element_names(stated: Any, count: int) -> tuple[str, ...]:
+    """Return the name of each element of a feature; none unless there are `count`, without doubt about their order.
+
+    The versions of LeRobot and the converters of its users state names in several forms. Names that several groups share
+    get the name of their group in front.
+
+        ["x", "y"]    [["x", "y"]]    {"motors": ["x", "y"]}    {"y": 1, "x": 0}    ->   ("x", "y")
+        {"left": ["x"], "right": ["x"]}                                             ->   ("left.x", "right.x")
+    """
+    numbers = stated.values() if isinstance(stated, dict) else ()
+    if numbers and all(type(number) is int for number in numbers):
+        return tuple(sorted(stated, key=stated.get)) if sorted(numbers) == [*range(count)] else ()
+    try:
+        paths = [*_name_paths(stated, ())]
+    except (ValueError, RecursionError):
+        return ()
+    names = [path[-1] for path in paths]
+    if len(set(names)) < len(names):
+        names = [".".join(path) for path in paths]
+    return tuple(names) if len(names) == count else ()
+
+
+def _name_paths(stated: Any, groups: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the groups and the name of each element.
+
+    Raises:
+        ValueError: If a value is neither a name nor a list or a group of names.
+    """
+    if isinstance(stated, str):
+        yield (*groups, stated)
+    elif isinstance(stated, list):
+        for one in stated:
+            yield from _name_paths(one, groups)
+    elif isinstance(stated, dict):
+        for group, one in stated.items():
+            yield from _name_paths(one, (*groups, group))
+    else:
+        raise ValueError(f"it is {stated!r:.60}; expected a name")  # noqa: TRY004 -- a value of a file
 
 
 def _image_info(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ Nothing in the files states which action the reward of a row is for, see `_TEXTS
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,6 +151,7 @@ class LeRobotReader(EpisodeReader):
             *super().decisions,
             *(Decision(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
             *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
+            *(_names_decision(feature) for feature in self._features if feature.misfit_names),
             *(Decision(rule, text) for rule, text in (self._harmless | self._mismatches).items()),
         ]
 
@@ -184,16 +186,9 @@ class LeRobotReader(EpisodeReader):
         found: dict[str, Any] = {"codebase_version": f"v{self._info.version}", "fps": self._info.fps}
         if isinstance(described.get("robot_type"), str):
             found["robot_type"] = described["robot_type"]
-        found["names"] = {
-            dotted_name(feature.key): names
-            for name, feature in self._info.features.items()
-            if feature.kind == "numbers" and (names := _element_names(described["features"][name]))
-        }
-        depths = {
-            dotted_name(feature.key): feature.depth
-            for feature in self._info.features.values()
-            if feature.depth is not None
-        }
+        features = self._info.features.values()
+        found["names"] = {dotted_name(feature.key): [*feature.names] for feature in features if feature.names}
+        depths = {dotted_name(feature.key): feature.depth for feature in features if feature.depth is not None}
         if depths:
             found["units"] = {name: depth.unit for name, depth in depths.items()}
             found["depth_laws"] = {name: depth.law for name, depth in depths.items() if depth.has_codes}
@@ -438,6 +433,12 @@ class LeRobotReader(EpisodeReader):
         return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
 
+def _names_decision(feature: Feature) -> Decision:
+    elements = math.prod(feature.shape)
+    text = f"{feature.name}: its names {feature.misfit_names} were left out: they do not name each of its"
+    return Decision(f"names {feature.name}", f"{text} {elements} {'element' if elements == 1 else 'elements'}")
+
+
 def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     """Return the maximum, mean, minimum and standard deviation, [4, k], of the rows of episodes from those of each."""
     high, mean, low, std = (
@@ -448,14 +449,6 @@ def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64
     whole = np.average(mean, 0, counts)
     variance = np.average(std**2 + (mean - whole) ** 2, 0, counts)
     return np.stack([high.max(0), whole, low.min(0), np.sqrt(variance)])
-
-
-def _element_names(described: Mapping[str, Any]) -> list[Any]:
-    """Return the names of the elements of a feature: a list, or lists of groups, ``{"motors": [...]}``."""
-    names = described.get("names")
-    if isinstance(names, Mapping):
-        names = [name for group in names.values() if isinstance(group, list) for name in group]
-    return names if isinstance(names, list) else []
 
 
 def _consecutive(found: Sequence[_EpisodeRows]) -> Iterator[list[_EpisodeRows]]:

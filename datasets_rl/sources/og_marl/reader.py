@@ -41,13 +41,16 @@ _FLAGS: Mapping[str, Key] = {
     "terminals": (NEXT, _AGENTS, "terminated"),
     "truncations": (NEXT, _AGENTS, "truncated"),
 }
+_MASK = "infos.legals"
+_BOOLEANS = (*_FLAGS, _MASK)
+"""The leaves whose values are 0 and 1, whichever dtype their vault has."""
 _KEYS: Mapping[str, Key] = {
     "observations": (_AGENTS, "observation"),
     "actions": _ACTION,
     "rewards": _REWARD,
     **_FLAGS,
     "infos.state": ("state",),
-    "infos.legals": (_AGENTS, "action_mask"),
+    _MASK: (_AGENTS, "action_mask"),
 }
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
@@ -75,7 +78,7 @@ class VaultReader(EpisodeReader):
         "end-without-flag": "the data ends without flags of all agents: its last row was marked truncated",
         "no-truncations": "the vault has no truncations: they are False",
         "final-observation-unknown": "the vault does not have the observation after the last step of an episode",
-        "flags-cast": "flags are numbers, 0 or 1, which were converted to booleans",
+        "flags-cast": "flags or masks of actions are numbers, 0 or 1, which were converted to booleans",
         **WIDENED_INTEGERS,
         **NOT_FINITE,
         **NO_TRANSITION,
@@ -106,8 +109,9 @@ class VaultReader(EpisodeReader):
         self.counts["no-transition"] = int(not vault.rows)
         self.counts["same-row"] = self.counts["team-reward"] = vault.rows
         self.counts["no-truncations"] = int("truncations" not in vault.leaves)
-        self.counts["flags-cast"] = sum(vault.dtypes[leaf].kind != "b" for leaf in _FLAGS if leaf in vault.leaves)
-        self.counts["widened"] = sum(vault.dtypes[leaf] in WIDENED for leaf in kept) * vault.rows
+        cast = {leaf for leaf in (*_FLAGS, *kept) if leaf in _BOOLEANS and leaf in vault.leaves}
+        self.counts["flags-cast"] = sum(vault.dtypes[leaf].kind != "b" for leaf in cast)
+        self.counts["widened"] = sum(vault.dtypes[leaf] in WIDENED for leaf in {*kept} - cast) * vault.rows
         needed = [*dict.fromkeys([*kept, "rewards", *(leaf for leaf in _FLAGS if leaf in vault.leaves)])]
         row_bytes = sum(prod(vault.shapes[leaf]) * vault.dtypes[leaf].itemsize for leaf in needed)
         block = max(1, _BLOCK_BYTES // max(1, row_bytes))
@@ -121,6 +125,8 @@ class VaultReader(EpisodeReader):
             steps |= {NEXT_TERMINATED: terminated[:, None], NEXT_TRUNCATED: truncated[:, None]}
             steps[NEXT_REWARD] = steps[NEXT_REWARD].astype(np.float32)
             states: dict[Key, NDArray[Any]] = {}
+            if _MASK in kept and (problems := flag_problems(f"{vault.name}: {_MASK}", arrays[_MASK], start)):
+                raise ConversionError(self._dataset_id, problems)
             for leaf in kept:
                 column = self._by_leaf[leaf]
                 self.counts["not-finite"] += count_not_finite(arrays[leaf])
@@ -141,7 +147,7 @@ class VaultReader(EpisodeReader):
                 yield f"{leaf} has dtype {dtype}, which cannot be stored"
             elif leaf in {"rewards", *_FLAGS} and (len(shape) != 1 or shape != agents):
                 yield f"{leaf} is [rows, {', '.join(map(str, shape))}]; expected [rows, agents]"
-            elif leaf in {"observations", "actions", "infos.legals"} and shape[:1] != agents:
+            elif leaf in {"observations", "actions", _MASK} and shape[:1] != agents:
                 yield f"{leaf} is [rows, {', '.join(map(str, shape))}]; rewards are of {', '.join(map(str, agents))} agents"
 
     def _column(self, leaf: str) -> Column:
@@ -150,6 +156,8 @@ class VaultReader(EpisodeReader):
         key = _KEYS.get(leaf, ("info", *leaf.removeprefix("infos.").split(".")))
         if leaf in _FLAGS:
             return Column(key, _FLAG, (*shape, 1))
+        if leaf == _MASK:
+            return Column(key, _FLAG, shape, shared=True)
         if key == _REWARD:
             return Column(key, dtype if dtype == np.float64 else _FLOAT, (*shape, 1))
         return Column(key, dtype, shape or (1,), shared=key != _ACTION)
