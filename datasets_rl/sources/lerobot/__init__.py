@@ -81,6 +81,7 @@ class LeRobot(Source):
                 action=SpaceSummary("continuous"),
                 tags=("robot", "manipulation"),
                 known_issues=tuple(listed.get("known_issues", ())),
+                **self.figures(listed.get("figures", {})),
             ),
             homepage=f"https://huggingface.co/datasets/{name}",
         )
