@@ -80,6 +80,12 @@ class MixtureSampler(SamplerEnsemble):
         self._deficits = torch.zeros(len(samplers), dtype=torch.float64)
 
     @property
+    @override
+    def draws_from_global(self) -> bool:
+        own = self._generator is None and not self.exact
+        return own or any(getattr(sampler, "draws_from_global", False) for sampler in self.samplers)
+
+    @property
     def shares(self) -> Tensor:
         """Shares of the next batch, float64, with sum 1."""
         start = torch.ones(len(self), dtype=torch.float64) / len(self) if self.p is None else self.p
