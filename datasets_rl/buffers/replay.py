@@ -221,8 +221,9 @@ class ReplayBuffer(WritePath):
         """Yield batches, as `sample` returns them; over a dataset, faster than as many calls of it.
 
         Over a read-only storage, up to 64 batches are drawn ahead and read at once; the batches are views of the result.
-        With the same seed, they equal those of `sample`. While a loop runs, the sampler is ahead of it: to save a state
-        from which to continue exactly, iterate over the buffer itself.
+        With the same seed, they equal those of `sample`. A state that is saved while a loop runs has the batches that
+        were drawn and not received, so that the next batch after it is loaded is the next one of the loop. A loop that
+        ends early gives the rest of an epoch back.
 
             >>> for batch in dataset.batches(100_000):
             ...     train(batch)
@@ -327,7 +328,8 @@ class ReplayBuffer(WritePath):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of storage, sampler and writer, and the batches that were sampled ahead of time.
 
-        Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
+        Without a `generator` of its own, a sampler draws from torch's global generator, which is not a part of the
+        state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
         """
         with self.lock:
             self._warn_of_global_generator()
@@ -378,7 +380,13 @@ class ReplayBuffer(WritePath):
 
     def __getstate__(self) -> dict[str, Any]:
         prefetch = self._prefetch.depth if self._prefetch is not None else None
-        own = {"_iterator": None, "_graph": None, "_prefetch": prefetch, "waiting": self.waiting.copy(), "runs": []}
+        own: dict[str, Any] = {
+            "_iterator": None,
+            "_graph": None,
+            "_prefetch": prefetch,
+            "waiting": self.waiting.copy(),
+            "runs": [],
+        }
         return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:

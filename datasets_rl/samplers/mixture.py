@@ -59,11 +59,10 @@ class MixtureSampler(SamplerEnsemble):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(*samplers, p=[1.0] * len(samplers) if p is None else p, generator=generator)
+        check(size_problems(unit=unit))
         check(
-            size_problems(unit=unit),
             unless(
-                not isinstance(unit, int)
-                or not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
+                not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
                 f"a sampler has num_slices, and unit is {unit}; expected a multiple of num_slices, or samplers with "
                 "slice_len: the number of steps of a buffer changes from batch to batch",
             ),
