@@ -8,6 +8,7 @@ batches            | view  | view  | view  |     of the same memory
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from datasets_rl.buffers.read_path import Drawn, ReadPath
 from datasets_rl.storages.packed import unchecked
 from datasets_rl.transforms.base import Transform
 
+_INDEX = "index"
 _MAX_BATCHES = 64
 _MAX_STEPS = 1 << 14
 """Number of steps that are read at once: about 3 MB of a typical dataset, which stay in the cache of a core."""
@@ -44,47 +46,106 @@ def runs_of_batches(buffer: ReadPath, batches: int | None, batch_size: int | Non
     check_batch_size(size)
     most: int | None = None  # until the first batch shows its size
     remaining = batches
+    while (remaining is None or remaining > 0) and (drawn := buffer.take_waiting(size)) is not None:
+        yield buffer.make(drawn)[0]
+        if remaining is None and drawn.last:
+            return
+        remaining = None if remaining is None else remaining - 1
     while remaining is None or remaining > 0:
         ahead = (most or 1) if remaining is None else min(most or 1, remaining)
-        drawn, sizes = _draw_run(buffer, ahead, size, to_end=remaining is None)
-        read = (buffer.make(batch)[0] for batch in drawn)
-        for batch in read if len(drawn) == len(sizes) else split_steps(next(read), sizes):
-            if most is None:
-                batch_bytes = batch.bytes() if is_tensor_collection(batch) else 0
-                most = max(1, min(_MAX_BATCHES, _MAX_STEPS // size, _MAX_BYTES // max(batch_bytes, 1)))
-            yield batch
-        if remaining is None and drawn[-1].last:
+        run = _draw_run(buffer, ahead, size, to_end=remaining is None)
+        buffer.runs.append(run)
+        try:
+            for batch in run.read(buffer):
+                if most is None:
+                    batch_bytes = batch.bytes() if is_tensor_collection(batch) else 0
+                    most = max(1, min(_MAX_BATCHES, _MAX_STEPS // size, _MAX_BYTES // max(batch_bytes, 1)))
+                run.received += 1
+                yield batch
+        finally:
+            buffer.runs.remove(run)
+            _put_back(buffer, run.left)
+        if remaining is None and run.drawn[-1].last:
             return
-        remaining = None if remaining is None else remaining - len(sizes)
+        remaining = None if remaining is None else remaining - len(run.sizes)
 
 
-def _draw_run(buffer: ReadPath, batches: int, size: int, *, to_end: bool) -> tuple[list[Drawn], list[int]]:
-    """Draw batches from a read-only storage, as one if nothing belongs to a single batch.
+@dataclass(eq=False)
+class Run:
+    """Batches that were drawn together, and are received one after the other."""
+
+    drawn: list[Drawn]
+    """The draws of all batches, or a single one for all of them."""
+    sizes: list[int]
+    """The number of steps of each batch."""
+    received: int = 0
+    """Number of batches that the caller has received."""
+
+    def read(self, buffer: ReadPath) -> Iterator[Any]:
+        """Yield the batches; those that nothing tells apart are read together."""
+        drawn = self.drawn
+        if len(drawn) > 1 and all(_is_plain(one) for one in drawn):
+            drawn = [Drawn(drawn[0].storage, torch.cat([one.index for one in drawn]), {})]
+        elif len(drawn) == 1 and buffer.transforms:
+            # A transform may change the info in place, of batches that are not received yet.
+            info = {key: value.clone() if isinstance(value, Tensor) else value for key, value in drawn[0].info.items()}
+            drawn = [replace(drawn[0], info=info)]
+        read = (buffer.make(batch)[0] for batch in drawn)
+        return read if len(drawn) == len(self.sizes) else split_steps(next(read), self.sizes)
+
+    @property
+    def left(self) -> list[Drawn]:
+        """The draws of the batches that the caller has not received."""
+        if len(self.drawn) == len(self.sizes):
+            return self.drawn[self.received :]
+        (run,), size = self.drawn, self.sizes[0]
+        return [
+            Drawn(
+                run.storage,
+                run.index[start : start + size],
+                {key: value[start : start + size] for key, value in run.info.items() if key != _INDEX},
+                size=size,
+            )
+            for start in range(self.received * size, len(self.sizes) * size, size)
+        ]
+
+
+def _is_plain(drawn: Drawn) -> bool:
+    return not drawn.info and isinstance(drawn.index, Tensor) and drawn.index.ndim == 1
+
+
+def _put_back(buffer: ReadPath, left: list[Drawn]) -> None:
+    """Let the next batches be those of a loop that ended early, if its sampler draws each item once."""
+    if not left or left[0].storage is not buffer.storage:
+        return
+    if left[0].before is not None:
+        buffer.sampler.load_state_dict(buffer.sampler.state_at(left[0].before))
+    elif buffer.sampler.has_epochs:
+        buffer.waiting.extend(left)
+
+
+def _draw_run(buffer: ReadPath, batches: int, size: int, *, to_end: bool) -> Run:
+    """Draw batches from a read-only storage.
 
     Args:
         buffer: The buffer.
         batches: Number of batches.
         size: Number of steps of each.
         to_end: Whether the run ends when the sampler runs out.
-
-    Returns:
-        What is read together, and the number of steps of each batch.
     """
-    storage, drawn = buffer.storage, []
+    storage, sampler = buffer.storage, buffer.sampler
+    drawn: list[Drawn] = []
     with buffer.lock:
-        sampled = buffer.sampler.sample_batches(storage, size, batches) if batches > 1 else None
+        sampled = sampler.sample_batches(storage, size, batches) if batches > 1 else None
         if sampled is not None:
-            return [Drawn(storage, *sampled)], [size] * batches
+            return Run([Drawn(storage, *sampled)], [size] * batches)
         for _ in range(batches):
-            drawn.append(Drawn(storage, *buffer.choose_rows(storage, size), last=buffer.sampler.ran_out))
+            before = sampler.position
+            index, info = buffer.choose_rows(storage, size)
+            drawn.append(Drawn(storage, index, info, last=sampler.ran_out, before=before, size=size))
             if to_end and drawn[-1].last:
                 break
-    sizes = [len(batch.index) for batch in drawn]
-    if len(drawn) > 1 and all(
-        not batch.info and isinstance(batch.index, Tensor) and batch.index.ndim == 1 for batch in drawn
-    ):
-        return [Drawn(storage, torch.cat([batch.index for batch in drawn]), {}, last=drawn[-1].last)], sizes
-    return drawn, sizes
+    return Run(drawn, [len(one.index) for one in drawn])
 
 
 def split_steps(data: Any, sizes: Sequence[int]) -> Iterator[Any]:

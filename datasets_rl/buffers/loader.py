@@ -67,9 +67,9 @@ class SampledBatches(IterableDataset[Any]):
             sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
             self._epoch += 1
             buffer.set_sampler(sampler)
-        sampler.ran_out = False
+        sampler.ran_out, drawn = False, None
         for number in count() if self.batches is None else range(self.batches):
-            if sampler.ran_out:
+            if drawn is not None and drawn.last:
                 return
             drawn = buffer.draw(None, ahead=True)
             if number % worker.num_workers == worker.id:

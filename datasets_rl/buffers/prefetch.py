@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -60,16 +59,14 @@ class Prefetch:
     Args:
         buffer: The buffer. Its lock is held while batches are sampled, but not while the caller waits for them.
         depth: Number of batches in progress, and of threads.
-        pending: Batches to begin with, as arguments of `Drawn`: those in progress when the buffer was copied.
     """
 
-    def __init__(self, buffer: ReadPath, depth: int, pending: Sequence[tuple[Any, ...]] = ()) -> None:
+    def __init__(self, buffer: ReadPath, depth: int) -> None:
         self.depth = depth
         self._buffer = buffer
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
         self._in_progress: deque[tuple[Drawn, _Pending]] = deque()
-        self._pending = [Drawn(*arguments) for arguments in pending]
         self._times: deque[float] = deque(maxlen=_RECENT)
         """Seconds that the last batches took."""
         self.uses_threads = True
@@ -80,7 +77,6 @@ class Prefetch:
         buffer = self._buffer
         with buffer.lock.reading if buffer.storage.read_only else buffer.lock:
             self._leave_parent()
-            self._start_pending()
             while len(self._in_progress) <= self.depth:
                 self.start(buffer.draw(None, ahead=True))
             drawn, batch = self._in_progress.popleft()
@@ -91,13 +87,6 @@ class Prefetch:
         if self._process != os.getpid():
             self._threads, self._process = None, os.getpid()
             self._in_progress.clear()
-
-    def _start_pending(self) -> None:
-        pending, self._pending = self._pending, []
-        for drawn in pending:
-            if not drawn.storage.read_only:
-                drawn.data = self._buffer.read(drawn)
-            self.start(drawn)
 
     def start(self, drawn: Drawn) -> None:
         """Read and transform a sampled batch after those in progress, in a thread if that is faster."""
@@ -124,12 +113,11 @@ class Prefetch:
     @property
     def draws_in_progress(self) -> list[Drawn]:
         """The samples of the batches in progress, the oldest first."""
-        return [*(drawn for drawn, _ in self._in_progress), *self._pending]
+        return [drawn for drawn, _ in self._in_progress]
 
     def drain(self) -> None:
         """Discard the batches in progress: the data they were sampled from has changed."""
         self._leave_parent()
-        self._pending.clear()
         while self._in_progress:
             drawn, batch = self._in_progress.popleft()
             if batch.cancel():

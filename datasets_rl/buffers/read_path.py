@@ -10,6 +10,7 @@ these three, and in nothing else.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from datasets_rl.transforms.compose import apply_transforms
 from datasets_rl.transforms.gathered import add_gathered, own_reads, take_gathered
 
 if TYPE_CHECKING:
+    from datasets_rl.buffers.batches import Run
     from datasets_rl.buffers.query import Trajectory
 
 _UNREAD = object()
@@ -56,11 +58,14 @@ class Drawn:
     """Whether its read outside the lock was announced."""
     before: Any = None
     """The position of the sampler before the batch, if it has one."""
+    size: int | None = None
+    """The requested number of steps; None if it is not known."""
 
-    def unread(self) -> tuple[Any, ...]:
+    def unread(self) -> dict[str, Any]:
         """Return the arguments of a batch of the same rows that is not read yet."""
         info = {key: value for key, value in self.info.items() if key != "index"}
-        return self.storage, self.index, info, self.fields, self.last
+        kept = {name: getattr(self, name) for name in ("storage", "index", "fields", "last", "size")}
+        return {**kept, "info": info}
 
 
 class ReadPath(Composed):
@@ -68,6 +73,11 @@ class ReadPath(Composed):
 
     batch_size: int | None
     """Default number of steps in a batch."""
+    waiting: deque[Drawn]
+    """Batches that were drawn before they were needed, by an earlier loop or process: the next ones, the oldest first."""
+
+    runs: list[Run]
+    """The runs of batches of which a loop has not received all."""
 
     @property
     def has_own_rows(self) -> bool:
@@ -91,16 +101,31 @@ class ReadPath(Composed):
         parts = self._components
         lock, storage = parts.lock, parts.storage
         with lock.reading if storage.read_only else lock:
+            if (waiting := self.take_waiting(size, fields)) is not None:
+                return waiting
             before = parts.sampler.position if ahead else None
             index, info = self.choose_rows(storage, size)
             if parts.writer.tracks_generations:
                 info["index_generation"] = parts.writer.generations_of(storage.unravel(index))
-            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out, before=before)
+            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out, before=before, size=size)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
                 lock.begin_read()
             elif not storage.read_only:
                 drawn.data = self.read(drawn)
+        return drawn
+
+    def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
+        """Return the next of the batches that were drawn earlier, if it has this size; None if it has not."""
+        try:
+            if self.waiting[0].size not in {None, size}:
+                return None
+            drawn = self.waiting.popleft()
+        except IndexError:  # there is none, or another thread took it
+            return None
+        drawn.fields = fields
+        if drawn.data is _UNREAD and not drawn.storage.read_only:
+            drawn.data = self.read(drawn)
         return drawn
 
     def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:

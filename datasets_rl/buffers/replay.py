@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -85,6 +87,8 @@ class ReplayBuffer(WritePath):
 
     default_writer: type[Writer] = RoundRobinWriter
     """The class of the writer of a storage that can be written, if none is given."""
+    _warned = False
+    """Whether a warning said that a state does not continue exactly."""
     workers_draw_shares: ClassVar[bool] = False
     """Whether each worker of a `DataLoader` draws batches of its own, as `for_worker` returns; else all draw the same ones."""
 
@@ -142,6 +146,7 @@ class ReplayBuffer(WritePath):
         """Iterator that `next` advances."""
         self._graph = GraphHandle(self)
         self._prefetch = Prefetch(self, prefetch) if prefetch else None
+        self.waiting, self.runs = deque(), []
 
     def sample(
         self,
@@ -216,8 +221,9 @@ class ReplayBuffer(WritePath):
         """Yield batches, as `sample` returns them; over a dataset, faster than as many calls of it.
 
         Over a read-only storage, up to 64 batches are drawn ahead and read at once; the batches are views of the result.
-        With the same seed, they equal those of `sample`. While a loop runs, the sampler is ahead of it: to save a state
-        from which to continue exactly, iterate over the buffer itself.
+        With the same seed, they equal those of `sample`. A state that is saved while a loop runs has the batches that
+        were drawn and not received, so that the next batch after it is loaded is the next one of the loop. A loop that
+        ends early gives the rest of an epoch back.
 
             >>> for batch in dataset.batches(100_000):
             ...     train(batch)
@@ -315,22 +321,45 @@ class ReplayBuffer(WritePath):
             }
 
     def _drain(self) -> None:
+        self.waiting.clear()
         if self._prefetch is not None:
             self._prefetch.drain()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of storage, sampler and writer, and the batches that were sampled ahead of time.
 
-        Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
+        Without a `generator` of its own, a sampler draws from torch's global generator, which is not a part of the
+        state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
         """
         with self.lock:
+            self._warn_of_global_generator()
             drawn = self._prefetch.draws_in_progress if self._prefetch is not None else []
+            drawn = [*drawn, *self._left_of_runs(), *self.waiting]
             state = super().state_dict()
             if drawn and drawn[0].before is not None:  # they are drawn again, by these ranks or others
                 state["sampler"] = {**state["sampler"], "state": self.sampler.state_at(drawn[0].before)}
                 drawn = []
-            ahead = [batch_to_state(batch.index, batch.info, last=batch.last) for batch in drawn]
+            ahead = [batch_to_state(batch.index, batch.info, last=batch.last, size=batch.size) for batch in drawn]
             return {**state, "ahead": ahead}
+
+    def _left_of_runs(self) -> list[Drawn]:
+        """Return the draws of the batches that a loop over `batches` has not received."""
+        found = [left for run in self.runs if (left := run.left)]
+        if len(found) > 1:
+            raise InvalidArgumentError(
+                f"{len(found)} loops over batches() are running, and a state has one position",
+                hint="end the other loops, or save between them",
+            )
+        return found[0] if found else []
+
+    def _warn_of_global_generator(self) -> None:
+        if getattr(self.sampler, "draws_from_global", False) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the state of {type(self.sampler).__name__} does not continue exactly: it draws from torch's global "
+                "generator, which is not saved; give the buffer one, generator=torch.Generator().manual_seed(0)",
+                stacklevel=3,
+            )
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
@@ -342,29 +371,29 @@ class ReplayBuffer(WritePath):
         return saved_batch_problems(state_dict.get("ahead", []), steps)
 
     def _load_ahead(self, state_dict: dict[str, Any]) -> None:
-        if self._prefetch is None:
-            return
         for saved in state_dict.get("ahead", ()):
             index, info, last = batch_from_state(saved)
-            drawn = Drawn(self.storage, index, info, last=last)
+            drawn = Drawn(self.storage, index, info, last=last, size=saved.get("size"))
             if not self.storage.read_only:
                 drawn.data = self.read(drawn)
-            self._prefetch.start(drawn)
+            self.waiting.append(drawn)
 
     def __getstate__(self) -> dict[str, Any]:
-        prefetch = None
-        if self._prefetch is not None:
-            # The copy reads them again, from its own storage.
-            prefetch = self._prefetch.depth, [one.unread() for one in self._prefetch.draws_in_progress]
-        return super().__getstate__() | {"_iterator": None, "_graph": None, "_prefetch": prefetch}
+        drawn = [] if self._prefetch is None else self._prefetch.draws_in_progress
+        own: dict[str, Any] = {
+            "_iterator": None,
+            "_graph": None,
+            "_prefetch": None if self._prefetch is None else self._prefetch.depth,
+            "waiting": [one.unread() for one in (*drawn, *self.waiting)],  # the copy reads them from its own storage
+            "runs": [],
+        }
+        return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._graph = GraphHandle(self)
-        self._prefetch = None
-        if state["_prefetch"] is not None:
-            depth, drawn = state["_prefetch"]
-            self._prefetch = Prefetch(self, depth, drawn)
+        self.waiting = deque(Drawn(**arguments) for arguments in state["waiting"])
+        self._prefetch = Prefetch(self, state["_prefetch"]) if state["_prefetch"] else None
 
     def __repr__(self) -> str:
         return as_text(self)

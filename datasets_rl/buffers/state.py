@@ -64,13 +64,18 @@ def env_count(storage_state: Mapping[str, Any]) -> int:
     return math.prod(storage_state.get("env_shape", ()))
 
 
-def batch_to_state(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:
+def batch_to_state(index: Any, info: dict[Any, Any], *, last: bool, size: int | None) -> dict[str, Any]:
     """Return a batch that was sampled ahead of time as an entry of a state.
 
     The info is a list of pairs: its keys may be tuples, which a state does not support as keys.
     """
     info_items = [[list(key) if isinstance(key, tuple) else key, value] for key, value in info.items() if key != _INDEX]
-    return {"index": dict(index.items()) if is_tensor_collection(index) else index, "info": info_items, "last": last}
+    return {
+        "index": dict(index.items()) if is_tensor_collection(index) else index,
+        "info": info_items,
+        "last": last,
+        "size": size,
+    }
 
 
 def batch_from_state(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], bool]:
@@ -90,7 +95,12 @@ def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
         try:
             index, info, _ = batch_from_state(saved)
             rows = index.get(_INDEX) if is_tensor_collection(index) else index
-            is_valid = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
+            is_size = saved.get("size") is None or (type(saved["size"]) is int and saved["size"] > 0)
+            is_valid = (
+                is_size
+                and isinstance(saved["last"], bool)
+                and all(isinstance(value, Tensor) for value in info.values())
+            )
             # A custom sampler may return numbers, or one index per axis.
             per_axis = isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Tensor)
             is_valid &= all(_are_rows(axis, steps) for axis in (rows if per_axis else [rows]))

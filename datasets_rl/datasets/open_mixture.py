@@ -101,7 +101,7 @@ def mixture(
             "keys choose the fields of datasets that are opened here, and some members are buffers",
             hint="choose the fields of the buffers, as with dataset.select(keys)",
         )
-    chosen = {"use": sampler} if isinstance(sampler, str) else {**(sampler or {})}
+    chosen: dict[str, Any] = {"use": sampler} if isinstance(sampler, str) else {**(sampler or {})}
     if "num_slices" in chosen and "slice_len" not in chosen:
         chosen["slice_len"] = _steps_per_slice(chosen.pop("num_slices"), batch_size)
     opened = [

@@ -53,6 +53,12 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     unit: int = 1
     """Number of steps sampled together: the batch size is a multiple of it."""
 
+    has_epochs: ClassVar[bool] = False
+    """Whether an epoch draws each item once, so that a batch that was drawn ahead must not be lost."""
+
+    draws_at_random: ClassVar[bool] = False
+    """Whether batches are drawn by the generator."""
+
     draws_ahead: bool = False
     """Whether batches may be drawn before they are needed: they do not depend on what is done with earlier ones."""
 
@@ -146,6 +152,11 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
         Raises:
             InvalidArgumentError: If the sampler cannot accept them.
         """
+
+    @property
+    def draws_from_global(self) -> bool:
+        """Whether batches depend on torch's global generator, whose state is not a part of the state of the sampler."""
+        return self.draws_at_random and self.generator is None
 
     @property
     def position(self) -> Any:

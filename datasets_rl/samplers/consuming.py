@@ -35,6 +35,8 @@ class ConsumingSampler(Sampler):
 
     consumes = True
 
+    draws_at_random = True
+
     def __init__(self, max_sample_count: int = 1, *, generator: Generator | None = None) -> None:
         check(size_problems(max_sample_count=max_sample_count))
         self.max_sample_count = max_sample_count

@@ -188,6 +188,12 @@ class SamplerEnsemble(Sampler):
             rows, info = torch.cat([rows, next_rows]), {key: torch.cat([info[key], next_info[key]]) for key in info}
         return rows, info
 
+    @property
+    @override
+    def draws_from_global(self) -> bool:
+        own = self._generator is None and not self.sample_from_all
+        return own or any(getattr(sampler, "draws_from_global", False) for sampler in self.samplers)
+
     @override
     def empty(self) -> None:
         for sampler in self.samplers:

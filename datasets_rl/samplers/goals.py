@@ -196,6 +196,8 @@ class GoalSampler(Sampler):
         InvalidArgumentError: If probabilities are not three numbers with the sum 1, or an argument is out of range.
     """
 
+    draws_at_random = True
+
     def __init__(
         self,
         p_current: float = 0.2,

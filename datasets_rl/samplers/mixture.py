@@ -59,11 +59,10 @@ class MixtureSampler(SamplerEnsemble):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(*samplers, p=[1.0] * len(samplers) if p is None else p, generator=generator)
+        check(size_problems(unit=unit))
         check(
-            size_problems(unit=unit),
             unless(
-                not isinstance(unit, int)
-                or not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
+                not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
                 f"a sampler has num_slices, and unit is {unit}; expected a multiple of num_slices, or samplers with "
                 "slice_len: the number of steps of a buffer changes from batch to batch",
             ),
@@ -78,6 +77,12 @@ class MixtureSampler(SamplerEnsemble):
         self.final_p = None if final_p is None else self._probabilities(final_p)
         self._batches = 0
         self._deficits = torch.zeros(len(samplers), dtype=torch.float64)
+
+    @property
+    @override
+    def draws_from_global(self) -> bool:
+        own = self._generator is None and not self.exact
+        return own or any(getattr(sampler, "draws_from_global", False) for sampler in self.samplers)
 
     @property
     def shares(self) -> Tensor:

@@ -80,6 +80,8 @@ class PrioritizedSampler(Sampler):
         InvalidArgumentError: If an argument is out of range.
     """
 
+    draws_at_random = True
+
     def __init__(
         self,
         max_capacity: int,

@@ -38,6 +38,7 @@ class RandomSampler(Sampler):
     """
 
     draws_ahead = True
+    draws_at_random = True
     without_replacement = SamplerWithoutReplacement
 
     def __init__(

@@ -46,6 +46,11 @@ class SeededSampler(Sampler):
 
     @property
     @override
+    def draws_from_global(self) -> bool:
+        return self.generator is None and self.epochs.seed is None and not self.epochs.share
+
+    @property
+    @override
     def position(self) -> Any:
         return self.epochs.position
 

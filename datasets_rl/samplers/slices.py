@@ -165,6 +165,7 @@ class SliceSampler(Sampler):
     """
 
     draws_ahead = True
+    draws_at_random = True
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
     """
 
+    has_epochs = True
+
     def __init__(self, *, drop_last: bool = False, shuffle: bool = True, **options: Unpack[SliceOptions]) -> None:
         super().__init__(**options)
         self.drop_last = drop_last

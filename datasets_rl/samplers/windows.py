@@ -34,6 +34,8 @@ class WindowSampler(Sampler):
         InvalidArgumentError: If `before` or `after` is negative.
     """
 
+    draws_at_random = True
+
     def __init__(
         self, before: int = 0, after: int = 0, generator: Generator | None = None, *, end_key: EndKey | None = None
     ) -> None:

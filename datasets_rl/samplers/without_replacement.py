@@ -72,6 +72,7 @@ class SamplerWithoutReplacement(Sampler):
     """
 
     draws_ahead = True
+    has_epochs = True
 
     def __init__(
         self,
@@ -219,6 +220,11 @@ class SamplerWithoutReplacement(Sampler):
 
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
+
+    @property
+    @override
+    def draws_from_global(self) -> bool:
+        return self.shuffle and self.generator is None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the remaining rows of the epoch, or how they are computed, and the rows that join it when it is restored."""

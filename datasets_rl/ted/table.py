@@ -165,7 +165,8 @@ class EpisodeTable:
         if np.ndim(episode):  # type: ignore[arg-type]  # of any sequence
             chosen = np.arange(len(self))[np.asarray(episode) if len(episode) else []]  # type: ignore[arg-type]
             return concatenated_ranges(self.starts[chosen], self.lengths[chosen])
-        start, length = self.starts[episode], self.lengths[episode]
+        number: Any = episode
+        start, length = self.starts[number], self.lengths[number]
         return range(int(start), int(start + length))
 
     def to_pandas(self) -> DataFrame:
