@@ -130,7 +130,7 @@ def test_raw_only_converts_nothing(rlds, home):
         ran = rlds("download", "demo/pendulum", "--raw-only", "--mirror", server.url)
 
     assert ran.out == f"{home / 'demo' / 'pendulum' / 'raw'}\n"
-    assert [path.name for path in (home / "demo" / "pendulum").iterdir()] == ["raw"]
+    assert sorted(path.name for path in (home / "demo" / "pendulum").iterdir()) == [".datasets-rl", "raw"]
 
 
 def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeypatch):
@@ -331,7 +331,7 @@ def test_keys_that_a_stored_dataset_does_not_have_are_refused_with_its_keys(rlds
     refused = rlds("download", "demo/pendulum", "--keys", "observatoin", *more)
 
     assert refused.code == 2
-    assert "no key 'observatoin' among action, " in refused.err
+    assert "no key 'observatoin'\n  why: it is not among action, episode, " in refused.err
     assert "did you mean observation" in refused.err
     for known in ("observation", "next.observation", "action,next.reward"):
         assert "there already" in (done := rlds("download", "demo/pendulum", "--keys", known, *more)).err + done.out
@@ -342,5 +342,5 @@ def test_a_root_in_which_no_folder_can_be_created_is_named_with_what_to_do(rlds)
     ran = rlds("--root", "/proc/x", "download", "demo/pendulum")
 
     assert ran.code == 1
-    assert "/proc cannot be written: no folder can be created there" in ran.err
+    assert "/proc cannot be written\n  why: no folder can be created there" in ran.err
     assert "--root" in ran.err
