@@ -95,6 +95,14 @@ def publish_file(temporary: Path, target: Path, keep: Path | None = None) -> Non
     sync_file(target.parent)
 
 
+def has_content(path: Path, content: bytes) -> bool:
+    """Return whether a file has these bytes and no others; of another one no more is read than needed."""
+    if not path.is_file() or path.stat().st_size != len(content):
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(content) + 1) == content
+
+
 def write_text(target: Path, text: str) -> None:
     """Write a text file atomically: after a failure, the previous file is unchanged."""
     write_bytes(target, text.encode())
@@ -292,7 +300,10 @@ def make_folder(path: Path) -> None:
             with suppress(FileNotFoundError, FileExistsError):
                 path.mkdir(parents=True, exist_ok=True)
                 return
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # as in /proc, which has the folders of the system alone
+            raise NotWritableError(_existing(path), "no folder can be created there") from error
 
 
 def link_or_copy(path: Path, target: Path) -> None:

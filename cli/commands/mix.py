@@ -110,7 +110,7 @@ def run(
         file = expand_home(out)
         disk.check_outside_versions(file)
         # The same command run again finds its own file.
-        if file.exists() and not force and file.read_bytes() != text.encode():
+        if file.exists() and not force and not disk.has_content(file, text.encode()):
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
         disk.write_text(file, text)
     return Result(

@@ -103,15 +103,18 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
 
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
     from datasets_rl import disk
-    from datasets_rl.look.page import write_report
+    from datasets_rl.look.page import report_page
 
     file = expand_home(export)
     if file.is_dir():
         raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
     disk.check_outside_versions(file)
-    if file.exists() and not force:
+    page = report_page(panels)
+    # The same command run again finds its own file.
+    if file.exists() and not force and not disk.has_content(file, page):
         raise InvalidArgumentError(f"{export} is not replaced: it exists", hint="add --force to overwrite it")
-    size = write_report(panels, file)
+    disk.write_bytes(file, page)
+    size = len(page)
     data: dict[str, Any] = {"file": str(export), "bytes": size, "datasets": names}
     facts = Facts((("file", str(export)), ("size", size_text(size)), ("datasets", ", ".join(names))))
     return Result(data, [facts], quiet=[str(export)])

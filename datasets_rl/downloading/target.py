@@ -16,6 +16,7 @@ from datasets_rl.sources import Entry, Selection
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.find import entry_paths, missing_error, raw_files_id, stored_manifest
 from datasets_rl.store.publish import canonical
+from datasets_rl.ted.keys import NEXT
 
 if TYPE_CHECKING:
     from datasets_rl.build.engines import Engine
@@ -113,6 +114,7 @@ class Target:
         Raises:
             NotADatasetError: If a derived dataset is not stored.
             InvalidArgumentError: As `grown_selection` does, or if a derived dataset lacks some of the requested selection.
+            UnknownKeyError: If the stored dataset is whole and does not have a requested field.
         """
         if self.is_derived:
             if self.stored is None:
@@ -121,7 +123,11 @@ class Target:
             return None
         if self.stored is None:
             return self.selection
-        return grown_selection(self.stored, self.paths.folder, self.selection, as_stored=self.options.as_stored)
+        grown = grown_selection(self.stored, self.paths.folder, self.selection, as_stored=self.options.as_stored)
+        if grown is None:
+            states = [(NEXT, *field.key) for field in self.stored.schema if field.shared]
+            self.selection.kept_keys([*(field.key for field in self.stored.schema), *states])
+        return grown
 
     def request(self, selection: Selection) -> str:
         """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""

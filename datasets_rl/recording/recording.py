@@ -40,10 +40,11 @@ from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, DatasetWriter, schema_of_columns
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.specs import TensorSpec
+from datasets_rl.store.layout import RECORDING_FILE
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 from datasets_rl.ted.table import COMPUTED
 
-DESCRIPTION_FILE = "recording.json"
+DESCRIPTION_FILE = RECORDING_FILE
 JOURNAL_FILE = "journal.jsonl"
 _JOURNAL_KEY = "recording"
 _SYNC_SECONDS = 1.0

@@ -63,25 +63,26 @@ def id_of_address(address: str | Path) -> tuple[str, str]:
 def address_of_name(name: str) -> str:
     """Return the address of a name of the source ``url``: ``https://host/a.npz`` of ``https/host/a.npz``."""
     scheme, _, rest = name.partition("/")
-    return Path(f"/{unquote(rest)}").as_uri() if scheme == "file" else f"{scheme}://{unquote(rest)}"
+    path = unquoted_path(rest)
+    return Path(f"/{path}").as_uri() if scheme == "file" else f"{scheme}://{path}"
 
 
 def path_of_id(dataset_id: str) -> Path | None:
     """Return the path of the files of an id, if it is the id of a path of this machine; else None."""
-    return Path(f"/{unquote(dataset_id[len(_LOCAL) :])}") if dataset_id.startswith(_LOCAL) else None
+    return Path(f"/{unquoted_path(dataset_id[len(_LOCAL) :])}") if dataset_id.startswith(_LOCAL) else None
 
 
 def hub_address(name: str, revision: str = "") -> str:
     """Return the address of a name of the source ``hf``, at a revision."""
     user, repository, *path = name.split("/", 2)
     at = f"@{revision}" if revision else ""
-    return "/".join((f"hf://datasets/{user}/{repository}{at}", *map(unquote, path)))
+    return "/".join((f"hf://datasets/{user}/{repository}{at}", *map(unquoted_path, path)))
 
 
 def is_quoted(path: str) -> bool:
     """Return whether a path is one that `id_of_address` returns, so that one address has one id."""
     try:
-        return bool(path) and _quote_path(unquote(path), path) == path
+        return bool(path) and _quote_path(unquoted_path(path), path) == path
     except InvalidArgumentError:
         return False
 
@@ -117,10 +118,19 @@ def _quote_path(path: str, address: str) -> str:
     return "/".join(map(_quote_name, parts))
 
 
+def unquoted_path(path: str) -> str:
+    """Return the path of which an id has the quoted form: ``lab/raw/x`` of ``lab/=raw/x``."""
+    return "/".join(unquote(part.removeprefix(_ODD)) for part in path.split("/"))
+
+
 def _quote_name(name: str) -> str:
     quoted = quote(name, safe="")
     is_odd = quoted.startswith(".") or _RESERVED.fullmatch(quoted) is not None
-    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if is_odd else quoted
+    return f"{_ODD}{quoted}" if is_odd else quoted
+
+
+_ODD = "="
+"""How a name in an id begins that is hidden or reserved; a quoted name has no such character."""
 
 
 def _schemes_text() -> str:

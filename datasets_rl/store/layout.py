@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -21,6 +22,9 @@ OWN_SOURCE = "local"
 """The source of the user's own datasets: only these grow by recordings."""
 STREAM_FOLDER = ".stream"
 """The folder of the shards that streams keep for later ones, below the folder of a source."""
+RECORDING_FILE = "recording.json"
+"""The file with the description of a recording."""
+_RECORDED = "recorded"
 MARK_FILE = ".datasets-rl"
 """The file that marks a folder as one of this package until it has a version: others have names like ours, too."""
 _MARK = b"This folder is of datasets-rl, which deletes its unfinished and temporary files.\n"
@@ -61,7 +65,7 @@ class DatasetPaths:
     @property
     def recorded(self) -> Path:
         """The folder of the recordings: finished episodes that no version has yet."""
-        return self.folder / "recorded"
+        return self.folder / _RECORDED
 
     @property
     def lock(self) -> Path:
@@ -203,8 +207,8 @@ def is_marked(folder: Path) -> bool:
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder is certainly one of a dataset, whatever the names in it.
 
-    It has a file ``CURRENT`` that names a version, or a version with a manifest, or is one, or it is marked because a
-    command makes the first version or deletes the last one.
+    It has a file ``CURRENT`` that names a version, or a version with a manifest, or is one, or it has a recording, or it is
+    marked because a command makes the first version or deletes the last one.
     """
     with suppress(ManifestError):
         if read_current(folder) is not None:
@@ -212,7 +216,18 @@ def is_own_folder(folder: Path) -> bool:
     if is_marked(folder) or disk.is_version(folder):
         return True
     with suppress(OSError):
-        return any(map(disk.is_version, filter(_has_version_name, disk.plain_folders(folder, folder))))
+        versions = filter(_has_version_name, disk.plain_folders(folder, folder))
+        return any(map(disk.is_version, versions)) or any(
+            map(_is_recording, disk.plain_folders(folder / _RECORDED, folder))
+        )
+    return False
+
+
+def _is_recording(folder: Path) -> bool:
+    """Return whether a folder has the description of a recording, which states the name of the folder."""
+    with suppress(OSError, IntegrityError, RecursionError, ValueError):
+        document = json.loads(disk.read_plain(folder / RECORDING_FILE, disk.MAX_MANIFEST_BYTES))
+        return isinstance(document, dict) and document.get("id") == disk.unclaimed_name(folder) and "schema" in document
     return False
 
 
@@ -252,7 +267,7 @@ def _unsearched(folder: Path, first: Path) -> UnsearchedWarning:
 
 
 def _is_telling_name(name: str) -> bool:
-    return name in {CURRENT_FILE, MARK_FILE, MANIFEST_FILE} or VERSION_NAME.fullmatch(name) is not None
+    return name in {CURRENT_FILE, MARK_FILE, MANIFEST_FILE, _RECORDED} or VERSION_NAME.fullmatch(name) is not None
 
 
 def _content(folder: Path) -> tuple[list[str], list[Path]]:

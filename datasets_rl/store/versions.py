@@ -22,7 +22,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import MARK_FILE, STREAM_FOLDER, DatasetPaths, is_marked
+from datasets_rl.store.layout import MARK_FILE, RECORDING_FILE, STREAM_FOLDER, DatasetPaths, is_marked
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -250,7 +250,7 @@ def _has_any(folder: Path, names: Iterable[str]) -> bool:
 
 
 _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
-_RECORDING_FILES = ("recording.json", "journal.jsonl")
+_RECORDING_FILES = (RECORDING_FILE, "journal.jsonl")
 
 
 def has_only_copy(paths: DatasetPaths) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+import sys
 
 import pytest
 from servers import Status, serve
@@ -129,7 +130,7 @@ def test_raw_only_converts_nothing(rlds, home):
         ran = rlds("download", "demo/pendulum", "--raw-only", "--mirror", server.url)
 
     assert ran.out == f"{home / 'demo' / 'pendulum' / 'raw'}\n"
-    assert [path.name for path in (home / "demo" / "pendulum").iterdir()] == ["raw"]
+    assert sorted(path.name for path in (home / "demo" / "pendulum").iterdir()) == [".datasets-rl", "raw"]
 
 
 def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeypatch):
@@ -322,3 +323,24 @@ def test_episodes_that_a_stored_dataset_does_not_have_are_refused(rlds, stored, 
     assert (ran.code, ran.out) == (2, "")
     assert problem in ran.err
     assert stored.is_dir()
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_keys_that_a_stored_dataset_does_not_have_are_refused_with_its_keys(rlds, more):
+    refused = rlds("download", "demo/pendulum", "--keys", "observatoin", *more)
+
+    assert refused.code == 2
+    assert "no key 'observatoin'\n  why: it is not among action, episode, " in refused.err
+    assert "did you mean observation" in refused.err
+    for known in ("observation", "next.observation", "action,next.reward"):
+        assert "already" in (done := rlds("download", "demo/pendulum", "--keys", known, *more)).err + done.out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_root_in_which_no_folder_can_be_created_is_named_with_what_to_do(rlds):
+    ran = rlds("--root", "/proc/x", "download", "demo/pendulum")
+
+    assert ran.code == 1
+    assert "/proc cannot be written\n  why: no folder can be created there" in ran.err
+    assert "--root" in ran.err

@@ -322,10 +322,12 @@ def test_a_recording_does_not_begin_in_a_folder_of_others(shared):
     for dataset in ("local/mine", "local/linked"):
         with pytest.raises(DatasetsRLError, match=r"CURRENT: it holds 'mine'"):
             record(dataset)
-        (shared.home / dataset / "CURRENT").unlink()
+        for name in ("CURRENT", "manifest.json"):
+            (shared.home / dataset / name).unlink()
         with pytest.raises(DatasetsRLError, match="it holds files that are not a dataset"):
             record(dataset)
-        (shared.home / dataset / "CURRENT").write_bytes(b"mine")
+        for name in ("CURRENT", "manifest.json"):
+            (shared.home / dataset / name).write_bytes(b"mine")
     assert shared.theirs() == before
 
 

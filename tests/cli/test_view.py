@@ -81,6 +81,9 @@ def test_an_existing_file_is_overwritten_only_on_request(rlds, tmp_path):
     assert (refused.code, file.read_text()) == (2, "mine")
     assert "add --force to overwrite it" in refused.err
     assert rlds("view", "demo/pendulum", "--export", file, "--force").code == 0
+    written = file.read_bytes()
+    again = rlds("view", "demo/pendulum", "--export", file)
+    assert (again.code, file.read_bytes() == written) == (0, True)
     assert rlds("view", "demo/pendulum", "--export", tmp_path).code == 2
     assert rlds("view", "demo/pendulum", "--export", tmp_path / "no" / "r.html").code == 1
 

@@ -17,6 +17,7 @@ from datasets_rl.fetch import download, schemes
 from datasets_rl.fetch.partial_download import PartialDownload
 from datasets_rl.fetch.plan import ExpectedFile
 from datasets_rl.fetch.schemes import NotServedError, scheme_of
+from datasets_rl.fetch.schemes.base import stated_bytes
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 
@@ -272,3 +273,41 @@ def test_a_busy_hub_is_retried(get, hub, data):
 def test_a_malformed_hub_address_is_reported(get, url):
     with pytest.raises(FetchError, match="not of the form"):
         get(url)
+
+
+DIGITS = "9" * 5000
+"""More digits than Python converts to an integer."""
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Status(206, {"Content-Range": f"bytes 0-9/{DIGITS}"}),
+        Status(206, {"Content-Range": f"bytes {DIGITS}-{DIGITS}/{DIGITS}"}),
+        Status(416, {"Content-Range": f"bytes */{DIGITS}"}),
+        Status(200, {"Content-Range": f"bytes */{DIGITS}", "Retry-After": DIGITS}),
+        Status(206, {"Content-Range": f"bytes 0-9/{2**63}"}),
+    ],
+    ids=["the total", "the start", "of status 416", "of status 200", "of 64 bits"],
+)
+def test_numbers_of_a_server_that_are_too_large_are_an_error_that_names_them(get, lie):
+    with serve({"/a": lie}) as server, pytest.raises((FetchError, IntegrityError)) as caught:
+        get(f"{server.url}/a")
+    stated = lie.code == 200 or "expected an integer from 0 to 2**63 - 1" in str(caught.value.failures)
+    assert stated
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_size_of_the_hub_that_is_too_large_is_an_error_that_names_it(get, hub):
+    for path in hub[0].paths:
+        hub[0].paths[path] = Redirect(hub[1].url + "/blob", headers={"X-Repo-Commit": COMMIT, "X-Linked-Size": DIGITS})
+
+    with pytest.raises(FetchError, match="x-linked-size; expected an integer from 0 to"):
+        get("hf://datasets/o/r/data/a.hdf5")
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "12x", True, None, 2**63])
+def test_sizes_in_a_list_that_are_none_are_refused(size):
+    with pytest.raises(NotServedError, match=r"expected an integer from 0 to 2\*\*63 - 1"):
+        stated_bytes(size, "the size of a.npz")
+    assert [stated_bytes(one, "a size") for one in (0, "0", "0012", 2**63 - 1)] == [0, 0, 12, 2**63 - 1]

@@ -244,6 +244,19 @@ def test_a_list_of_a_hub_without_an_end_is_refused_with_its_address(ask, monkeyp
     assert pages.calls == count
 
 
+def test_a_name_with_half_of_a_surrogate_pair_is_refused(ask, monkeypatch):
+    """JSON can state such a name, which no file and no address can have."""
+    api = "/api/datasets/lab/data"
+    files = [{"type": "file", "path": "set/a\ud800.npz", "size": 1}]
+    answers = {f"{api}/revision/main": {"sha": COMMIT}, f"{api}/tree/{COMMIT}/set": files}
+    paths = {path: Status(200, body=json.dumps(answer).encode()) for path, answer in answers.items()}
+    with serve(paths) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        with pytest.raises(FetchError, match="is not a plain relative path") as caught:
+            ask().folder("up", [URL])
+    str(caught.value).encode()
+
+
 class Objects:
     """The list of a bucket whose token never changes."""
 

@@ -397,6 +397,10 @@ OLD_FAULTS = {
     "a path with an unknown field": Fault(
         _edit_info(OLD, lambda info: info.update(data_path="{robot}/{episode_index}.parquet")), "data_path is"
     ),
+    "a path with a width that fills the memory": Fault(
+        _edit_info(OLD, lambda info: info.update(data_path="data/{episode_index:0999999999d}.parquet")),
+        "the form of episode_index is not that of a number",
+    ),
     "no frame rate": Fault(_edit_info(OLD, lambda info: info.update(fps=0)), "fps is 0.0"),
     "a shape that is none": Fault(
         _edit_info(OLD, lambda info: info["features"]["action"].update(shape=["a"])), "action: its shape is ['a']"

@@ -102,6 +102,17 @@ def test_bytes_outside_the_data_are_refused(start, stop):
         decompress(data, np.array([start]), np.array([stop]), FrameDictionary(), np.empty((1, 84, 84), np.uint8))
 
 
+@pytest.mark.parametrize("offset", [-(2**63), -(2**63) + 1, -1, 2**63 - 1])
+@pytest.mark.parametrize("at", ["start", "stop"])
+def test_offsets_of_any_size_are_refused_also_of_frames_that_are_loaded_ahead(offset, at):
+    data, ends = compress(game(100), FrameDictionary())
+    starts, stops = np.concatenate([[0], ends[:-1]]), ends.copy()
+    (starts if at == "start" else stops)[50] = offset
+
+    with pytest.raises(ConversionError, match="frame 50 is damaged"):
+        decompress(data, starts, stops, FrameDictionary(), np.empty((100, 84, 84), np.uint8))
+
+
 def test_every_flipped_byte_gives_an_error_or_another_frame_but_never_a_crash():
     frames = game(50)
     dictionary = FrameDictionary.train(frames).without_patches

@@ -499,6 +499,7 @@ def test_a_dataset_that_declares_more_than_it_stores_is_refused_before_reading(p
     [
         ({"total_steps": 13}, "it has 12 steps; the upstream states 13"),
         ({"total_episodes": 0}, "total_episodes is 0; expected an integer >= 1"),
+        ({"total_episodes": 10**15}, "total_episodes is 1000000000000000; expected at most 10,000,000"),
         ({"total_steps": "many"}, "total_steps is 'many'"),
         ({"data_format": "zarr"}, "data_format is 'zarr'; expected hdf5, arrow or parquet"),
         ({"dataset_id": "other/x-v0"}, "dataset_id is 'other/x-v0'"),

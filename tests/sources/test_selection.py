@@ -120,6 +120,13 @@ def test_one_name_is_not_a_list_of_letters():
         Selection(keys=[("next", "reward")])
 
 
+@pytest.mark.parametrize("text", ["", ":", "5:", "0:100000000000:2"])
+def test_more_numbers_than_fit_into_the_memory_are_refused_by_name(text):
+    with pytest.raises(InvalidArgumentError, match="selects more than 10,000,000 of 1,000,000,000,000,000"):
+        read_numbers(text, 10**15)
+    assert read_numbers("-1", 10**15) == [10**15 - 1]
+
+
 def test_a_key_includes_all_keys_below_it_and_under_next():
     kept = Selection(keys=("observation",)).kept_keys(KEYS)
 

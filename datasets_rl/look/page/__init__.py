@@ -8,7 +8,7 @@ assets                 the page; it needs neither a build step nor a network
 """
 
 from datasets_rl.look.page.panel import Panel
-from datasets_rl.look.page.report import write_report
+from datasets_rl.look.page.report import report_page
 from datasets_rl.look.page.server import ViewServer
 
-__all__ = ["Panel", "ViewServer", "write_report"]
+__all__ = ["Panel", "ViewServer", "report_page"]

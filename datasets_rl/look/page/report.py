@@ -6,12 +6,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datasets_rl import disk
 from datasets_rl.look.page.documents import answer
 from datasets_rl.look.page.images import media_type
 from datasets_rl.look.page.panel import PAGE_STEPS, Panel
@@ -25,8 +23,8 @@ _FRAMES = 24
 _FRAME_SIDE = 128
 
 
-def write_report(panels: Sequence[Panel], path: Path) -> int:
-    """Write the page as one HTML file and return its size in bytes.
+def report_page(panels: Sequence[Panel]) -> bytes:
+    """Return the page as one HTML file; the same datasets give the same bytes.
 
     It has the distributions, and of each dataset the episodes with the greatest, the middle and the least returns: nine,
     or all if there are fewer. An episode has its curves, its first 1,024 rows and up to 24 images of each field, at
@@ -34,7 +32,6 @@ def write_report(panels: Sequence[Panel], path: Path) -> int:
 
     Args:
         panels: The datasets.
-        path: The file; an existing one is replaced.
     """
     documents: dict[str, Any] = {}
     frames: dict[str, str] = {}
@@ -55,9 +52,7 @@ def write_report(panels: Sequence[Panel], path: Path) -> int:
             near = [chosen[at] if 0 <= at < len(chosen) else None for at in (place - 1, place + 1)]
             documents[f"{number}/episodes/{episode}"].update(previous=near[0], next=near[1])
             frames.update(_frames(panel, number, episode))
-    text = _html({"documents": documents, "frames": frames})
-    disk.write_text(path, text)
-    return len(text.encode())
+    return _html({"documents": documents, "frames": frames}).encode()
 
 
 def _histogram_fields(panels: Sequence[Panel], fields: Sequence[str]) -> list[str]:

@@ -259,7 +259,9 @@ def _selected_checkpoints(selection: Selection, by_checkpoint: Mapping[int, Any]
     if not text:
         return sorted(by_checkpoint)
     if (last := max(by_checkpoint)) >= MAX_EPISODES:
-        raise ConversionError("atari_dqn", [f"a file has the number of a checkpoint {last}; expected less than {MAX_EPISODES:,}"])
+        raise ConversionError(
+            "atari_dqn", [f"a file has the number of a checkpoint {last}; expected less than {MAX_EPISODES:,}"]
+        )
     numbers = read_numbers(text, last + 1, "checkpoints")
     if missing := [number for number in numbers if number not in by_checkpoint]:
         raise InvalidArgumentError(

@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from typing_extensions import override
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
 from datasets_rl.read.outline import ENDINGS
-from datasets_rl.sources.address import hub_address, is_quoted
+from datasets_rl.sources.address import hub_address, is_quoted, unquoted_path
 from datasets_rl.sources.addressed import Addressed
 from datasets_rl.sources.base import Entry, Listing, Option, Selection, Shard, group_by_size
 
@@ -85,7 +84,7 @@ class HuggingFaceHub(Addressed):
             if not isinstance(error, OfflineError) and not error.unreached:
                 error.hint = _TOKEN
             raise
-        assets = [asset for asset in folder.assets if asset.path == f"{above}/{unquote(name.rpartition('/')[2])}"]
+        assets = [asset for asset in folder.assets if asset.path == f"{above}/{unquoted_path(name.rpartition('/')[2])}"]
         if not assets:
             raise ConversionError(f"{self.name}/{name}", [f"the repository {user}/{repository} has no such file"])
         return replace(folder, assets=(replace(assets[0], path=f"{name}/{assets[0].path.rpartition('/')[2]}"),))

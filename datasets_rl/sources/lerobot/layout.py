@@ -179,7 +179,9 @@ def _template_problems(name: str, template: Any, fields: set[str]) -> list[str]:
         found = [str(field) for field, _, _ in parsed]
         if unknown := sorted({*found} - fields):
             return [f"meta/info.json: {name} is {template!r:.80}; its fields {', '.join(unknown)} are not known"]
-        if wide := [field for field, form, conversion in parsed if conversion or not _NUMBER_FORM.fullmatch(form or "")]:
+        if wide := [
+            field for field, form, conversion in parsed if conversion or not _NUMBER_FORM.fullmatch(form or "")
+        ]:
             problem = f"the form of {wide[0]} is not that of a number, such as 06d"
             return [f"meta/info.json: {name} is {template!r:.80}; {problem}"]
         path = template.format(**{field: "" if field == "video_key" else 0 for field in found})

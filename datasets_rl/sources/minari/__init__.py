@@ -351,7 +351,9 @@ def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
         if not isinstance(metadata.get(field), int) or isinstance(metadata[field], bool) or metadata[field] < 1
     ]
     if not problems and metadata["total_episodes"] > MAX_EPISODES:
-        problems.append(f"metadata.json: total_episodes is {metadata['total_episodes']}; expected at most {MAX_EPISODES:,}")
+        problems.append(
+            f"metadata.json: total_episodes is {metadata['total_episodes']}; expected at most {MAX_EPISODES:,}"
+        )
     if metadata.setdefault("data_format", "hdf5") not in {"hdf5", "arrow", "parquet"}:
         problems.append(
             f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet"

@@ -49,7 +49,6 @@ _TRAIN = "train"
 _FEATURES, _INFO = "features.json", "dataset_info.json"
 _SHARD_BYTES = 64 << 20
 _SMALLER = {"jpeg": 0.12, "png": 0.6}  # assumed number of encoded bytes per byte of pixels, to estimate sizes
-_EPISODES_MAX = 1 << 24  # of a split; the largest known has 580,392
 _RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-of-(?P<count>\d{5})")
 
 
@@ -247,9 +246,9 @@ def _parse_info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], li
     lengths = [int(length) for length in stated if str(length).isdecimal()] if isinstance(stated, list) else []
     if not problems and (not lengths or len(lengths) != len(stated)):
         problems.append(f"dataset_info.json: shardLengths of {split} are {stated!r:.60}; expected integers >= 0")
-    if not problems and not 0 < sum(lengths) <= _EPISODES_MAX:
+    if not problems and not 0 < sum(lengths) <= MAX_EPISODES:
         problems.append(
-            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MAX:,}"
+            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {MAX_EPISODES:,}"
         )
     if problems:
         raise ConversionError(entry.id, problems)

@@ -12,7 +12,7 @@ import pytest
 import view_data
 from chromium import browser, needs_chromium
 
-from datasets_rl.look.page import Panel, ViewServer, write_report
+from datasets_rl.look.page import Panel, ViewServer, report_page
 
 pytestmark = needs_chromium
 
@@ -423,7 +423,7 @@ def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, 
 
 def test_the_exported_file_opens_without_a_server(page, stored, tmp_path):
     file = tmp_path / "report.html"
-    size = write_report([Panel(stored["states"]), Panel(stored["mixed"])], file)
+    size = file.write_bytes(report_page([Panel(stored["states"]), Panel(stored["mixed"])]))
 
     assert size == file.stat().st_size < 300_000
     page.open(file.as_uri())
@@ -446,7 +446,7 @@ def test_texts_of_a_dataset_are_never_markup(page, tmp_path):
     evil = "</script><script>document.body.id = 'taken'</script><img src=x onerror=\"document.body.id = 'taken'\">"
     stored = view_data.state_dataset(tmp_path / "a", citation=evil, license=evil, homepage="javascript:alert(1)")
     file = tmp_path / "report.html"
-    write_report([Panel(stored)], file)
+    file.write_bytes(report_page([Panel(stored)]))
 
     with served(stored) as url:
         for place in (url, file.as_uri()):
