@@ -319,7 +319,8 @@ class SliceSampler(Sampler):
             same_storage = self._view is not None and self._view.storage is storage
             self._columns = {key: column for key, column in self._columns.items() if same_storage and column is None}
             self._view = _StorageIndex(storage, trajectories, own)
-            if self._traj_key is None and self._end_key is None and self._ends is None and self._ids is None:
+            is_named = self._traj_key or self._end_key or self._ends is not None or self._ids is not None
+            if len(trajectories) and not is_named:
                 key = default_trajectory_key(storage)
                 self.traj_key = key[0] if key is not None and len(key) == 1 else key
         return self._view

@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+)
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -90,7 +97,26 @@ class _Fields:
         return [*(leading_names if len(leading_names) == leading else [None] * leading), *names[len(leading_names) :]]
 
 
-_Node = _FieldPlace | _Fields
+@dataclass(frozen=True, slots=True)
+class _LazyStack:
+    """A stack of TensorDicts that differ in shape, along an axis after the leading axes."""
+
+    nodes: Sequence[_Node]
+    axis: int
+    """Axis of the stack, from the last batch axis: -1 is the last one."""
+
+    def flatten(self, data: Any, leaves: list[Any]) -> None:
+        if not isinstance(data, TensorDictBase) or data.ndim < -self.axis:
+            raise KeyError
+        for node, part in zip(self.nodes, data.unbind(self.axis), strict=True):
+            node.flatten(part, leaves)
+
+    def build(self, leaves: Iterator[Any], batch: torch.Size, device: torch.device | None) -> Any:
+        parts = [node.build(leaves, batch, device) for node in self.nodes]
+        return LazyStackedTensorDict(*parts, stack_dim=parts[0].ndim + 1 + self.axis)
+
+
+_Node = _FieldPlace | _Fields | _LazyStack
 
 
 class Structure:
@@ -224,6 +250,8 @@ class Structure:
 
     def _mismatch_error(self, data: Any, lead: Lead) -> InvalidArgumentError:
         problems: list[str] = []
+        if isinstance(data, LazyStackedTensorDict) and data.stack_dim < len(lead):
+            _children_of(data)  # raises an error if the elements differ in shape
         actual = self._describe(data, 0, problems)
         sizes = _leading_sizes(data, lead, problems)
         problems += _structure_differences(self.leaves, actual.leaves, sizes)
@@ -368,6 +396,17 @@ def _children_of(data: Any) -> Any:
         ) from error
 
 
+def _is_stack_within(data: Any, leading: int) -> bool:
+    """Return whether the data is a lazy stack along an axis after the leading axes, whose parts differ in shape."""
+    if not isinstance(data, LazyStackedTensorDict) or data.stack_dim < leading:
+        return False
+    try:
+        _children_of(data)
+    except InvalidArgumentError:
+        return True
+    return False
+
+
 def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
         problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}; expected a tensor")
@@ -383,6 +422,12 @@ def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], prob
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
         return _FieldPlace(of_tensor=dtype is not None)
+    if _is_stack_within(data, leading):
+        parts = [
+            _describe_node(part, (*path, number), leading, leaves, problems)
+            for number, part in enumerate(data.tensordicts)
+        ]
+        return _LazyStack(parts, data.stack_dim - data.ndim)
     contents = _children_of(data)
     names = data.names if data._has_names() else None  # noqa: SLF001 - `names` returns a list of None
     return _Fields(
@@ -450,6 +495,8 @@ def _node_to_json(node: _Node, leaves: Iterator[Leaf]) -> dict[str, Any]:
             "names": None if node.names is None else list(node.names),
             "class": None if node.kind is None else node.kind.__name__,
         }
+    if isinstance(node, _LazyStack):
+        return {"stack": [_node_to_json(child, leaves) for child in node.nodes], "axis": node.axis}
     leaf = next(leaves)
     form = {"compressed": True} if leaf.compressed else {}
     return {"dtype": None if leaf.dtype is None else _dtype_name(leaf.dtype), "shape": list(leaf.shape), **form}
@@ -462,6 +509,11 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
             raise ValueError(f"{short_text(names)} is not a list of names")
         nodes = {str(name): _node_from_json(child, (*path, name), leaves) for name, child in entry["fields"].items()}
         return _Fields(nodes, _parse_sizes(entry["batch"]), None if names is None else tuple(names), None)
+    if "stack" in entry:
+        parts = [_node_from_json(child, (*path, number), leaves) for number, child in enumerate(entry["stack"])]
+        if not parts or not isinstance(entry["axis"], int) or entry["axis"] >= 0:
+            raise ValueError(f"{short_text(entry)} is not the description of a stack")
+        return _LazyStack(parts, entry["axis"])
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
         raise ValueError(f"{short_text(entry['dtype'])} is not a dtype")

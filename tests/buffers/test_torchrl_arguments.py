@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 
 from datasets_rl import (
     ImmutableDatasetWriter,
@@ -483,6 +483,38 @@ class TestStorages:
         rb.extend(data)
         with pytest.raises(InvalidArgumentError, match="differ in shape"):
             rb.extend(other)
+
+    @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+    @pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+    def test_a_lazy_stack_within_each_step_is_stored_and_read_as_one(self, storage, kind, tmp_path):
+        """Two agents that see 4 and 3 numbers: step t has t and -t."""
+
+        def steps(*times):
+            times = torch.tensor(times, dtype=torch.float32)[:, None]
+            agents = [
+                TensorDict(a=sign * times.repeat(1, size), batch_size=len(times)) for sign, size in ((1, 4), (-1, 3))
+            ]
+            return LazyStackedTensorDict(*agents, stack_dim=1)
+
+        rb = kind(storage=storage(6), batch_size=50)
+        rb.extend(steps(0, 1, 2, 3, 4))
+        rb.extend(steps(5, 6, 7, 8, 9))
+
+        for batch in (rb.sample(), rb[:], rb[torch.tensor([2, 0])]):
+            assert isinstance(batch, LazyStackedTensorDict)
+            assert batch[:, 0]["a"].shape == (len(batch), 4)
+            assert batch[:, 1]["a"].shape == (len(batch), 3)
+            assert torch.equal(batch[:, 0]["a"][:, 0], -batch[:, 1]["a"][:, 0])
+        assert set(rb[:][:, 0]["a"][:, 0].tolist()) == {4, 5, 6, 7, 8, 9}
+        rb.dumps(tmp_path / "dump")
+        again = kind(storage=storage(6), batch_size=50)
+        again.loads(tmp_path / "dump")
+        assert torch.equal(again[:][:, 1]["a"], rb[:][:, 1]["a"])
+        for other in (steps(1)[:, :1], steps(1)[:, [1, 0]], TensorDict(a=torch.zeros(2, 2, 4), batch_size=[2, 2])):
+            with pytest.raises(InvalidArgumentError, match="does not match the stored structure"):
+                rb.extend(other)
+        with pytest.raises(InvalidArgumentError, match="does not match the stored structure"):
+            rb.add(TensorDict(a=torch.zeros(4)))
 
 
 class TestSamplers:
