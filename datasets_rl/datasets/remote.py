@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +24,14 @@ from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.datasets.shards import Shards
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import CURRENT_FILE, MANIFEST_FILE
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, ManifestError
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.ranges import RangeReader
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
+from datasets_rl.format.current import version_named
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
 from datasets_rl.format.manifest import StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
@@ -71,12 +73,29 @@ class _Array:
         return self.entry, self.start + start * item_bytes, self.start + stop * item_bytes
 
 
+def current_version(address: str, settings: Settings) -> str:
+    """Return the address of the current version of a dataset; an address without ``CURRENT`` is returned unchanged.
+
+    A version never changes, so that a stream of it has the same steps when another version becomes the current one.
+
+    Raises:
+        ManifestError: If the file ``CURRENT`` does not hold the name of a version.
+    """
+    url = f"{address}/{CURRENT_FILE}"
+    with tempfile.TemporaryDirectory(prefix="rlds-stream-") as aside:
+        try:
+            (fetched,) = fetch([Asset((url,), CURRENT_FILE)], Path(aside), settings=replace(settings, progress=False))
+        except FetchError:
+            return address  # buckets say in different ways that there is no file; whether there is a dataset, its manifest tells
+        return f"{address}/{version_named(fetched.path.read_bytes(), url)}"
+
+
 class RemoteShards(Shards):
     """The episodes of a published dataset in blocks, read by range requests when they are needed.
 
     Args:
-        address: The folder of the files: ``hf://datasets/user/name@commit``, ``s3://bucket/folder``,
-            ``gs://bucket/folder`` or ``https://host/folder``.
+        address: The folder of a version, see `current_version`: ``hf://datasets/user/name@commit``,
+            ``s3://bucket/folder``, ``gs://bucket/folder`` or ``https://host/folder``.
         selection: The selection to stream, which may have episodes.
         settings: The settings.
         folder: The folder of the stream.
@@ -94,7 +113,7 @@ class RemoteShards(Shards):
         self._folder, self._settings = folder, replace(settings, progress=False)
         self._reader = RangeReader(self._settings)
         self.address = address
-        self.manifest = checked_manifest(self._read_json(MANIFEST_FILE), where=f"{address}/{MANIFEST_FILE}")
+        self.manifest = checked_manifest(self._read_manifest(), where=f"{address}/{MANIFEST_FILE}")
         """The manifest of the whole dataset."""
         if videos := [field.name for field in self.manifest.schema if field.video]:
             problem = f"the images of {', '.join(videos)} are frames of videos, whose files are read as a whole"
@@ -130,6 +149,7 @@ class RemoteShards(Shards):
         steps = np.array([self.episodes.lengths[block].sum() for block in self._blocks], np.int64)
         return np.array([len(block) for block in self._blocks], np.int64), steps
 
+    @property
     @override
     def shortest(self) -> int:
         return min(int(self.episodes.lengths[block].min()) for block in self._blocks)
@@ -146,6 +166,18 @@ class RemoteShards(Shards):
             # one of its files fails.
             return Chunks()
         return Chunks.from_json(document, self.manifest, where=f"{self.address}/{CHUNKS_FILE}")
+
+    def _read_manifest(self) -> Any:
+        try:
+            return self._read_json(MANIFEST_FILE)
+        except FetchError as error:
+            # `current_version` has found no CURRENT, or one that names a version without a manifest.
+            raise FetchError(
+                f"{MANIFEST_FILE}, or the file {CURRENT_FILE} of a stored dataset with its version",
+                error.failures,
+                hint="if the server can be reached, give the address of a folder that has CURRENT and the version that it"
+                " names, or of a version",
+            ) from error
 
     def _read_json(self, name: str) -> Any:
         path = self._folder / "raw" / name

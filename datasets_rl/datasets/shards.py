@@ -52,8 +52,9 @@ class Shards(ABC):
         """Return the numbers of episodes and of steps of each shard, int64 [n]; -1 where they are not known."""
         return np.full(self.count, -1), np.full(self.count, -1)
 
+    @property
     def shortest(self) -> int | None:
-        """Return the number of steps of the shortest episode; None if it is not known."""
+        """The number of steps of the shortest episode; None if it is not known before the shards are opened."""
         return None
 
     @abstractmethod

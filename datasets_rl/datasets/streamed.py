@@ -15,10 +15,10 @@ from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import BufferOptions, NamedOptions
-from datasets_rl.datasets.remote import RemoteShards
+from datasets_rl.datasets.remote import RemoteShards, current_version
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
-from datasets_rl.disk import MANIFEST_FILE, expand_home
+from datasets_rl.disk import CURRENT_FILE, MANIFEST_FILE, expand_home
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
@@ -55,7 +55,8 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         batch_size: The number of steps of a batch.
         slice_len: The number of steps of a slice.
         num_slices: The number of slices of a batch.
-        strict_length: Whether an episode that is shorter than a slice is an error; else it is taken whole.
+        strict_length: Whether an episode that is shorter than a slice is an error; else it is taken whole. Of a dataset in the
+            stored format, all lengths are known, and the stream is refused; else the error comes with the episode.
         pad: The value with which slices of short episodes are padded; None does not pad.
         shuffle: Whether episodes, and steps in the buffer, are in random order.
         seed: The seed of the order, the same for all ranks. By default a single process draws one from the generator, and
@@ -74,7 +75,8 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
     Raises:
         FetchError: If a file cannot be read.
         IntegrityError: If the published files contradict each other.
-        InvalidArgumentError: If the dataset is a single file that only a download can read.
+        InvalidArgumentError: If the dataset is a single file that only a download can read, or an episode is known to be
+            shorter than a slice.
     """
 
     streaming = True
@@ -120,9 +122,13 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             batch_size=batch_size,
             **options,
         )
-        length = batch_size // num_slices if batch_size and num_slices else slice_len
-        if length is not None:
-            self._episodes.check_lengths(self.stream, length)
+        length = slice_len or (num_slices and batch_size and batch_size // num_slices)
+        if length:
+            try:
+                self._episodes.check_shortest(self.stream, length)
+            except InvalidArgumentError:
+                self.close()
+                raise
 
     def _open(self, *arguments: Any, **options: Any) -> Stream:
         return _open_stream(*arguments, **options)
@@ -204,7 +210,9 @@ def _open_stream(
         address = dataset.rstrip("/")
         home = expand_home(root).absolute() if root else settings.home
         folder = home / store.STREAM_FOLDER / hashlib.sha256(address.encode()).hexdigest()[:32]
-        return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
+        # Each process that opens this stream again, as workers do, opens the same version.
+        version = current_version(address, settings)
+        return Stream(address, folder, partial(RemoteShards, version, selection, settings), **options)
     dataset_id, selection = sources.split_address(dataset, selection)
     if sources.split_derived(dataset_id)[1]:
         raise InvalidArgumentError(
@@ -216,7 +224,8 @@ def _open_stream(
         address := published_address(entry.name, selection.options.get("revision", ""), settings)
     ):
         folder = expand_home(root or settings.home / entry.source).absolute() / store.STREAM_FOLDER / entry.name
-        return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
+        version = current_version(address, settings)
+        return Stream(address, folder, partial(RemoteShards, version, selection, settings), **options)
     stream = source_stream(dataset_id, root, selection, settings, **options)
     listing = cast("SourceShards", stream.shards).listing
     paths = [path for shard in listing.shards for path in shard.paths if path not in listing.common]
@@ -244,5 +253,6 @@ def published_address(repository: str, revision: str, settings: Settings) -> str
     url = f"hf://datasets/{repository}{f'@{revision}' if revision else ''}"
     with tempfile.TemporaryDirectory(prefix="rlds-stream-") as aside:
         listing = Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings).folder(repository, (url,))
-    is_published = any(asset.path == f"{repository}/{MANIFEST_FILE}" for asset in listing.assets)
+    marks = {f"{repository}/{name}" for name in (CURRENT_FILE, MANIFEST_FILE)}
+    is_published = any(asset.path in marks for asset in listing.assets)
     return f"hf://datasets/{repository}@{listing.revision}" if is_published else ""

@@ -405,28 +405,23 @@ class StreamSampler(SeededSampler):
                 self._starts.popitem(last=False)
         return self._starts[key]
 
+    def check_shortest(self, stream: Stream, length: int) -> None:
+        """Check that no episode is shorter than a slice, if short episodes are neither taken whole nor padded.
+
+        Raises:
+            InvalidArgumentError: If the length of every episode is known, and one is shorter.
+        """
+        shortest = stream.shards.shortest
+        if shortest is not None and shortest < length and self.strict_length and stream.pad is None:
+            raise _short_error(shortest, length)
+
     def _cut(self, run: EpisodeSpan, length: int, start: float, *, filled: bool) -> EpisodeSpan:
         """Return a slice of a trajectory; a short trajectory unchanged."""
         if run.length >= length:
             return EpisodeSpan(run.shard, run.start + int(start * (run.length - length + 1)), length)
-        self._check_length(run.length, length, filled=filled)
+        if self.strict_length and not filled:
+            raise _short_error(run.length, length)
         return run
-
-    def check_lengths(self, stream: Stream, length: int) -> None:
-        """Check that each trajectory has a slice of this length, as far as the lengths of trajectories are known.
-
-        Raises:
-            InvalidArgumentError: If one is too short.
-        """
-        if (shortest := stream.shards.shortest()) is not None:
-            self._check_length(shortest, length, filled=stream.pad is not None)
-
-    def _check_length(self, steps: int, length: int, *, filled: bool) -> None:
-        if steps < length and self.strict_length and not filled:
-            raise InvalidArgumentError(
-                f"a trajectory has {steps:,} steps; expected {length:,} for a slice",
-                hint="take shorter slices, or give pad or strict_length=False",
-            )
 
     def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
         """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""
@@ -440,6 +435,13 @@ class StreamSampler(SeededSampler):
         if _INIT in stream.open(chosen[0].shard).storage.stored.schema:
             info[_INIT[0]] = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, layout.firsts, value=True)
         return rows, info
+
+
+def _short_error(steps: int, length: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a trajectory has {steps:,} steps; expected {length:,} for a slice",
+        hint="take shorter slices, or give pad or strict_length=False",
+    )
 
 
 class StreamStepSampler(StreamSampler):

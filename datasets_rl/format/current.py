@@ -33,19 +33,28 @@ def read_current(folder: Path) -> str | None:
     """
     path = folder / CURRENT_FILE
     try:
-        name = disk.read_plain(path, _MAX_BYTES + 1).decode("ascii", "replace").rstrip("\n")
+        data = disk.read_plain(path, _MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except IntegrityError as error:
         raise ManifestError(str(path), error.problems, hint=error.remedy) from None
     except OSError as error:
         raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
+    return version_named(
+        data, str(path), hint=Remedy("{} makes one of its versions the current one", Call("restore", folder, ...))
+    )
+
+
+def version_named(data: bytes, where: str, *, hint: str | Remedy = "") -> str:
+    """Return the name of a version that the content of a file ``CURRENT`` states.
+
+    Raises:
+        ManifestError: If the content is not the name of a version.
+    """
+    name = data[:_MAX_BYTES].decode("ascii", "replace").rstrip("\n")
     if not VERSION_NAME.fullmatch(name):
-        raise ManifestError(
-            str(path),
-            [f"it holds {name[:40]!r}; expected the name of a version, as in 0001-3f2a9c10"],
-            hint=Remedy("{} makes one of its versions the current one", Call("restore", folder, ...)),
-        )
+        problem = f"it holds {name[:40]!r}; expected the name of a version, as in 0001-3f2a9c10"
+        raise ManifestError(where, [problem], hint=hint)
     return name
 
 

@@ -486,9 +486,7 @@ def _resized(frame: VideoFrame, shape: tuple[int, ...], reformatter: VideoReform
     rows, columns, channels = shape
     # An area mean, where an image becomes smaller: the default skips pixels.
     smaller = "AREA" if (frame.height, frame.width) != (rows, columns) else None
-    return reformatter.reformat(
-        frame, columns, rows, _FORMATS[channels], interpolation=smaller, **_one_thread_each()
-    )
+    return reformatter.reformat(frame, columns, rows, _FORMATS[channels], interpolation=smaller, **_one_thread_each())
 
 
 @cache

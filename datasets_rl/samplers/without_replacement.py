@@ -286,7 +286,12 @@ class SamplerWithoutReplacement(Sampler):
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
-        return {**state_dict, "order": None, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}
+        return {
+            **state_dict,
+            "order": None,
+            **{name: (rows - shift * envs) % held for name, rows in moved.items()},
+            "held": held,
+        }
 
     def __repr__(self) -> str:
         share = f", {self._share}" if self._share else ""

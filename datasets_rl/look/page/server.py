@@ -81,6 +81,7 @@ class ViewServer:
             uvicorn.Config(
                 application,
                 log_config=None,
+                log_level="error",  # uvicorn warns of each malformed request, which anyone on the machine can send
                 access_log=False,
                 server_header=False,
                 lifespan="off",
@@ -119,9 +120,14 @@ def _listen(port: int | None) -> socket.socket:
         raise InvalidArgumentError(f"the port is {port}; expected 0 to 65535", hint="0 takes any free one")
     for candidate in range(PORT, PORT + _TRIES) if port is None else [port]:
         try:
-            return socket.create_server((HOST, candidate))
+            listening = socket.create_server((HOST, candidate))
         except OSError as error:
             reason = error.strerror or str(error)
+        else:
+            # A response is two writes, headers and body. With Nagle's algorithm the second one waits 40 ms for the
+            # client's acknowledgment of the first. asyncio does not set the option, and connections inherit it.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return listening
     named = f"the ports {PORT} to {PORT + _TRIES - 1}" if port is None else f"the port {port}"
     raise InvalidArgumentError(
         f"{named} cannot be used: {reason.lower()}",

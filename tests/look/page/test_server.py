@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from contextlib import suppress
 from urllib.parse import urlencode
 
@@ -283,3 +284,43 @@ def test_no_request_makes_the_server_fail(server, reported):
 @pytest.mark.slow
 def test_no_request_of_many_makes_the_server_fail(server, reported):
     check_requests(server, reported, 5_000)
+
+
+def _round_trip(connection, request: bytes) -> bytes:
+    """Send a request on a connection that stays open, and return the response."""
+    connection.sendall(request)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return head
+
+
+def test_a_request_on_an_open_connection_waits_for_no_acknowledgment(server):
+    """Nagle's algorithm and a delayed acknowledgment cost 40 ms, of which a new connection is free."""
+    path = server.url.split(str(server.port))[1]
+    request = f"GET {path}page.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+
+    def seconds(count: int) -> float:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            start = time.perf_counter()
+            for _ in range(count):
+                assert b" 200 " in _round_trip(connection, request)
+            return (time.perf_counter() - start) / count
+
+    new, kept = (min(seconds(count) for _ in range(5)) for count in (1, 20))
+    assert kept < 5 * new
+
+
+def test_requests_without_the_token_leave_the_terminal_empty(server, caplog):
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n"
+    for text in (f"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n{upgrade}\r\n", "GET / HTTP/1.1\r\n\r\n", "\x00\x01 x\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(text.encode())
+            status = connection.recv(100)
+            assert b" 403 " in status or b" 400 " in status
+
+    assert caplog.text == ""
