@@ -90,8 +90,9 @@ class WarmPython:
 
     def close(self):
         """End the server and its children."""
-        self._server.stdin.close()
-        self._server.wait(60)
+        self._server.stdin.close()  # which a server that still imports reads much later
+        self._server.kill()
+        self._server.wait()
         shutil.rmtree(self.folder)
 
 

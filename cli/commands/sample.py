@@ -136,7 +136,9 @@ def _check_keys(shell: Shell, dataset: str, keys: Sequence[Key]) -> None:
     from datasets_rl.store.find import locate
     from datasets_rl.ted.keys import keys_named
 
-    keys_named(keys, StoredDataset(locate(**dataset_arguments(shell, dataset))).keys())
+    stored = StoredDataset(locate(**dataset_arguments(shell, dataset)))
+    if keys:
+        keys_named(keys, stored.keys())
 
 
 def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[str, Path, Any]:

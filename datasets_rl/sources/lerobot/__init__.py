@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError, UnknownIdError
+from datasets_rl.errors import (
+    Argument,
+    ConversionError,
+    FetchError,
+    InvalidArgumentError,
+    OfflineError,
+    Remedy,
+    UnknownIdError,
+)
 from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
@@ -328,8 +336,29 @@ def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Ass
 
     needed = {path: episode["number"] for episode in reversed(episodes) for path in _paths(episode)}
     missing = [f"it lacks {path} of episode {number}" for path, number in needed.items() if path not in inside]
-    if missing:
+    if not missing:
+        return
+    complete = [one["number"] for one in episodes if all(path in inside for path in _paths(one))]
+    if not complete:
         raise ConversionError(entry.id, first_problems(missing, "files"))
+    numbers = _ranges_text(complete)
+    few = f"it has the files of {len(complete):,} of {len(episodes):,} episodes ({numbers})"
+    raise ConversionError(
+        entry.id,
+        [f"{few}, and lacks {len(missing):,} files of the others, such as {missing[0].removeprefix('it lacks ')}"],
+        hint=Remedy("convert the complete episodes with {}, or add the files", Argument("episodes", numbers)),
+    )
+
+
+def _ranges_text(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as `Selection` reads them: ``0:3,7,9`` for 0, 1, 2, 7 and 9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return ",".join(str(start) if stop == start + 1 else f"{start}:{stop}" for start, stop in runs)
 
 
 def _paths(episode: Mapping[str, Any]) -> list[str]:
