@@ -24,8 +24,8 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover
-	$(PYTEST) -m slow
+slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover; PART=3/12 runs a part
+	$(PYTEST) -m slow $(if $(PART),--part $(PART))
 
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
 	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)

@@ -17,6 +17,17 @@ def transitions(count):
     return TensorDict({"observation": observation, "action": action, "done": flag, "next": following}, [count])
 
 
+def files(folder):
+    """Return what distinguishes each file, and its bytes."""
+    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in found.items()}
+
+
+def written(before, after):
+    """Return the bytes of the files that are new, as a part of all."""
+    return sum(one[2] for path, one in after.items() if before.get(path) != one) / sum(one[2] for one in after.values())
+
+
 def once(data, folder):
     """Seconds of each call, once; of the loads, three times in turns."""
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(data)))
@@ -28,9 +39,12 @@ def once(data, folder):
             os.fsync(stream.fileno())  # as a dump does
 
     taken = {"first": seconds(lambda: buffer.dumps(folder / "dump"))}
+    before = files(folder / "dump")
     taken["nothing changed"] = seconds(lambda: buffer.dumps(folder / "dump"))
+    taken["bytes: nothing changed"] = written(before, before := files(folder / "dump"))
     buffer[123]["observation"].fill_(0)
     taken["a step changed"] = seconds(lambda: buffer.dumps(folder / "dump"))
+    taken["bytes: a step changed"] = written(before, files(folder / "dump"))
     taken["torch.save"] = seconds(save)
     loads = {
         "load": lambda: ReplayBuffer(storage=LazyTensorStorage(len(data))).loads(folder / "dump"),
@@ -42,7 +56,7 @@ def once(data, folder):
     return taken
 
 
-def test_a_dump_costs_what_changed(size, tmp_path, expect):
+def test_a_dump_costs_what_changed(size, tmp_path, expect, expect_exactly):
     data = transitions(size(full=1_000_000, small=1_000))
     rounds = [once(data, tmp_path) for _ in range(size(full=3, small=1))]
 
@@ -51,4 +65,6 @@ def test_a_dump_costs_what_changed(size, tmp_path, expect):
     # On a disk slower than the memory it is far less.
     for name in ("nothing changed", "a step changed"):
         expect(f"a dump with {name}, of the first", least[name] / least["first"], at_most=1)
+    expect_exactly("bytes of a dump with nothing changed, of all", least["bytes: nothing changed"], at_most=0.01)
+    expect_exactly("bytes of a dump with a step changed, of all", least["bytes: a step changed"], at_most=0.25)
     expect("a load, of torch.load", least["load"] / least["torch.load"], at_most=1)

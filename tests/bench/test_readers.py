@@ -187,7 +187,7 @@ def test_pickles_are_read_in_a_small_multiple_of_the_librarys_time(lists, size, 
     data = pickle.dumps({"steps": steps}, 4)
 
     took = compare({"pickle": lambda: pickle.loads(data), "ours": lambda: pickles.load(data)}, rounds=9, repeat=2)
-    expect("a pickled episode, of the library's time", took["ours"] / took["pickle"], at_most=100)
+    expect("a pickled episode, of the library's time", took["ours"] / took["pickle"], at_most=50)
 
 
 def test_parquet_is_read_about_as_fast_as_by_pyarrow(tmp_path, size, compare, expect):

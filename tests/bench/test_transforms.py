@@ -143,7 +143,7 @@ def test_stacks_and_targets_of_single_steps_cost_a_few_plain_batches(size, compa
     )
 
     for name in ("CatFrames(4)", "MultiStep(3)"):
-        expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=20)
+        expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=10)
 
 
 def test_stacks_of_images_are_no_slower_than_torchrls_slices(torchrl, torchrl_data, size, compare, expect):
