@@ -150,7 +150,7 @@ if __name__ == "__main__":
     ):
         os.environ["RLDS_HOME"] = home
         for argv in WARMING:
-            assert main(argv) == 0, argv
+            assert main(argv) == 0, (argv, sys.stdout.getvalue())
     gc.freeze()  # a collection in a child would copy the memory of all objects
     if "lying" in sys.argv:
         # As locks of some network file systems do: the file is there, and nobody is kept out.
