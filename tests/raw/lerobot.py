@@ -405,7 +405,7 @@ OLD_FAULTS = {
     "a shape that is none": Fault(
         _edit_info(OLD, lambda info: info["features"]["action"].update(shape=["a"])), "action: its shape is ['a']"
     ),
-    "a table that is missing": Fault(lambda folder: (folder / OLD / _FIRST_OLD).unlink(), "lacks 1 files of the others, such as data/chunk-000"),
+    "a table that is missing": Fault(lambda folder: (folder / OLD / _FIRST_OLD).unlink(), "such as data/chunk-000"),
     "an episode of another length": Fault(
         _edit_table(OLD, _FIRST_OLD, lambda one: one.slice(1)), "episode 0 has 6 rows; meta/episodes states 7"
     ),

@@ -433,6 +433,19 @@ def test_an_address_of_the_hub_is_an_id(folder, drawn, tmp_path, monkeypatch):
     assert batch["next", "final_known"].shape[0] == 4
 
 
+def test_a_folder_with_some_episodes_names_them_and_their_selection(convert, folder):
+    write_old(folder / OLD, [draw(5, seed) for seed in range(12)], video=False)
+    for number in {*range(12)} - {1, 2, 3, 10}:
+        next((folder / OLD).rglob(f"episode_{number:06}.parquet")).unlink()
+
+    with pytest.raises(ConversionError) as refused:
+        convert(OLD)
+
+    assert "it has the files of 4 of 12 episodes (1:4,10), and lacks 8 files of the others" in str(refused.value)
+    assert "episodes='1:4,10'" in refused.value.remedy.text_with(str).replace('"', "'")
+    assert convert(OLD, episodes="1:4,10").episodes.numbers.tolist() == [1, 2, 3, 10]
+
+
 def test_it_can_be_streamed(tmp_path, folder, drawn, monkeypatch):
     write_old(folder / OLD, drawn)
     with hub({OLD: folder / OLD}) as server:
