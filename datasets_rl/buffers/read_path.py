@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,11 +113,9 @@ class ReadPath(Composed):
 
     def take_waiting(self, size: int) -> Drawn | None:
         """Return the next of the batches that were drawn earlier, if it has this size; None if it has not."""
-        try:
-            if self.waiting[0].size in {None, size}:
+        if self.waiting and self.waiting[0].size in {None, size}:
+            with suppress(IndexError):  # another thread took it
                 return self.waiting.popleft()
-        except IndexError:  # there is none, or another thread took it
-            pass
         return None
 
     def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:

@@ -116,6 +116,16 @@ def test_the_next_hundred_batches_follow_a_loaded_state(folder, tmp_path, sample
     assert rows(islice(sampled(opened(folder, sampler, None)), TAKEN)) == taken
 
 
+def test_workers_of_a_loader_go_on_with_the_episodes_that_are_left(folder):
+    buffer, again = (opened(folder, "episodes", None) for _ in range(2))
+    batches = iter(SampledBatches(buffer).loader(num_workers=2))
+    for _ in range(TAKEN):
+        next(batches)
+    again.load_state_dict(buffer.state_dict())
+
+    assert rows(batches) == rows(SampledBatches(again).loader(num_workers=2))
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_loop_that_ends_early_resumes_at_the_batches_of_the_program_itself(folder, sampler):
     buffer, again = opened(folder, sampler, None), opened(folder, sampler, None)
