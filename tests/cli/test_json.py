@@ -69,7 +69,7 @@ PLAN = {
 STORED = {
     "folder", "id", "copied_from", "selection",
     "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
-    "license", "citation", "homepage", "images", "score", "time_limit", "converter", "history",
+    "license", "citation", "homepage", "images", "orders", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 
 
