@@ -150,7 +150,7 @@ class _Expression:
             WrongTypeError: Always.
         """
         raise WrongTypeError(
-            f"{self.description} has no truth value of its own, only for a trajectory; `and`, `or`, `not` and "
+            f"{self.description} has a truth value only for a trajectory; `and`, `or`, `not` and "
             "comparisons such as 0 < x < 1 need one",
             hint="combine conditions with & (and), | (or) and ~ (not), each in parentheses: (0 < x) & (x < 1)",
         )

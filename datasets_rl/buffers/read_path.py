@@ -117,11 +117,13 @@ class ReadPath(Composed):
 
     def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
         """Return the next of the batches that were drawn earlier, if it has this size; None if it has not."""
+        if not self.waiting:
+            return None
         try:
             if self.waiting[0].size not in {None, size}:
                 return None
             drawn = self.waiting.popleft()
-        except IndexError:  # there is none, or another thread took it
+        except IndexError:  # another thread took it
             return None
         drawn.fields = fields
         if drawn.data is _UNREAD and not drawn.storage.read_only:

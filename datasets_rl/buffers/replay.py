@@ -328,7 +328,7 @@ class ReplayBuffer(WritePath):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of storage, sampler and writer, and the batches that were sampled ahead of time.
 
-        Without a `generator` of its own, a sampler draws from torch's global generator, which is not a part of the
+        Without its own `generator`, a sampler draws from torch's global generator, which is not a part of the
         state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
         """
         with self.lock:

@@ -1,4 +1,4 @@
-"""Which datasets have copies of the same episodes: those that were made of one dataset, or of the same raw files."""
+"""Which datasets have copies of the same episodes: those with one origin, a dataset or raw files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shared_numbering(manifests: Sequence[Manifest]) -> list[list[int]]:
             raise InvalidArgumentError(
                 f"{manifests[one].id} and {manifests[two].id} have copies of the same episodes under different numbers: "
                 "a split of the merge could have a copy on each side",
-                hint="name each episode once: merge the datasets that these were made of, all at once",
+                hint="name each episode once: merge the original datasets, all at once",
             )
     return sorted(groups)
 

@@ -274,7 +274,7 @@ class TestTransforms:
     ids=["and", "or", "not", "chain of lengths", "chain of numbers", "and of steps", "max"],
 )
 def test_words_that_would_drop_a_condition_are_refused_and_the_signs_are_named(combine):
-    with pytest.raises(TypeError, match="has no truth value of its own") as raised:
+    with pytest.raises(TypeError, match="has a truth value only for a trajectory") as raised:
         combine()
     assert all(sign in raised.value.hint for sign in "&|~")
 

@@ -96,6 +96,7 @@ def rows(batches):
     ]
 
 
+@pytest.mark.first(7, of="sampler")
 @pytest.mark.parametrize("prefetch", [None, 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sampler", [*SAMPLERS, "mixture"])
@@ -114,6 +115,16 @@ def test_the_next_hundred_batches_follow_a_loaded_state(folder, tmp_path, sample
     if way != "loader":  # whose epochs of five batches begin anew
         assert rows(islice(sampled(from_dict), NEXT)) == following
     assert rows(islice(sampled(opened(folder, sampler, None)), TAKEN)) == taken
+
+
+def test_workers_of_a_loader_go_on_with_the_episodes_that_are_left(folder):
+    buffer, again = (opened(folder, "episodes", None) for _ in range(2))
+    batches = iter(SampledBatches(buffer).loader(num_workers=2))
+    for _ in range(TAKEN):
+        next(batches)
+    again.load_state_dict(buffer.state_dict())
+
+    assert rows(batches) == rows(SampledBatches(again).loader(num_workers=2))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

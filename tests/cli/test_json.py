@@ -61,7 +61,7 @@ ITEMS = {
     },
     "digest": {"id", "files", "error"},
     "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
-    "remove": {"id", "folder", "bytes", "link_to", "kept", "removed", "error"},
+    "remove": {"id", "folder", "paths", "bytes", "link_to", "kept", "removed", "error"},
 }
 PLAN = {
     "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"
@@ -69,7 +69,7 @@ PLAN = {
 STORED = {
     "folder", "id", "copied_from", "selection",
     "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
-    "license", "citation", "homepage", "images", "score", "time_limit", "converter", "history",
+    "license", "citation", "homepage", "images", "orders", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 
 
