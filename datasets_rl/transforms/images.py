@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, dtype_of, map_bounds, spec_between
 from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
@@ -43,6 +43,18 @@ class _ImageTransform(Transform):
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None, *, check_layout: bool = True) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
         self.check_layout = check_layout
+
+    @override
+    def transform_batch(self, batch: Any) -> Any:
+        try:
+            return super().transform_batch(batch)
+        except UnknownKeyError as error:
+            leaves = batch.items(include_nested=True, leaves_only=True)
+            if keys := [
+                key for key, leaf in leaves if leaf.dtype == torch.uint8 and leaf.ndim - batch.ndim >= self.axes
+            ]:
+                error.hint = f"name the images: in_keys={keys}"
+            raise
 
     def _check_channels_first(self, image: Tensor) -> None:
         if self.check_layout:
