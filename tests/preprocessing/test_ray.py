@@ -309,10 +309,10 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted
     _, said = process.communicate(timeout=60)
 
     assert "KeyboardInterrupt" in said
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "CURRENT").exists()
     (tmp_path / "pace").write_text("0")
     subprocess.run(command, check=True, timeout=150)
     # If Ray has to kill a task after Ctrl-C, its files remain until the next run.
-    assert not (tmp_path / ".work" / "out").exists()
+    assert not [*(tmp_path / "out").glob("build-*")]
     assert files(tmp_path / "out") == wanted
     assert StoredDataset(tmp_path / "out")
