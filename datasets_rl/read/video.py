@@ -139,6 +139,10 @@ def index_video(path: Path) -> Video:
             if not container.streams.video:
                 raise ConversionError(path.name, ["it has no video stream"])
             video = container.streams.video[0]
+            if video.codec_context is None:
+                raise ConversionError(
+                    path.name, ["its video stream is of a codec that FFmpeg does not know"], hint=AGAIN
+                )
             for packet in container.demux(video):
                 if packet.pts is None or packet.pos is None:
                     continue
