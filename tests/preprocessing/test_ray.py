@@ -252,7 +252,8 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
         assert "retries remaining" not in capsys.readouterr().out
-        assert len(attempts) in {9, 10}  # one partial was started twice, with one or two of the recorded episodes
+        # One partial was started twice, with one or two of the recorded episodes; none, if the node died between two of them.
+        assert len(attempts) in {8, 9, 10}
     finally:
         ray.shutdown()
         cluster.shutdown()
