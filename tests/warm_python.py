@@ -237,8 +237,7 @@ def _import_everything():
     for module in ("hypothesis", "pytest"):  # for functions of test modules
         importlib.import_module(module)
     for package in (datasets_rl, cli):
-        # The first folder alone: in a checkout, the second one of the package holds the package.
-        for module in pkgutil.walk_packages(package.__path__[:1], f"{package.__name__}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 with contextlib.suppress(ImportError):
                     importlib.import_module(module.name)

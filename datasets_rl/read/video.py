@@ -141,6 +141,10 @@ def index_video(path: Path) -> Video:
             if (count := max(_description_counts(stream), default=1)) > 1:
                 raise ConversionError(path.name, [f"a track of it has {count:,} descriptions of codecs; expected 1"])
             video = container.streams.video[0]
+            if video.codec_context is None:
+                raise ConversionError(
+                    path.name, ["its video stream is of a codec that FFmpeg does not know"], hint=AGAIN
+                )
             for packet in container.demux(video):
                 if packet.pts is None or packet.pos is None:
                     continue

@@ -252,7 +252,8 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
         assert "retries remaining" not in capsys.readouterr().out
-        assert len(attempts) in {9, 10}  # one partial was started twice, with one or two of the recorded episodes
+        # One partial was started twice, with one or two of the recorded episodes; none, if the node died between two of them.
+        assert len(attempts) in {8, 9, 10}
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -309,10 +310,10 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted
     _, said = process.communicate(timeout=60)
 
     assert "KeyboardInterrupt" in said
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "CURRENT").exists()
     (tmp_path / "pace").write_text("0")
     subprocess.run(command, check=True, timeout=150)
     # If Ray has to kill a task after Ctrl-C, its files remain until the next run.
-    assert not (tmp_path / ".work" / "out").exists()
+    assert not [*(tmp_path / "out").glob("build-*")]
     assert files(tmp_path / "out") == wanted
     assert StoredDataset(tmp_path / "out")
