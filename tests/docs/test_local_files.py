@@ -221,7 +221,9 @@ def test_a_documented_command_reads_local_files_which_verify_converts_again(shel
     assert shell(["verify", words[1], *root, "--deep"]) == 0, capsys.readouterr()
     verified = capsys.readouterr()
     assert shell(["info", words[1], *root]) == 0
-    dataset = datasets_rl.load(words[1], batch_size=2, download=False, root=root[1] if root else None)
+    dataset = datasets_rl.load(
+        words[1], batch_size=2, download=False, root=Path(root[1]) / words[1].partition("/")[0] if root else None
+    )
 
     assert "every converted value against" in verified.out
     assert "not compared" not in verified.out
