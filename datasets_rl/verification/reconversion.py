@@ -124,6 +124,8 @@ class _RawFiles(Upstream):
         self._revision = manifest.revision
         self._files = files
         self._in_place = kept is None
+        archives = (file.url.partition("#")[0] for file in manifest.raw if file.url.startswith("tar:"))
+        self._archive = next((f"file:{url.removeprefix('tar:')}" for url in archives), "")
         self.partial = bool(manifest.selection)
         """Whether files may have been left out, so that they are not all files that the upstream lists."""
 
@@ -141,6 +143,8 @@ class _RawFiles(Upstream):
         """List a folder of which only a part was selected, as the download did: by its answer, or in place."""
         if (answer := self.answered_folder(path)) is not None:
             return answer
+        if self._archive:  # of the user: no answer is stored for it
+            return self._list_folder(path, [self._archive])
         if not self._in_place or not names:
             raise self._not_listed(path)
         inside = Path(names[0]).relative_to(path)
