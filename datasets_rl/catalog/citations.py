@@ -65,8 +65,9 @@ def cite(
         citations = _merge(_citations(dataset, root, settings))
     if not citations:
         raise InvalidArgumentError(
-            f"nothing is known to cite for {dataset}; its files and its catalog state no citation",
-            hint="add a citation to its dataset.toml, and convert it again",
+            f"nothing is known to cite for {dataset}; its files state no citation, and its source has no entry of BibTeX for it",
+            hint="add an entry to citations.bib of its source; or, to a dataset of your own, a citation in its dataset.toml, "
+            "and convert it again",
         )
     return citations
 

@@ -99,7 +99,9 @@ class Target:
         stored = None if replaces else stored_manifest(paths)
         own_copy = False
         # A stored dataset grows from the files that it was made of.
-        if stored is None and not (suffix or options.from_local or options.force or options.mirrors):
+        # The copy of the upstream's own library does not state its revision.
+        asks_upstream = options.from_local or options.force or options.mirrors or "revision" in selection.options
+        if stored is None and not (suffix or asks_upstream):
             copy = sources.get_source(entry.source).own_copy(entry.name)
             options, own_copy = replace(options, from_local=copy), copy is not None
         if not suffix:

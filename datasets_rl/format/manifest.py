@@ -245,8 +245,9 @@ class Manifest:
         """Return the name of each element of a field in row-major order; none if the metadata does not state them."""
         by_field = self.metadata.get("names")
         names = by_field.get(dotted_name(field.key)) if isinstance(by_field, Mapping) else None
-        fits = isinstance(names, list) and len(names) == math.prod(field.shape) and not field.text
-        return tuple(map(str, names)) if fits else ()
+        if not isinstance(names, list) or len(names) != math.prod(field.shape) or field.text:
+            return ()
+        return tuple(map(str, names))
 
     @property
     def fps(self) -> float | None:

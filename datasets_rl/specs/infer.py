@@ -42,8 +42,11 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
     leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
     problems: list[str] = []
     for field in manifest.schema:
+        if field.name not in manifest.specs:
+            problems.append(f"specs.{field.name} is missing")
+            continue
         try:
-            leaves[field.key] = spec = TensorSpec.from_json(manifest.specs.get(field.name, {}))
+            leaves[field.key] = spec = TensorSpec.from_json(manifest.specs[field.name])
         except InvalidArgumentError as error:
             problems.append(f"specs.{field.name}: {error.message}")
             continue

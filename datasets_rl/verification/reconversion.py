@@ -125,6 +125,8 @@ class _RawFiles(Upstream):
         self._revision = manifest.revision
         self._files = files
         self._in_place = kept is None
+        archives = (file.url.partition("#")[0] for file in manifest.raw if file.url.startswith("tar:"))
+        self._archive = next((f"file:{url.removeprefix('tar:')}" for url in archives), "")
         self.partial = bool(manifest.selection)
         """Whether files may have been left out, so that they are not all files that the upstream lists."""
 
@@ -134,7 +136,7 @@ class _RawFiles(Upstream):
         if self.partial:
             return self._whole_folder(path, names)
         if not names:
-            raise FetchError(path, [], hint=_KEEP_RAW)
+            raise self._not_listed(path)
         assets = (Asset((self._files[name].as_uri(),), name, self._files[name].stat().st_size) for name in names)
         return Folder("", self._revision, tuple(assets))
 
@@ -142,10 +144,21 @@ class _RawFiles(Upstream):
         """List a folder of which only a part was selected, as the download did: by its answer, or in place."""
         if (answer := self.answered_folder(path)) is not None:
             return answer
+        if self._archive:  # of the user: no answer is stored for it
+            return self._list_folder(path, [self._archive])
         if not self._in_place or not names:
-            raise FetchError(f"the list of the files of {path}", [], hint=_KEEP_RAW)
+            raise self._not_listed(path)
         inside = Path(names[0]).relative_to(path)
         return self._list_folder(path, [self._files[names[0]].parents[len(inside.parts) - 1].as_uri()])
+
+    def _not_listed(self, path: str) -> FetchError:
+        """Return the error of a folder that the download could not list either, as of a single file of the user.
+
+        Its failures are not empty: to a source, that would mean that neither an address nor the user has such files.
+        """
+        first = next(iter(self._files.values()))
+        failure = (first.parent.as_uri(), f"it has {first.name}, and no folder {path} with the files of the download")
+        return FetchError(f"the list of the files of {path}", [failure], hint=_KEEP_RAW)
 
     def with_size(self, asset: Asset) -> Asset:
         return replace(asset, size=self._local_path(asset.path).stat().st_size)

@@ -162,7 +162,8 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
         findings.problems += misfits_of_columns(from_manifest(manifest), columns.column, manifest.steps)
         checked.append("every value against the specs")
     except ManifestError as error:
-        findings.problems += error.problems
+        # A missing spec is a problem of the content, too.
+        findings.problems += [problem for problem in error.problems if problem not in findings.problems]
     if damaged := columns.problems():
         findings.problems += damaged
         checked.append("not compared with raw files: images are damaged")

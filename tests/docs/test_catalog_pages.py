@@ -99,7 +99,11 @@ def test_the_page_has_the_facts_of_the_command(name, page, tmp_path, monkeypatch
     text = page(name)
 
     assert [one for one in shown["addresses"] if one not in text] == []
-    for space in (shown["observation"], shown["action"]):
+    for part in ("observation", "action"):
+        space = shown[part]
+        assert space, (
+            f"state {part}, a SpaceSummary, in the entry of the source of {name}: its page cannot be made without"
+        )
         assert str(space["shape"] or "") in text
         assert space["kind"] in text
 
@@ -230,9 +234,9 @@ def test_the_page_of_a_source_has_its_fields_scores_and_license(catalog_pages):
             assert name == "demo"
             continue
         text = path.read_text(encoding="utf-8")
+        missing = {"## Fields", "## Scores"} - set(text.splitlines())
+        assert not missing, f"add {' and '.join(sorted(missing))} to docs/sources/{name}.md"
         scores = re.split(r"^## Scores$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
-
-        assert {"## Fields", "## Scores"} <= set(text.splitlines())
         assert re.search(r"^## (Corrections|Encoding of the columns)$", text, flags=re.MULTILINE), name
         assert re.search(r"^## License\b", text, flags=re.MULTILINE), name
         assert (" no reference returns" in scores) == all(one.score is None for one in infos), name

@@ -118,7 +118,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_every_source_that_recognizes_files_has_a_case():
-    assert {source.name for source in recognizing_sources()} == {*PLACES, "hf"}
+    found = {source.name for source in recognizing_sources()}
+    missing = sorted(found - {*PLACES, "hf"} | PLACES.keys() - EVIDENCE.keys())
+
+    assert not missing, f"add {missing[0]} to PLACES and EVIDENCE of {__name__}"
+    assert found == {*PLACES, "hf"}
 
 
 @pytest.mark.first(3)

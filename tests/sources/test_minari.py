@@ -592,6 +592,29 @@ def test_a_dataset_of_the_hub_is_of_one_commit(put, settings, tmp_path, monkeypa
     assert [*(tmp_path / "home" / "minari" / ".raw").rglob("*.arrow")] == []
 
 
+def test_a_revision_is_fetched_from_the_hub_and_neither_from_the_cache_nor_a_bucket(
+    put, settings, tmp_path, monkeypatch
+):
+    put(given := episodes(SPACES["box"]))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "cache"))
+    with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        one = Selection(options={"revision": COMMIT})
+        stored = StoredDataset(downloading.download(ID, settings=settings, selection=one))
+        other = Selection(options={"revision": "absent"})
+        with pytest.raises(FetchError):
+            downloading.download(ID, settings=settings, selection=other, root=tmp_path / "other")
+    monkeypatch.setenv("MINARI_REMOTE", "gcp://minari-remote")
+    with pytest.raises(InvalidArgumentError, match="MINARI_REMOTE is a bucket, which has no revisions"):
+        downloading.download(ID, settings=settings, selection=one, root=tmp_path / "third")
+    with pytest.raises(InvalidArgumentError, match="revision is 'a/b'; expected a name without '/'"):
+        minari.SOURCE.check(Selection(options={"revision": "a/b"}))
+
+    meets(stored, given)
+    assert stored.manifest.revision == COMMIT
+    assert all(file.url.startswith("hf://") and f"@{COMMIT}/" in file.url for file in stored.manifest.raw)
+
+
 def test_datasets_missing_from_the_hub_are_downloaded_from_the_bucket(put, settings, tmp_path, monkeypatch):
     given = episodes(SPACES["box"])
     put(given)

@@ -74,7 +74,8 @@ STEPS: Mapping[str, str] = {
 """The module and the class of each step by its name. The command line reads the names from this file without importing it.
 
 Not among them are transforms that need a model, a function or another object, take text, have no effect on stored data,
-depend on the order of batches, or repeat steps in windows; and those for which there is a step that does the same."""
+depend on the order of batches, or repeat steps in windows. Some transforms do what a step does for certain arguments:
+``clip`` with ``in_keys=next.reward`` does what ``clip_rewards`` does."""
 
 
 def step_class(name: str) -> type[Step | Transform]:

@@ -35,7 +35,7 @@ from datasets_rl.sources.base import (
     group_by_size,
     quality_tags,
 )
-from datasets_rl.sources.selection import MAX_EPISODES, read_numbers
+from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -60,6 +60,16 @@ class Minari(Source):
     name = "minari"
     restated = frozenset({"score"})
     selects = frozenset({"episodes"})
+    options = (Option("revision", "Branch, tag or commit of a dataset on the hub."),)
+
+    @override
+    def check(self, selection: Selection) -> None:
+        super().check(selection)
+        revision = selection.options.get("revision", "")
+        if "/" in revision or "@" in revision:
+            raise InvalidArgumentError(
+                f"revision is {revision!r}; expected a name without '/' and '@', such as a commit"
+            )
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
         """Return the ids in the namespaces of the remote, which MINARI_REMOTE may set.
@@ -120,7 +130,7 @@ class Minari(Source):
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         entry = self.entry(name)
-        folder = upstream.folder(name, _dataset_urls(name))
+        folder = upstream.folder(name, _dataset_urls(name, selection.options.get("revision", "")))
         return _listing(entry, folder, selection, upstream, dataset_id=name)
 
     @override
@@ -188,9 +198,23 @@ def _remotes() -> list[tuple[str, str]]:
     return remotes
 
 
-def _dataset_urls(name: str) -> list[str]:
+def _dataset_urls(name: str, revision: str = "") -> list[str]:
+    """Return the addresses of a dataset; of a revision, those on the hub alone, because buckets have no revisions.
+
+    Raises:
+        InvalidArgumentError: If MINARI_REMOTE is a bucket, and a revision is requested.
+    """
     # On the hub, the first name is a repository; in the bucket, all names are folders.
-    return [f"hf://datasets/{owner}/{name}" if kind == "hf" else f"gs://{owner}/{name}" for kind, owner in _remotes()]
+    repository, slash, rest = name.partition("/")
+    at = f"@{revision}" if revision else ""
+    found = [
+        f"hf://datasets/{owner}/{repository}{at}{slash}{rest}" if kind == "hf" else f"gs://{owner}/{name}"
+        for kind, owner in _remotes()
+        if kind == "hf" or not revision
+    ]
+    if not found:
+        raise InvalidArgumentError(f"revision is {revision!r}; MINARI_REMOTE is a bucket, which has no revisions")
+    return found
 
 
 def _hub_ids(author: str, upstream: Upstream) -> list[str]:
@@ -287,7 +311,7 @@ def _linked_listing(
 
     def files_of(part: str) -> Mapping[str, Asset]:
         own = (metadata or links.attributes).get("dataset_id", entry.name)
-        urls = _dataset_urls(part) if entry.source == Minari.name else []
+        urls = _dataset_urls(part, selection.options.get("revision", "")) if entry.source == Minari.name else []
         return _data_files(upstream.neighbor(folder, str(own), part, urls), part)
 
     main = _hdf5_asset(entry, inside)
