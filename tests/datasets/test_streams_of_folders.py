@@ -91,7 +91,8 @@ def test_a_stream_stays_with_its_version_while_another_one_is_published(folder):
     assert sorted(map(tuple, loaded.tolist())) == sorted(map(tuple, wanted.tolist()))
 
 
-def test_without_a_version_and_a_manifest_the_error_names_both(folder):
+@pytest.mark.usefixtures("folder")
+def test_without_a_version_and_a_manifest_the_error_names_both():
     with serve({"/lab/other": b""}) as server, pytest.raises(FetchError, match=r"manifest\.json, or the file CURRENT"):
         load(f"{server.url}/lab/some", streaming=True)
 

@@ -120,7 +120,7 @@ class TestEpochs:
 
         assert torch.equal(*batches)
 
-    def test_ranks_draw_every_step_once(self, storage):
+    def test_ranks_draw_every_step_once(self):
         """Two ranks have fewer rows than are listed, so these shares are of a storage of twice the size."""
         double = LazyTensorStorage(2 * LARGE + 1)
         double.set(range(2 * LARGE + 1), torch.zeros(2 * LARGE + 1, dtype=torch.bool))
@@ -156,7 +156,7 @@ class TestEpochs:
             torch.cat(epoch(other, storage)).sort().values, torch.cat(epoch(sampler, storage)).sort().values
         )
 
-    def test_steps_written_during_an_epoch_are_added_to_it(self, storage):
+    def test_steps_written_during_an_epoch_are_added_to_it(self):
         grown = LazyTensorStorage(LARGE + 100)
         grown.set(range(LARGE), torch.arange(LARGE))
         sampler = SamplerWithoutReplacement()
