@@ -22,6 +22,7 @@ def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 
 def opened(folder):
+    options = {"sampler": datasets_rl.SamplerWithoutReplacement()} if kind == "epoch" else {}
     start = time.process_time()
     dataset = datasets_rl.load(folder, batch_size=32, **options)
     if kind == "sequences":
@@ -31,7 +32,6 @@ def opened(folder):
     return time.process_time() - start
 
 small, large, kind = sys.argv[1:]
-options = {"sampler": datasets_rl.SamplerWithoutReplacement()} if kind == "epoch" else {}
 opened(small)
 before = min(opened(small) for _ in range(3))
 memory = peak()
