@@ -40,7 +40,7 @@ def permuted(positions: range, count: int, seed: int) -> NDArray[np.int64]:
         raise ValueError(f"the positions {positions} are not within [0, {count:,}), or that is not within [0, 2**62)")
     rows = max(math.isqrt(count - 1) + 1, 1)
     numbers = np.empty(len(positions), np.int64)
-    _permute(positions.start, count, rows, -(-count // rows), np.uint64(seed), numbers)
+    _permute(positions.start, count, np.uint64(rows), np.uint64(-(-count // rows)), np.uint64(seed), numbers)
     return numbers
 
 

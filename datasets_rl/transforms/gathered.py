@@ -113,6 +113,11 @@ class TransformedStorage:
         chunks = _row_chunks(len(self))
         return torch.cat([get_entry(self.take(rows), key) for rows in chunks])
 
+    def pick(self, key: Key, rows: Tensor) -> Tensor:
+        """Return one field of some rows, [B, ...]."""
+        column = self.column(key)
+        return column.index_select(0, rows.to(column.device))
+
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
@@ -32,19 +34,36 @@ from datasets_rl.transforms.base import (
     under_next,
 )
 
+if TYPE_CHECKING:
+    from datasets_rl.ted.trajectories import Trajectories
+
 _REWARD: NestedKey = (NEXT, "reward")
+
+_AT_ONCE = 1 << 20
+"""Largest number of steps whose sums are computed together: 0.2 s."""
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Sums by row, of which some are computed."""
+
+    sums: list[Tensor]
+    """The sums of each reward, [rows, ...]."""
+    known: NDArray[np.bool_]
+    """Whether the sums of each trajectory are computed, [E]."""
 
 
 class RewardSums(OverTime):
     """Base class of transforms that compute entries from the rewards of whole trajectories.
 
     In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
-    first batch after a write takes longer.
+    first batch after a write takes longer. Of more than 2**20 steps, those of the trajectories of a batch are computed when
+    they are needed, and cached: at most 4 bytes a step, or 8 for float64.
     """
 
     def __init__(self, in_keys: Keys | None, out_keys: Keys, done_key: NestedKey | None = None) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys, done_key)
-        self._cache: tuple[Any, tuple[int, int], dict[str, Tensor]] | None = None
+        self._cache: tuple[Any, tuple[int, int], _Tables] | None = None
 
     @abstractmethod
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
@@ -60,30 +79,56 @@ class RewardSums(OverTime):
         for key in self.in_keys:
             if is_group(data.get(key, None)):
                 self.tensor(data, key)
-        sums_by_name = self.sums_by_row(storage)
+        sums_by_name = self.sums_by_row(storage, rows)
         return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in sums_by_name.items()}
 
-    def sums_by_row(self, storage: Any) -> dict[str, Tensor]:
-        """Return the sums for all rows of a storage, [rows, ...] by name, which are cached until the storage changes."""
+    def sums_by_row(self, storage: Any, rows: Tensor) -> dict[str, Tensor]:
+        """Return tables of sums, [rows of the storage, ...] by name, which have those of the trajectories of some rows.
+
+        Args:
+            storage: Storage to read from.
+            rows: Rows whose trajectories are needed, int64 [n].
+        """
         origin, state = getattr(storage, "origin", storage), (storage.write_count, storage.rewrite_count)
         cached = self._cache
         if cached is None or cached[0] is not origin or cached[1] != state:
-            self._cache = cached = (origin, state, self._sums_of_storage(storage))
-        return cached[2]
+            self._cache = cached = (origin, state, self._empty_tables(storage))
+        tables = cached[2]
+        if not tables.known.all():
+            trajectories = self.trajectories(storage)
+            at_once = len(storage) <= _AT_ONCE or any(table.device.type != "cpu" for table in tables.sums)
+            missing = ~tables.known
+            if not at_once:
+                missing &= False
+                owners = np.unique(trajectories.locate(rows.numpy())[0])
+                missing[owners] = ~tables.known[owners]
+            if missing.any():
+                self._fill(tables, storage, trajectories, np.flatnonzero(missing))
+        return {str(number): table for number, table in enumerate(tables.sums)}
 
-    def _sums_of_storage(self, storage: Any) -> dict[str, Tensor]:
-        trajectories = self.trajectories(storage)
-        lengths = trajectories.lengths
-        order = torch.from_numpy(trajectories.rows(concatenated_ranges(trajectories.firsts, lengths)))
+    def _empty_tables(self, storage: Any) -> _Tables:
+        sums = []
+        for key in self._reward_keys():
+            like = float_rewards(storage.pick(key, torch.empty(0, dtype=torch.int64)))
+            shape = (len(storage), *like.shape[1:])
+            # The system allocates zeros of numpy page by page, when they are written.
+            on_cpu = like.device.type == "cpu"
+            sums.append(torch.from_numpy(np.zeros(shape, like.numpy().dtype)) if on_cpu else like.new_zeros(shape))
+        return _Tables(sums, np.zeros(len(self.trajectories(storage)), np.bool_))
+
+    def _fill(self, tables: _Tables, storage: Any, trajectories: Trajectories, numbers: NDArray[np.intp]) -> None:
+        """Compute the sums of some trajectories."""
+        lengths = trajectories.lengths[numbers]
+        order = torch.from_numpy(trajectories.rows(concatenated_ranges(trajectories.firsts[numbers], lengths)))
         ends = torch.zeros(len(order), dtype=torch.bool)
         ends[torch.from_numpy(np.cumsum(lengths) - 1)] = True
-        values = {}
-        for number, key in enumerate(self.in_keys):
-            rewards = float_rewards(storage.column((key,) if isinstance(key, str) else key))
-            sums = self.sums(rewards.index_select(0, order.to(rewards.device)), ends.to(rewards.device))
-            by_row = sums.new_zeros((len(rewards), *sums.shape[1:]))  # torn rows belong to no trajectory and stay 0
-            values[str(number)] = by_row.index_copy_(0, order.to(sums.device), sums)
-        return values
+        for key, table in zip(self._reward_keys(), tables.sums, strict=True):
+            sums = self.sums(float_rewards(storage.pick(key, order)), ends.to(table.device))
+            table.index_copy_(0, order.to(table.device), sums)  # torn rows belong to no trajectory and stay 0
+        tables.known[numbers] = True  # after the values, which another thread may read
+
+    def _reward_keys(self) -> list[Any]:
+        return [(key,) if isinstance(key, str) else key for key in self.in_keys]
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:

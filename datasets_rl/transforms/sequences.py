@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self, override
@@ -13,7 +12,6 @@ from typing_extensions import Self, override
 from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.returns import discounted, float_rewards
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
-from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
 from datasets_rl.transforms.base import NestedKey, flat_key, number_tensor, set_entry
@@ -34,7 +32,8 @@ class SequenceTransform(RewardSums):
         mask                    x  x       x  x       x  .
 
     A return to go is the sum of the rewards from a step to the end of its trajectory, not only to the end of the
-    sequence. The sums of all steps of a storage are computed once, and cached until the storage changes.
+    sequence. The sums are computed once, and cached until the storage changes: at once for all steps of a small storage,
+    and of more than 2**20 steps by trajectory, when a batch needs them.
 
     Entries: ``"observation"`` and ``"action"``, [*batch, K, ...]; ``"returns_to_go"``, [*batch, K, 1]; ``"timesteps"``,
     int64 [*batch, K], counted from the first stored step of the trajectory; and ``"mask"``, bool [*batch, K], False for
@@ -150,18 +149,10 @@ class SequenceTransform(RewardSums):
         return discounted(rewards, (~ends).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1)))
 
     @override
-    def _sums_of_storage(self, storage: Any) -> dict[str, Tensor]:
-        trajectories = self.trajectories(storage)
-        counts = torch.zeros(len(storage), dtype=torch.int64)
-        order = trajectories.rows(concatenated_ranges(trajectories.firsts, trajectories.lengths))
-        counts[torch.from_numpy(order)] = torch.from_numpy(
-            concatenated_ranges(np.zeros_like(trajectories.lengths), trajectories.lengths)
-        )
-        return {**super()._sums_of_storage(storage), "count": counts}
-
-    @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        table = self.sums_by_row(storage)
+        table = self.sums_by_row(storage, rows)
+        trajectories = self.trajectories(storage)
+        owners, places = trajectories.locate(rows.numpy())
         windows = self.take_windows(storage, [*self._keys.values()], rows, range(self._reach + 1), data)
         to_go = _select_windows(table["0"], windows)
         shift, outside, after = self._align(windows.outside)
@@ -169,7 +160,7 @@ class SequenceTransform(RewardSums):
         values = {
             **dict(zip(self._keys, entries, strict=True)),
             "to_go": _shifted(to_go, shift, self._reach + 1),
-            "start": table["count"].index_select(0, rows),
+            "start": torch.from_numpy(places - trajectories.firsts[owners]),
             "outside": outside,
         }
         return self._padded(values, after, fill_windows)

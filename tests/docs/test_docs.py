@@ -57,7 +57,9 @@ def test_the_programs_of_a_page_run_one_after_the_other(page):
     for program in programs:
         exec(program, names)
 
-    assert programs or page.parent.name in {"contributing", "decisions", "sources"} or page_name(page) in WITHOUT_PROGRAMS
+    assert (
+        programs or page.parent.name in {"contributing", "decisions", "sources"} or page_name(page) in WITHOUT_PROGRAMS
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
