@@ -14,7 +14,7 @@ from upstreams import hub
 
 from datasets_rl import load, sources
 from datasets_rl.cli.output import size_text
-from datasets_rl.store import version_folder
+from datasets_rl.store import DatasetPaths, version_folder
 
 
 def ids(ran):
@@ -299,6 +299,8 @@ def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):
     raw.mkdir(parents=True)
     (work / "journal.jsonl").write_text("0" * 100)
     (raw / "pen.hdf5.part").write_bytes(b"0" * 3000)
+    for source, name in (("minari", "lab/new-v1"), ("d4rl", "pen-human-v1")):
+        DatasetPaths(home / source, name).mark()
     ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
 
     assert (ran.code, ran.out) == (0, "")
