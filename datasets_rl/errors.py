@@ -16,6 +16,7 @@
     │   └── FileTooLargeError                       raise the limit of the size of files, or write elsewhere
     ├── NotWritableError (OSError)                  fix the permissions, or write elsewhere
     ├── MissingDependencyError (ImportError)        install the named extra
+    ├── LibraryError (RuntimeError)                 install another version of the named library
     ├── ConversionError                             the upstream file breaks its own format
     ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
     ├── PreprocessError                             correct the recipe or its function; the dataset is unchanged
@@ -56,6 +57,7 @@ __all__ = [
     "FileTooLargeError",
     "IntegrityError",
     "InvalidArgumentError",
+    "LibraryError",
     "LockedError",
     "LossyExportError",
     "ManifestError",
@@ -466,6 +468,24 @@ class MissingDependencyError(DatasetsRLError, ImportError):
         super().__init__(f"{purpose} needs {library}", hint=f"pip install 'datasets-rl[{extra}]'")
         self.library = library
         self.extra = extra
+
+
+class LibraryError(DatasetsRLError, RuntimeError):
+    """Raised when a library lacks what this package calls: no file is at fault.
+
+    Args:
+        library: The library with its version, as in ``av 15.0.0``.
+        problem: What the library lacks, and where.
+    """
+
+    def __init__(self, library: str, problem: str) -> None:
+        name = library.partition(" ")[0]
+        super().__init__(
+            f"{library} does not fit this version of datasets-rl: {problem}",
+            hint=f"pip install --upgrade {name}; if the newest version has the same fault, report the message",
+        )
+        self.library = library
+        self.problem = problem
 
 
 class ConversionError(DatasetsRLError):

@@ -40,6 +40,7 @@ EXAMPLES = [
     errors.FileTooLargeError("/data", 5),
     errors.NotWritableError("/data", "Permission denied"),
     errors.WrongTypeError("the keys are 1; expected a string, or a list of keys"),
+    errors.LibraryError("av 15.0.0", "AttributeError: no attribute has_sidedata"),
 ]
 
 

@@ -169,7 +169,7 @@ class PixelsOnAccess(ABC):
         Raises:
             IntegrityError: If an image cannot be decoded.
         """
-        return np.array(self._pixels, dtype, copy=copy)
+        return self._pixels.astype(dtype or np.uint8, copy=bool(copy))
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from datasets_rl.build import partial as part
 from datasets_rl.build.engines import WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.partial import partials_folder
-from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.errors import ConversionError, InvalidArgumentError, LibraryError
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.fetch.partial_download import digest_file
@@ -416,3 +416,18 @@ def test_an_early_end_stops_the_thread():
     with Prefetcher([[0], [1]], fetch, max_in_flight=1) as ahead:
         assert began.wait(10)
     assert not ahead._thread.is_alive()
+
+
+def test_a_library_that_lacks_a_method_is_named_and_not_the_file(get, monkeypatch):
+    import pyarrow.parquet
+
+    monkeypatch.delattr(pyarrow.parquet.ParquetFile, "read")
+    with pytest.raises(LibraryError, match=f"pyarrow {pyarrow.__version__} .*no attribute 'read'") as raised:
+        get()
+    assert "pip install --upgrade pyarrow" in raised.value.hint
+
+
+def test_a_fault_of_this_package_is_not_a_fault_of_the_file(get, monkeypatch):
+    monkeypatch.delattr(DatasetWriter, "append")
+    with pytest.raises(AttributeError, match="append"):
+        get()

@@ -25,6 +25,7 @@ CASES = [
     (errors.FileTooLargeError("/data", 1), 6),
     (errors.NotWritableError("/data", "Permission denied"), 1),
     (errors.MissingDependencyError("minari", "minari", "reading Minari"), 7),
+    (errors.LibraryError("av 15.0.0", "AttributeError: no attribute has_sidedata"), 1),
     (errors.ConversionError("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessError("step 0 (function): it broke"), 8),
     (errors.PushError("hf://me/x", "the hub answered with status 403"), 4),
