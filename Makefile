@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint slow coverage bench docs clean
+.PHONY: demo test lint slow lowest coverage bench docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -26,6 +26,14 @@ lint: .venv/test.stamp
 
 slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover; PART=3/12 runs a part
 	$(PYTEST) -m slow $(if $(PART),--part $(PART))
+
+# uv finds the lowest versions; LOWEST='--constraint FILE' pins some of them, such as torch.
+lowest:  ## the default tests with the lowest versions that pyproject.toml allows, in .venv-lowest
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct --no-build --extra test $(LOWEST) pyproject.toml -o .venv-lowest/versions.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/versions.txt --editable '.[test]'
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning
 
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
 	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)

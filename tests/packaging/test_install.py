@@ -212,3 +212,53 @@ def test_every_link_of_the_long_description_leads_to_a_file_of_the_repository(wh
         "](https://raw.githubusercontent.com/datasets-rl/datasets-rl/main/docs/images/view-images.png)" in description
     )
     assert "Description-Content-Type: text/markdown" in archive.read(name).decode()
+
+
+def test_type_checkers_find_the_package_by_a_path(editable, source):
+    """They read .pth files, and run no import hook."""
+    with zipfile.ZipFile(editable) as wheel:
+        paths = {name: wheel.read(name).decode().strip() for name in wheel.namelist() if name.endswith(".pth")}
+        modules = [name for name in wheel.namelist() if name.endswith(".py")]
+
+    assert [*paths.values()] == [str(source)]
+    assert modules == []
+
+
+PROGRAM = """\
+from datasets_rl import Selection, load
+
+dataset = load("demo/pendulum")
+dataset.smaple(256)
+part = Selection(episodes=1.5)
+number: str = dataset.batch_size
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("installed", ["editable"], indirect=True)
+def test_a_type_checker_finds_the_mistakes_of_a_program_after_the_install_of_the_readme(installed, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        installed / "bin" / "python",
+        "program.py",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    found = re.findall(r"^program\.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, flags=re.MULTILINE)
+    assert found == [("4", "attr-defined"), ("5", "arg-type"), ("6", "assignment")], done.stdout
+
+
+def test_a_second_checkout_runs_its_own_commands(source, tmp_path):
+    (source / "cli" / "mark.py").write_text('"""Only in this checkout."""\n')
+    program = "import datasets_rl.cli.mark as own, datasets_rl.recipes as r; print(own.__file__, r.__file__, sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(source), "RLDS_HOME": str(tmp_path)}
+    files = call([sys.executable, "-c", program], env=environment, cwd=tmp_path).split()
+
+    assert files == [str(source / "cli" / "mark.py"), str(source / "recipes" / "__init__.py")]
