@@ -118,9 +118,12 @@ def run(
     from datasets_rl.downloading import DownloadOptions
     from datasets_rl.sources import Selection
 
+    names = tuple(name.strip() for name in keys.split(",") if name.strip())
+    if keys and not names:
+        raise InvalidArgumentError(f"--keys {keys!r} names no field; expected names such as observation,action")
     selection = Selection(
         episodes=episodes,
-        keys=tuple(name.strip() for name in keys.split(",") if name.strip()),
+        keys=names,
         max_size=read_size(max_size) if max_size else None,
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),

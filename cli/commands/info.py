@@ -59,10 +59,15 @@ def run(
         return mixture_result(shell, listing.info(dataset, settings=shell.settings))
     from datasets_rl import sources, store
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources.addressed import Addressed
     from datasets_rl.store.find import locate
 
     wanted, where = id_or_folder(dataset), dataset_arguments(shell, dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
+    if layout and entry is not None and not isinstance(sources.get_source(entry.source), Addressed):
+        raise InvalidArgumentError(
+            f"{dataset} is an id, whose source is {entry.source}; a layout is that of an address"
+        )
     try:
         folder = locate(**where)
     except NotADatasetError as error:
@@ -89,7 +94,6 @@ def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived:
     """Return the plan of a download from an address, which has the layout of its files; None for an id of a catalog.
 
     Raises:
-        InvalidArgumentError: If a layout is given for an id, which has that of its source.
         FetchError, ConversionError: If nothing answers at the address, or its files have no layout or several ones.
     """
     from datasets_rl import sources
@@ -98,10 +102,6 @@ def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived:
     from datasets_rl.sources.addressed import Addressed
 
     if not isinstance(sources.get_source(entry.source), Addressed):
-        if layout:
-            raise InvalidArgumentError(
-                f"{dataset} is an id, whose source is {entry.source}; a layout is that of an address"
-            )
         return None
     if is_derived:  # the plan would be that of the original dataset
         return None

@@ -344,3 +344,9 @@ def test_a_root_in_which_no_folder_can_be_created_is_named_with_what_to_do(rlds)
     assert ran.code == 1
     assert "/proc cannot be written\n  why: no folder can be created there" in ran.err
     assert "--root" in ran.err
+
+
+def test_keys_without_a_name_are_an_error(rlds):
+    ran = rlds("download", "demo/pendulum", "--force", "--keys", ",")
+    assert ran.code == 2
+    assert "names no field" in ran.err

@@ -260,3 +260,10 @@ def test_a_derived_dataset_that_was_not_made_shows_what_it_would_be_made_of(rlds
 
     assert ran.out.startswith("demo/pendulum, of which demo/pendulum@best is made\n")
     assert "folder\tit was not made; rlds preprocess demo/pendulum --recipe NAME" in ran.out
+
+
+def test_a_layout_for_a_stored_id_is_an_error(rlds):
+    assert rlds("download", "demo/pendulum").code == 0
+    ran = rlds("info", "demo/pendulum", "--layout", "d4rl")
+    assert ran.code == 2
+    assert "a layout is that of an address" in ran.err

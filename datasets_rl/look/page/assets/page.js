@@ -405,7 +405,7 @@ async function showOverview() {
   drawHistograms(episodesBox, columns);
   drawHistograms(stepsBox, ["next.reward", ...actions.slice(0, 4)]).then((found) => { note.textContent = sampleText(found[0]); });
   return { content: [
-    h("section", {}, h("h1", {}, single ? single.id : datasets.some((one) => one.share !== null) ? "Mixture" : datasets.map((one) => one.id).join(" and ")),
+    h("section", {}, h("h1", {}, single ? single.id : datasets.some((one) => one.share !== null) ? "Mixture" : datasets.length > 3 ? plural(datasets.length, "dataset") : datasets.map((one) => one.id).join(", ")),
       single ? h("p", { class: "quiet" }, [`${bytes(single.bytes)} on disk`, single.selection ? "a part of the upstream's dataset" : "", single.recipes.length ? `preprocessed by ${single.recipes.join(", ")}` : "", single.time_limit ? `time limit of ${number(single.time_limit)} steps` : ""].filter(Boolean).join(" · ")) : null,
       report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns.") : null,
       datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
