@@ -157,7 +157,7 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
     findings.problems += violations.problems
     findings.remarks += violations.remarks
     checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
-    content = check_content(stored)
+    content = [*check_content(stored)]
     findings.problems += content
     if not content:  # the statistics are those of the values
         findings.remarks += spikes(stored.schema, manifest.statistics, stored.episodes, stored.take_fields)

@@ -7,6 +7,7 @@ import pytest
 from stored_data import Trajectory, trajectory, write_dataset
 
 from datasets_rl.format.spikes import spikes
+from datasets_rl.verification.run import verify
 
 
 def found(folder, action, reward):
@@ -24,6 +25,17 @@ def test_a_spike_is_named_with_its_element_row_episode_and_value(tmp_path):
     (note,) = found(tmp_path, action, rng.normal(size=500))
 
     assert note.startswith("action[1] is 1e+06 in row 321 (episode 0): more than 10,000 times")
+
+
+def test_a_deep_verification_remarks_on_a_spike_and_passes(tmp_path):
+    whole = trajectory(500)
+    whole.steps["action",][321, 1] = 1e6
+    stored = write_dataset(tmp_path / "stored", [whole])
+
+    result = verify(stored.folder, deep=True)
+
+    assert result.problems == ()
+    assert "action[1] is 1e+06 in row 321" in str(result.remarks)
 
 
 @pytest.mark.parametrize("seed", range(4))
