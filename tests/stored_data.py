@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets_rl.build.conversion import specs_of_schema
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -205,6 +206,7 @@ def write_dataset(
             "schema": written.schema,
             "files": written.files,
             "statistics": written.statistics,
+            "specs": specs_of_schema(written.schema, {}),
             **manifest,
         }
     ).write(folder)

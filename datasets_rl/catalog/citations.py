@@ -65,7 +65,7 @@ def cite(
         citations = _merge(_citations(dataset, root, settings))
     if not citations:
         raise InvalidArgumentError(
-            f"nothing is known to cite for {dataset}; its files state no citation, and its source has no entry of BibTeX for it",
+            f"nothing is known to cite for {dataset}; its files and its catalog state no citation",
             hint="add an entry to citations.bib of its source; or, to a dataset of your own, a citation in its dataset.toml, "
             "and convert it again",
         )
@@ -79,7 +79,11 @@ def _citations(dataset: str | Path, root: Path | str | None, settings: Settings 
     except NotADatasetError:
         if isinstance(found, Path):
             raise
-        yield from _of_id(sources.find(found).id)
+        entry = sources.find(found)
+        cited = [*_of_id(entry.id)]
+        yield from cited
+        if entry.citation and not cited:
+            yield from _stated(entry.id, entry.citation, entry.homepage)
         return
     yield from manifest_citations(Manifest.read(folder))
 
@@ -99,6 +103,15 @@ def manifest_citations(manifest: Manifest) -> Iterator[Citation]:
         yield _misc(ids[0], ids[0], note=manifest.citation, url=manifest.homepage)
     if isinstance(copied.get("address"), str):
         yield _published(copied["address"])
+
+
+def _stated(dataset_id: str, citation: str, homepage: str) -> Iterator[Citation]:
+    """Yield the entries of BibTeX in the citation of a catalog; an entry with the text as its note if it has none."""
+    stated = bibtex_entries(citation)
+    for key, bibtex in stated.items():
+        yield Citation(key, bibtex, (dataset_id,))
+    if not stated:
+        yield _misc(dataset_id, dataset_id, note=citation, url=homepage)
 
 
 def _merged_ids(history: Iterable[Mapping[str, Any]]) -> Iterator[str]:

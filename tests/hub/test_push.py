@@ -566,6 +566,25 @@ def test_a_dataset_cites_its_papers_and_its_source(dataset, keys, monkeypatch, t
     assert [one.key for one in cite(dataset)] == keys
 
 
+@pytest.mark.parametrize(
+    ("citation", "printed"),
+    [("Doe, The Rig, 2025", "note = {Doe, The Rig, 2025}"), ("@misc{rig, title = {R}}", "@misc{rig, title = {R}}")],
+)
+def test_a_catalog_without_a_bibliography_is_cited_by_its_text(citation, printed, monkeypatch, tmp_path):
+    from datasets_rl import sources
+    from datasets_rl.sources.base import Entry
+
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    demo = sources.get_source("demo")
+    monkeypatch.setitem(vars(demo), "bibliography", {})
+    monkeypatch.setattr(type(demo), "entry", lambda *_: Entry("demo", "pendulum", citation=citation))
+
+    (one,) = cite("demo/pendulum")
+
+    assert printed in str(one)
+    assert one.of == ("demo/pendulum",)
+
+
 def test_every_dataset_of_the_catalogs_can_be_cited():
     from datasets_rl import list_datasets, sources
 

@@ -324,10 +324,16 @@ def test_a_version_that_is_replaced_while_it_is_verified_is_not_reported_as_dama
 
 
 def test_a_missing_spec_is_one_problem(tmp_path):
-    stored = write_dataset(tmp_path / "stored", [trajectory(3)], columns())
+    stored = write_dataset(tmp_path / "stored", [trajectory(3)], columns(), specs={})
     fields = [field.name for field in stored.schema if field.name not in stored.manifest.specs]
 
     problems = verify(stored.folder, deep=True).problems
 
     assert "action" in fields
     assert [one for one in problems if "specs." in one] == [f"specs.{name} is missing" for name in sorted(fields)]
+
+
+def test_a_dataset_of_the_tests_has_the_specs_that_verification_expects(tmp_path):
+    stored = write_dataset(tmp_path / "stored", [trajectory(3)])
+
+    assert verify(stored.folder, deep=True).problems == ()
