@@ -15,7 +15,14 @@ from tensordict import TensorDict
 import datasets_rl
 from datasets_rl import sources
 
-WITHOUT_PROGRAMS = {"how-to/README.md", "get-started/install.md", "concepts/rlds.md", "commands.md", "performance.md"}
+WITHOUT_PROGRAMS = {
+    "beside-others.md",
+    "how-to/README.md",
+    "get-started/install.md",
+    "concepts/rlds.md",
+    "commands.md",
+    "performance.md",
+}
 DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_PROGRAMS = [page for page in PAGES if page.parent.name != "tutorials"]
