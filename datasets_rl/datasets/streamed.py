@@ -203,6 +203,12 @@ def source_stream(
     return Stream(dataset_id, folder / entry.name, partial(SourceShards, dataset_id, selection, settings), **options)
 
 
+def _published_stream(address: str, folder: Path, selection: Selection, settings: Settings, **options: Any) -> Stream:
+    # Each process that opens this stream again, as workers do, opens the same version.
+    version = current_version(address, settings)
+    return Stream(address, folder, partial(RemoteShards, version, selection, settings), **options)
+
+
 def _open_stream(
     dataset: str, root: Path | str | None, selection: Selection, settings: Settings, **options: Any
 ) -> Stream:
@@ -210,9 +216,7 @@ def _open_stream(
         address = dataset.rstrip("/")
         home = expand_home(root).absolute() if root else settings.home
         folder = home / store.STREAM_FOLDER / hashlib.sha256(address.encode()).hexdigest()[:32]
-        # Each process that opens this stream again, as workers do, opens the same version.
-        version = current_version(address, settings)
-        return Stream(address, folder, partial(RemoteShards, version, selection, settings), **options)
+        return _published_stream(address, folder, selection, settings, **options)
     dataset_id, selection = sources.split_address(dataset, selection)
     if sources.split_derived(dataset_id)[1]:
         raise InvalidArgumentError(
@@ -224,8 +228,7 @@ def _open_stream(
         address := published_address(entry.name, selection.options.get("revision", ""), settings)
     ):
         folder = expand_home(root or settings.home / entry.source).absolute() / store.STREAM_FOLDER / entry.name
-        version = current_version(address, settings)
-        return Stream(address, folder, partial(RemoteShards, version, selection, settings), **options)
+        return _published_stream(address, folder, selection, settings, **options)
     stream = source_stream(dataset_id, root, selection, settings, **options)
     listing = cast("SourceShards", stream.shards).listing
     paths = [path for shard in listing.shards for path in shard.paths if path not in listing.common]
