@@ -268,6 +268,7 @@ def _build_manifest(
         decisions=tuple(merge_decisions(decisions).values()),
         known_issues=entry.known_issues,
         statistics=written.statistics,
+        spikes=written.spikes,
         specs=specs_of_schema(
             written.schema, {**catalog_specs(entry.action, written.schema, written.statistics), **reader.specs()}
         ),

@@ -343,6 +343,7 @@ class RemoteShards(Shards):
             files=tuple(files),
             raw=(),
             statistics={},
+            spikes=(),
             metadata={},
             decisions=(),
         ).write(folder)

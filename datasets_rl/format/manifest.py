@@ -120,6 +120,9 @@ class Manifest:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     """Minimum, maximum, mean and standard deviation, by dotted key over all steps, and of the returns and lengths of
     the episodes."""
+    spikes: tuple[str, ...] = ()
+    """Values that are probably errors of a recording, as `datasets_rl.format.spikes` finds them: a sentence for the first
+    value of each element."""
     specs: Mapping[str, Any] = field(default_factory=dict)
     """Tensor specs as JSON, by dotted key."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -211,6 +214,7 @@ class Manifest:
             raw=tuple(RawFile(**entry) for entry in document["raw"]),
             decisions=tuple(AppliedDecision(**entry) for entry in document["decisions"]),
             known_issues=tuple(document.get("known_issues", [])),
+            spikes=tuple(document.get("spikes", [])),
             history=tuple(document.get("history", [])),
             recordings=tuple(document.get("recordings", [])),
             **{one.name: document[one.name] for one in fields(cls) if one.name in document and one.name not in _BUILT},
@@ -280,6 +284,7 @@ class Manifest:
                 ("license", self.license),
                 ("citation", self.citation),
                 ("known issues", "; ".join(self.known_issues)),
+                ("spikes", "; ".join(self.spikes)),
                 ("converter", f"datasets-rl {self.converter}" if self.converter else ""),
                 *((field.name, f"{field.read_dtype.name} {list(field.shape)}") for field in self.schema),
             ),
@@ -394,9 +399,9 @@ def _is_data_path(path: str) -> bool:
 
 
 _OMITTED_IF_EMPTY = frozenset(
-    {"selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
+    {"spikes", "selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
 )
-_BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "history", "recordings"})
+_BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "spikes", "history", "recordings"})
 """Fields whose values are not those of the document."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
@@ -405,6 +410,7 @@ _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
 )
 _LISTS: Sequence[tuple[str, type, str]] = (
     ("known_issues", str, "a list of sentences"),
+    ("spikes", str, "a list of sentences"),
     ("history", dict, "a list of objects"),
     ("recordings", str, "a list of ids"),
 )

@@ -287,6 +287,7 @@ class Make:
             files=(*written.files, *files),
             converter=converter_version(),
             statistics=written.statistics,
+            spikes=written.spikes,
             specs=_specs_of_result(written.schema, before.specs, outside_spec),
             metadata=metadata,
             history=(*before.history, run),

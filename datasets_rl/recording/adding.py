@@ -240,6 +240,7 @@ def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequen
         converter=converter_version(),
         decisions=_with_appended(before.decisions, appended),
         statistics=written.statistics,
+        spikes=written.spikes,
         specs=_specs(build, written, {**first.description["specs"], **before.specs}),
         metadata=metadata,
         selection={},

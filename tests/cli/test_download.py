@@ -6,6 +6,7 @@ import dataclasses
 import importlib.resources
 import sys
 
+import numpy as np
 import pytest
 from servers import Status, serve
 
@@ -350,3 +351,27 @@ def test_keys_without_a_name_are_an_error(rlds):
     ran = rlds("download", "demo/pendulum", "--force", "--keys", ",")
     assert ran.code == 2
     assert "names no field" in ran.err
+
+
+def test_a_spike_is_shown_by_download_and_info(rlds, tmp_path):
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=300).astype("f4")
+    rewards[123] = 1e6
+    np.savez(
+        tmp_path / "log.npz",
+        observations=rng.normal(size=(300, 3)).astype("f4"),
+        actions=rng.normal(size=(300, 2)).astype("f4"),
+        rewards=rewards,
+        terminals=np.arange(300) % 100 == 99,
+        timeouts=np.zeros(300, bool),
+    )
+    (tmp_path / "dataset.toml").write_text('name = "A log with a spike"')
+    spike = "next.reward[0] is 1e+06 in row 123 (episode 1): more than 10,000 times as far"
+
+    downloaded = rlds("download", "local/log", "--from-local", tmp_path)
+    again = rlds("download", "local/log", "--json")
+
+    assert f"  spike, kept: {spike}" in downloaded.err
+    assert again.json["datasets"][0]["spikes"][0].startswith(spike)
+    assert spike in " ".join(rlds("info", "local/log").out.split())
+    assert len(rlds("info", "local/log", "--json").json["stored"]["spikes"]) == 1

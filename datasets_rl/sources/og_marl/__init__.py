@@ -69,6 +69,7 @@ class OGMARL(Source):
             else SpaceSummary("continuous", None, None, -1, 1),
             tags=("multi-agent", *described["tags"], *quality_tags(uid)),
             known_issues=tuple(issues),
+            **self.figures(facts.get("figures", {}).get(uid, {})),
         )
 
     @override
