@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint slow lowest coverage bench docs clean
+.PHONY: demo test quick lint slow lowest coverage bench docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -18,6 +18,9 @@ demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify
 
 test: .venv/test.stamp  ## the default tests
 	$(PYTEST)
+
+quick: .venv/test.stamp  ## what a change most likely broke, in half a minute: ruff, mypy, the nearest tests; SINCE=main
+	$(BIN)/python tests/quick.py $(SINCE)
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check

@@ -224,7 +224,7 @@ class LocalShard(Chunk):
                 again.keep(self.options.selection)
                 yield from again.episodes(self.shard.part)
 
-        self.options.choice.make([column for column in reader.columns if column.key in reader.kept], read)
+        self.options.choice.make(reader.columns, reader.kept, read)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the selected episodes, and return the files, the decisions and the number of episodes so far.

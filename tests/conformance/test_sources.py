@@ -43,6 +43,7 @@ from datasets_rl.downloading.target import Target
 from datasets_rl.errors import (
     DatasetsRLError,
     FetchError,
+    IntegrityError,
     InvalidArgumentError,
     NotADatasetError,
     OfflineError,
@@ -853,7 +854,11 @@ def test_a_download_without_options_completes_a_part(made, downloaded_parts, hom
         assert (result["present"], result["selection"]) == (False, made.selection.to_json())
         assert content(folder)[0] == content(made.stored.folder)[0]
         assert leftovers(home / str(number) / root) == []
-        assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
+        if any(field.form == "video" for field in stored.schema):
+            with pytest.raises(IntegrityError, match="another version replaced the opened one"):
+                shown[0]  # videos are opened when frames are read
+        else:
+            assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
         code, document, err = rlds("download", made.case.id, "--json")
         assert (code, document["datasets"][0]["present"]) == (0, True)
 

@@ -15,7 +15,8 @@ from oracles.differences import Column, equal_rows
 
 from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read.toml import parse_toml
-from datasets_rl.sources.local.description import FILE, Description, Field
+from datasets_rl.sources.flat.layout import Field
+from datasets_rl.sources.local.description import FILE, Description
 from datasets_rl.ted.keys import (
     NEXT,
     NEXT_DONE,

@@ -53,7 +53,7 @@ EVIDENCE = {
     "lerobot": "meta/info.json has features, and codebase_version v2.1",
     "local": "it has dataset.toml",
     "minari": "data/metadata.json has total_episodes and total_steps of minari 0.5.4",
-    "neorl": "train-noise.npz has obs, next_obs, action, reward, done of 36 rows each",
+    "neorl": "train-noise.npz has obs, next_obs, action, reward and done, of 36 rows each",
     "og_marl": "3m.zip has the vaults Good, Poor",
     "ogbench": "scene-play-v0.npz has observations, actions, terminals of 28 rows each, and no rewards",
     "openx": "0.1.0/features.json has steps, and 0.1.0/dataset_info.json is beside it",

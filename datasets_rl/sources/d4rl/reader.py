@@ -194,7 +194,8 @@ class D4RLReader(EpisodeReader):
                 following[column.key] = as_column(block.columns[part.following][: len(ends)], column)
         # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
         metadata = {"repaired": ~(self._flags[0] | self._flags[1])[rows]}
-        yield from split_rows(steps, states, ends, following, metadata, is_begun=run > 0)
+        finals = {key: values[ends] for key, values in following.items()}
+        yield from split_rows(steps, states, ends, finals, {"repaired": metadata["repaired"][ends]}, is_begun=run > 0)
 
     @property
     def _has_info(self) -> bool:

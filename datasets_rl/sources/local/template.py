@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, local_path
-from datasets_rl.sources.local.description import Description, usual_keys
-from datasets_rl.sources.local.files import Array, open_arrays
+from datasets_rl.sources.flat.arrays import Array, open_arrays
+from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.local.description import Description
 from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:

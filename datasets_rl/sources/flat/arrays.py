@@ -108,6 +108,16 @@ class RowReader:
             return whole
         return join_rows(parts)
 
+    def peek(self, row: int) -> _Values:
+        """Return a row, [1, ...], at or after the end of the last range, without consuming the row."""
+        end = self._start + len(self._block)
+        if row < end:
+            return self._block[row - self._start : row - self._start + 1]
+        if (block := next(self._blocks, None)) is None:
+            raise ConversionError(self._name, [f"it ends at row {end:,}; expected {row + 1:,} rows"])
+        self._block, self._start = block, end
+        return self.peek(row)
+
     def finish(self) -> None:
         """Read the remaining rows, because formats with a checksum compare it after the last row.
 
