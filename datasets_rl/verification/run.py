@@ -158,7 +158,7 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
     findings.remarks += violations.remarks
     checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
     findings.problems += check_content(stored)
-    checked.append("statistics, spikes, counts and specs against the values")
+    checked.append("statistics, counts and specs against the values")
     try:
         findings.problems += misfits_of_columns(from_manifest(manifest), columns.column, manifest.steps)
         checked.append("every value against the specs")
