@@ -21,7 +21,7 @@ from datasets_rl.build.engines import Engine, useful_job_count
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.image_forms import BAD_SHARDS, FormChoice, ImageForms
 from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import partials_folder
+from datasets_rl.build.partial import prepare_partials
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
@@ -129,8 +129,13 @@ def convert(
             partials = None
             if engine is not None and work is not None:
                 stack.enter_context(engine)
-                partials = partials_folder(work / "partials", job.key)
-            choice = _open_choice(job, folder, journal, work)
+                partials = prepare_partials(work / "partials", job.key)
+            choice = _open_choice(job, work if journal is not None else None)
+            if journal is not None and journal.entries and not choice.is_made:
+                # The rows of the journal were written by a choice that is lost.
+                disk.remove_tree(folder)
+                folder.mkdir()
+                journal.restart()
             return _convert(job, fetcher, folder, journal, choice, engine, partials, keep_raw=keep_raw, report=report)
     finally:
         if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
@@ -140,15 +145,10 @@ def convert(
                 journal.delete()
 
 
-def _open_choice(job: ConversionJob, folder: Path, journal: Journal | None, work: Path | None) -> FormChoice:
-    """Return the choice of the forms of images; rows that were written by a choice that is lost are deleted."""
-    path = work / "image-forms.json" if journal is not None and work is not None else None
-    choice = FormChoice(job.entry.id, job.selection.options.get(IMAGES.name, ""), path, job.key)
-    if journal is not None and journal.entries and not choice.is_made:
-        disk.remove_tree(folder)
-        folder.mkdir()
-        journal.restart()
-    return choice
+def _open_choice(job: ConversionJob, work: Path | None) -> FormChoice:
+    """Return the choice of the forms of images, with what an interrupted call has chosen in the folder of its work."""
+    path = None if work is None else work / "image-forms.json"
+    return FormChoice(job.entry.id, job.selection.options.get(IMAGES.name, ""), path, job.key)
 
 
 def _choose_engine(
@@ -204,7 +204,7 @@ def _convert(
     commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
     if count := _badly_compressed_shards(choice.forms, written, commits):
         decisions.append(AppliedDecision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
-    manifest = _build_manifest(job, reader, written, folder, entries, decisions)
+    manifest = build_manifest(job, reader, written, folder, entries, decisions)
     manifest.write(folder)
     return manifest
 
@@ -245,7 +245,7 @@ def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
     return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
 
 
-def _build_manifest(
+def build_manifest(
     job: ConversionJob,
     reader: EpisodeReader,
     written: DatasetSummary,
@@ -253,6 +253,16 @@ def _build_manifest(
     entries: Sequence[Mapping[str, Any]],
     decisions: Sequence[AppliedDecision],
 ) -> Manifest:
+    """Return the manifest of a converted dataset, and write the arrays of its metadata into the folder.
+
+    Args:
+        job: The conversion.
+        reader: The reader of the first shard.
+        written: The rows.
+        folder: The folder of the dataset.
+        entries: The entries of the journal.
+        decisions: The decisions of all shards.
+    """
     entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
     return Manifest(

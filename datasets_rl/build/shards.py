@@ -237,7 +237,7 @@ class LocalShard(Chunk):
             for piece in reader.episodes(self.shard.part):
                 part = piece if isinstance(piece, DeferredStates) else self.options.filter.select(piece)
                 if part is not None:
-                    self.options.report(_append_piece(writer, part, reader, self.options.choice.forms))
+                    self.options.report(append_piece(writer, part, reader, self.options.choice.forms))
         return self._journal_entry([asdict(decision) for decision in reader.decisions])
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -381,7 +381,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(_append_piece(writer, piece, reader, forms))
+                report(append_piece(writer, piece, reader, forms))
             decisions = [asdict(decision) for decision in reader.decisions]
             return {"schema": writer.schema.to_json(), "forms": forms.digest, "decisions": decisions}
 
@@ -389,7 +389,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         return make_partial(Path(task["folder"]), columns, dataset_id, fill, forms.dictionaries)
 
 
-def _append_piece(
+def append_piece(
     writer: DatasetWriter,
     piece: Episode | DeferredStates | EpisodeBatch,
     reader: EpisodeReader,

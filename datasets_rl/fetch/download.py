@@ -431,7 +431,7 @@ class _Job:
                 for block in _blocks(place):
                     self.cancel.check()
                     file.write(block)
-            partial.replace(target)
+            disk.publish_file(partial, target)
         return target
 
     def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, connections: int) -> Fetched:

@@ -95,9 +95,10 @@ class NpyStream:
     def flush(self, *, sync: bool) -> int:
         """Flush all rows to the operating system, with `sync` also to disk; return the size of the file in bytes."""
         with disk.disk_errors(self._path.parent):
-            self._stream.flush()
             if sync:
-                os.fsync(self._stream.fileno())
+                disk.sync_stream(self._stream)
+            else:
+                self._stream.flush()
         return self._stream.tell()
 
     def append(self, block: NDArray[Any]) -> None:
