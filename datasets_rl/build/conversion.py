@@ -44,7 +44,7 @@ from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.read.streams import first_problems
 from datasets_rl.settings import Settings
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
+from datasets_rl.sources.base import Decision, Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, dotted_name
 
@@ -192,7 +192,7 @@ def _convert(
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
         )
-        decisions = [AppliedDecision(**decision) for entry in entries for decision in entry["decisions"]]
+        decisions = [Decision(**decision) for entry in entries for decision in entry["decisions"]]
         try:
             written = writer.finish()
         except ConversionError as error:
@@ -203,7 +203,7 @@ def _convert(
         raise ConversionError(job.entry.id, [problem])
     commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
     if count := _badly_compressed_shards(choice.forms, written, commits):
-        decisions.append(AppliedDecision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
+        decisions.append(Decision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
     manifest = build_manifest(job, reader, written, folder, entries, decisions)
     manifest.write(folder)
     return manifest
@@ -251,7 +251,7 @@ def build_manifest(
     written: DatasetSummary,
     folder: Path,
     entries: Sequence[Mapping[str, Any]],
-    decisions: Sequence[AppliedDecision],
+    decisions: Sequence[Decision],
 ) -> Manifest:
     """Return the manifest of a converted dataset, and write the arrays of its metadata into the folder.
 
@@ -311,12 +311,15 @@ def _badly_compressed_shards(forms: ImageForms, written: DatasetSummary, commits
     return int(bad.sum())
 
 
-def merge_decisions(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
-    """Return the decisions of all shards by rule, with their counts summed."""
+def merge_decisions(decisions: Iterable[Decision]) -> dict[str, AppliedDecision]:
+    """Return the decisions of all shards by rule, with their counts summed; a decision on the whole dataset counts once."""
     by_rule: dict[str, AppliedDecision] = {}
     for decision in decisions:
         earlier = by_rule.get(decision.rule)
-        by_rule[decision.rule] = decision if earlier is None else replace(earlier, count=earlier.count + decision.count)
+        if earlier is None:
+            by_rule[decision.rule] = AppliedDecision(decision.rule, decision.text, decision.count)
+        elif not decision.of_dataset:
+            by_rule[decision.rule] = replace(earlier, count=earlier.count + decision.count)
     return by_rule
 
 

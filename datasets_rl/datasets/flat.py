@@ -65,7 +65,7 @@ def flat_dict(
     columns["next_observations"] = _floats(_column(storage, (NEXT, *OBSERVATION)))
     ends = _ends(storage)
     if layout == "corl":
-        columns["terminals"] = terminated.float()
+        columns["terminals"] = 1 - _masks(storage)
     else:
         columns["masks"] = _masks(storage)
     if layout == "ogbench":
