@@ -186,3 +186,16 @@ def test_the_picture_of_the_rooms_is_of_today():
     page = ROOT / "docs" / "contributing" / "architecture.md"
 
     assert picture() in page.read_text(encoding="utf-8"), f"replace the picture in {page} by what docs/rooms.py prints"
+
+
+def test_no_module_looks_at_the_frame_of_its_caller():
+    """What a function does depends on its arguments alone."""
+    names = {"_getframe", "currentframe", "f_back", "f_lasti"}
+    looking = [
+        f"{module.name}:{node.lineno}"
+        for module in MODULES.values()
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and node.attr in names
+    ]
+
+    assert not looking, listed(looking)

@@ -140,7 +140,7 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -157,7 +157,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 

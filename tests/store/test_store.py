@@ -16,7 +16,7 @@ import pytest
 from stored_data import columns, store_dataset, trajectory, write_dataset
 
 from datasets_rl import EpisodeWriter, append_episodes, disk, load, sources, store
-from datasets_rl.datasets import experience_replay
+from datasets_rl.datasets import opening
 from datasets_rl.downloading.run import download
 from datasets_rl.errors import (
     DiskFullError,
@@ -563,7 +563,7 @@ def test_load_opens_the_new_version_if_another_one_replaces_it_meanwhile(folder,
                 scaled(folder, 3, in_place=True)
                 store.prune(store.paths_of(folder))
 
-    monkeypatch.setattr(experience_replay, "StoredDataset", Replaced)
+    monkeypatch.setattr(opening, "StoredDataset", Replaced)
     dataset = load(ID, batch_size=4)
     assert len(opened) == 2
     assert np.isclose(float(dataset[:]["next", "reward"].sum()), 3 * before)
