@@ -225,7 +225,7 @@ def _note_result(shell: Shell, dataset_id: str, manifest: Manifest, *, present: 
     for name, count in manifest.not_finite.items():
         values = "value of the source is" if count == 1 else "values of the source are"
         shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
-    for spike in downloaded.manifest.spikes:
+    for spike in manifest.spikes:
         shell.printer.note(f"  spike, kept: {spike}")
 
 

@@ -55,5 +55,7 @@ def _docstring(source: str, stated: Mapping[str, Any]) -> Iterator[str]:
     for section, text in (("Args", stated.get("dataset_id")), ("Raises", stated.get("raises"))):
         if text:
             entry = f"dataset_id: {text}" if section == "Args" else text
-            indents = {"initial_indent": " " * 4, "subsequent_indent": " " * 8}
-            yield f"{section}:\n{textwrap.fill(entry, _WIDTH, break_on_hyphens=False, **indents)}"
+            filled = textwrap.fill(
+                entry, _WIDTH, break_on_hyphens=False, initial_indent=" " * 4, subsequent_indent=" " * 8
+            )
+            yield f"{section}:\n{filled}"
