@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.downloading import planning
-from datasets_rl.errors import DatasetsRLError, DiskFullError, FetchError, IntegrityError, MissingDependencyError
+from datasets_rl.errors import (
+    DatasetsRLError,
+    DiskFullError,
+    FetchError,
+    IntegrityError,
+    LibraryError,
+    MissingDependencyError,
+)
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.probe import Probe, probe_all
 from datasets_rl.fetch.schemes import scheme_of, without_credentials
@@ -147,7 +154,9 @@ def _import_checks() -> Iterator[Check]:
             module = importlib.import_module(name)
         except (ImportError, OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            yield Check("packages", f"import {name}", reason, MissingDependencyError, f"pip install --upgrade {name}")
+            missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            problem = MissingDependencyError if missing else LibraryError
+            yield Check("packages", f"import {name}", reason, problem, f"pip install --upgrade {name}")
             continue
         text = f"{time.perf_counter() - began:.1f} s"
         if name == "torch":

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import (
     ACTION,
@@ -216,10 +217,8 @@ def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
                 f"device is {device!r}; expected None, because arrays of numpy are in main memory"
             )
         return lambda value: value.numpy()
-    try:
+    with importing("jax", "jax", "as_dict(framework='jax')"):
         import jax
-    except ImportError as error:
-        raise MissingDependencyError("jax", "jax", "as_dict(framework='jax')") from error
 
     target = jax.devices(device)[0] if isinstance(device, str) else device
     return lambda value: jax.device_put(np.ascontiguousarray(value.numpy()), target)
