@@ -111,7 +111,9 @@ def figures(full, pytestconfig):
     if not full or not measured:
         return
     rows = {name: row | {"before": before.get(name, {}).get("figure")} for name, row in measured.items()}
-    machine = f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    machine = (
+        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
     content = {"machine": machine, "figures": dict(sorted((before | rows).items()))}
     path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 

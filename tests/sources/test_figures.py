@@ -45,6 +45,8 @@ def test_each_figure_is_a_number_with_a_basis():
 
 def test_the_spaces_are_stated_with_their_kinds():
     for entry in ENTRIES:
+        assert entry.observation, f"state the observation of {entry.id} in its catalog"
+        assert entry.action, f"state the action of {entry.id} in its catalog"
         assert entry.observation.kinds <= {"pixels", "state"}, entry.id
         assert entry.action.kinds <= {"continuous", "discrete"}, entry.id
         assert (entry.action.low is None) == (entry.action.high is None), entry.id
@@ -52,8 +54,8 @@ def test_the_spaces_are_stated_with_their_kinds():
 
 def test_each_dataset_has_a_description_tags_and_addresses():
     for entry in ENTRIES:
-        assert entry.description.endswith("."), entry.id
-        assert entry.tags, entry.id
+        assert entry.description.endswith("."), f"state the description of {entry.id} in its catalog, with sentences"
+        assert entry.tags, f"state tags of {entry.id} in its catalog"
         assert len(set(entry.tags)) == len(entry.tags), entry.id
         assert all(
             "://" in one or one.startswith("package:") for one in sources.get_source(entry.source).addresses(entry.name)
