@@ -39,7 +39,7 @@ def collected(*options):
         "no:cacheprovider",
     ]
     done = subprocess.run(
-        [*command, *options, "tests/test_disk.py"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, *options, "tests/disk/test_disk.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return [line for line in done.stdout.splitlines() if "::" in line], done
 

@@ -1,56 +1,51 @@
-"""The base class of stored datasets that are opened as replay buffers."""
+"""The base class of stored datasets that are opened as replay buffers.
+
+`opening` finds and opens the dataset, `selecting` has what the buffer shows, and `acting` what is made of the dataset.
+"""
 
 from __future__ import annotations
 
-import inspect
-import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
-from datasets_rl import downloading, sources, store
+from datasets_rl import sources, store
+from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
-from datasets_rl.datasets.options import BufferOptions, Download, NamedOptions
+from datasets_rl.datasets import acting
+from datasets_rl.datasets.flat import FlatLayout, Framework
+from datasets_rl.datasets.metadata import metadata_tree
+from datasets_rl.datasets.opening import find_folder, open_current
+from datasets_rl.datasets.options import Download, with_base_arguments
 from datasets_rl.datasets.seconds import windows_by_seconds
-from datasets_rl.downloading import DownloadOptions, stored_selection
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning, WrongTypeError
-from datasets_rl.format.current import version_folder
-from datasets_rl.format.manifest import Manifest, array_file
-from datasets_rl.format.npy import map_npy
+from datasets_rl.datasets.selecting import Shown, key_names, select_part, usable_device, warn_of_unknown_finals
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.look import Description, StepReader, describe, distribution
+from datasets_rl.look import Description, describe, distribution
 from datasets_rl.look.histograms import BINS
 from datasets_rl.notebook import Markup, histogram_svg
 from datasets_rl.preprocessing.arguments import PreprocessArguments
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, select_episodes
+from datasets_rl.sources import Selection
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
-from datasets_rl.storages.final_states import (
-    FinalUnknown,
-    check_final_unknown,
-    select_final_known,
-    select_without_timeouts,
-)
+from datasets_rl.storages.final_states import FinalUnknown, check_final_unknown
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
-from datasets_rl.store.find import locate, shown_id
-from datasets_rl.taking import taking
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
+from datasets_rl.store.find import shown_id
+from datasets_rl.ted.keys import Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     import gymnasium
@@ -59,19 +54,6 @@ if TYPE_CHECKING:
     from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
-
-_ATTEMPTS = 20
-"""The maximum number of attempts to open a dataset that other processes replace."""
-_warned: set[tuple[int, str, str]] = set()
-"""The warnings about unknown final observations that were issued: process, folder, number of episodes."""
-
-
-def _stack_level() -> int:
-    """Return the `stacklevel` for `warnings.warn` at which the first frame outside the package is."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "datasets_rl":
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class _Available:
@@ -121,8 +103,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             default, keeps them with one `UnknownFinalWarning` per dataset and process. "drop" drops them: the episode
             ends one transition earlier, truncated. "drop_truncated" drops them unless they are terminated, because the
             target of a terminated transition needs no next observation.
-        **options: Arguments of `TensorDictReplayBuffer`. A dataset is read-only and its files are shared by all
-            processes: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
+
+    The arguments from `writer` on are those of `TensorDictReplayBuffer`. A dataset is read-only and its files are shared by
+    all processes: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
@@ -133,11 +116,6 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     source: ClassVar[str]
     streaming: ClassVar[bool] = False
-    __signature__ = NamedOptions()
-    _shown_keys: tuple[Key, ...] | None = None
-    """Names of the fields of batches, see `load`; None for all."""
-    _device: torch.device | None = None
-    """The device that has a copy of the steps; None if they are read from the files."""
     available_datasets = _Available()
     """The ids that the class accepts; no network."""
 
@@ -156,31 +134,45 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         selection: Selection | None = None,
         final_unknown: FinalUnknown | None = None,
         storage: None = None,
-        **options: Unpack[BufferOptions],
+        writer: Writer | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
+        transform_factory: Callable[[], Transform | Sequence[Transform]] | None = None,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+        priority_key: str = "td_error",
+        shared: bool = False,
+        compilable: bool | None = None,
     ) -> None:
-        if unknown := options.keys() - BufferOptions.__annotations__:  # before any download
-            raise WrongTypeError(
-                f"{type(self).__name__} has no argument {min(unknown)!r}",
-                hint=f"help({type(self).__name__}) shows all arguments",
-            )
         if storage is not None:
             raise InvalidArgumentError(
                 f"storage is {storage!r}; expected None: the storage of a dataset is its files",
                 hint="write the steps that dataset[:] returns to a ReplayBuffer with this storage",
             )
         check_final_unknown(final_unknown)
-        self.final_unknown = final_unknown
         self.dataset_id = dataset_id
-        self.split_trajs = split_trajs
+        self._shown = Shown(final_unknown=final_unknown, split_trajs=split_trajs)
         self._asked = selection or Selection()
         self._path = self._folder(dataset_id, root, download)
-        steps = self._open()
+        steps = open_current(self._path, self._open)
         super().__init__(
-            storage=PaddedTrajectories(steps) if split_trajs else steps,
+            storage=self._shown.stored_where(steps),
             sampler=sampler,
             batch_size=batch_size,
             delayed_init=False,
-            **options,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            transform_factory=transform_factory,
+            dim_extend=dim_extend,
+            generator=generator,
+            priority_key=priority_key,
+            shared=shared,
+            compilable=compilable,
         )
         if delta_timestamps is not None:
             self.insert_transform(
@@ -189,38 +181,27 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         elif fps is not None:
             raise InvalidArgumentError(f"fps is {fps}, but there are no delta_timestamps, which it is for")
 
-    def _open(self) -> DatasetStorage | View | DeviceStorage:
-        """Open the dataset; open it again if another process replaces it before all of its files are open."""
-        attempt = 0
-        while True:
-            attempt += 1
-            self.stored = StoredDataset(self._path)
-            try:
-                return self._visible_steps()
-            except IntegrityError:
-                if attempt == _ATTEMPTS or version_folder(self._path.resolve()) == self.stored.folder:
-                    raise
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Give a constructor that passes `**options` on a signature with the arguments of this class, for `help`."""
+        super().__init_subclass__(**keywords)
+        if constructor := vars(cls).get("__init__"):
+            base = vars(BaseDatasetExperienceReplay)["__init__"]
+            cls.__signature__ = with_base_arguments(constructor, base)  # type: ignore[attr-defined]  # not one for mypy
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
-        if download not in {True, False, "force"}:
-            raise InvalidArgumentError(f"download is {download!r}; expected True, False or 'force'")
-        settings = self._settings()
-        full_id = f"{self.source}/{dataset_id}"
-        if download:
-            options = DownloadOptions(
-                root=root,
-                force=download == "force",
-                from_local=self._local_copy(),
-                selection=self._asked,
-                as_stored=True,
-                settings=settings,
-            )
-            # A stored dataset is only read: what a killed process left of it is not touched.
-            stored = None if options.force else downloading.stored_folder(full_id, options)
-            return stored or downloading.run_download(full_id, options).folder
-        folder = locate(full_id, root=root, settings=settings)
-        stored_selection.check_contains(Manifest.read(folder), folder, self._asked)
-        return folder
+        return find_folder(
+            f"{self.source}/{dataset_id}",
+            self._asked,
+            root=root,
+            download=download,
+            from_local=self._local_copy(),
+            settings=self._settings(),
+        )
+
+    def _open(self, stored: StoredDataset) -> DatasetStorage | View:
+        """Return the visible steps of a version of the dataset, which is from now on the one that this buffer shows."""
+        self.stored = stored
+        return self._visible(self._shown)
 
     def _settings(self) -> Settings:
         """Return the settings of the download; sources with arguments for settings override this."""
@@ -236,54 +217,36 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
-    def _steps(self) -> DatasetStorage | View:
-        """Return the storage of the selected steps and fields; a source may add names to it."""
-        whole = self._stored_steps()
-        rows, fields = self._visible_part(whole)
-        if whole.masked:
-            fields[NEXT_FINAL_KNOWN] = None
-        if rows is not None:
-            return View(whole, rows, fields)
-        return whole if fields == dict.fromkeys(whole.keys()) else View(whole, None, fields)
+    @property
+    def final_unknown(self) -> FinalUnknown | None:
+        """The treatment of transitions whose next observation is unknown."""
+        return self._shown.final_unknown
 
-    def _stored_steps(self) -> DatasetStorage:
+    @property
+    def split_trajs(self) -> bool:
+        """Whether elements are whole episodes."""
+        return self._shown.split_trajs
+
+    def stored_steps(self) -> DatasetStorage:
         """Return the storage of the whole stored dataset."""
         return DatasetStorage(self.stored)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
-        """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to.
+    def selected_steps(self) -> DatasetStorage | View:
+        """Return the storage of the selected episodes and fields; a source may add names, or choose rows."""
+        return select_part(self.stored_steps(), self.selection)
 
-        The rows are None if they are all rows.
-        """
-        stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
-        rows = None
-        if shown.episodes != part.episodes:
-            selected = select_episodes(shown.episodes, stored.episodes.numbers)
-            if not selected.all():
-                rows = np.flatnonzero(np.repeat(selected, stored.episodes.lengths))
-        fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())
-        if shown.keys != part.keys:
-            kept = shown.kept_keys([field.key for field in stored.schema])
-            shared = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.shared}
-            fields = dict.fromkeys([key for key in fields if key in kept | shared | set(ROOT_FLAGS)])
-        return rows, fields
+    def _visible(self, shown: Shown) -> DatasetStorage | View:
+        steps = shown.visible(self.selected_steps())
+        if steps.masked and shown.final_unknown is None:
+            warn_of_unknown_finals(self._path, self.manifest.id, steps.episodes)
+        return steps
 
-    def _visible_steps(self) -> DatasetStorage | View | DeviceStorage:
-        """Return the storage of the buffer, with `final_unknown` and the choice of fields applied."""
-        steps = select_final_known(self._steps(), self.final_unknown)
-        if self._shown_keys is not None:
-            steps = View.of(steps).with_keys(steps.keys_named(self._shown_keys))
-        if steps.masked and self.final_unknown is None:
-            self._warn_once(steps.episodes)
-        return steps if self._device is None else DeviceStorage(steps, self._device)
-
-    def _warn_once(self, table: EpisodeTable) -> None:
-        unknown = int((~table["final_known"]).sum())
-        key = (os.getpid(), str(self._path), f"{unknown} of {len(table)}")
-        if key not in _warned:
-            name = shown_id(self._path, self.manifest.id)
-            warnings.warn(UnknownFinalWarning(name, unknown, len(table)), stacklevel=_stack_level())
-            _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
+    def _show(self, shown: Shown) -> Self:
+        """Replace the storage by that of other steps; after an error, nothing has changed."""
+        self.set_storage(shown.stored_where(self._visible(shown)), self._components.collate_fn)
+        self._shown = shown
+        self.__dict__.pop("specs", None)
+        return self
 
     def select(self, keys: str | Iterable[str | Key]) -> Self:
         """Limit batches to some fields, in place: the others are not read. An epoch of the sampler starts anew.
@@ -303,9 +266,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Raises:
             UnknownKeyError: If the dataset has no such field; nothing has changed.
         """
-        given: Any = keys
-        names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
-        return self._shown_with(_shown_keys=tuple(as_key(name) for name in names))
+        return self._show(replace(self._shown, keys=key_names(keys)))
 
     def to(self, device: torch.device | str | None) -> Self:
         """Copy the steps to the memory of a device, in place, and draw and gather batches there.
@@ -332,28 +293,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 f"the elements are whole episodes, which cannot be kept on {device}",
                 hint="open the dataset without split_trajs; a SliceSampler draws parts of episodes",
             )
-        try:
-            found = None if device is None else torch.empty(0, device=device).device
-        except (AssertionError, RuntimeError) as error:
-            raise InvalidArgumentError(f"device is {device!r}, which torch cannot use here: {error}") from error
-        return self._shown_with(_device=found)
-
-    def _shown_with(self, **attributes: Any) -> Self:
-        """Set attributes that decide which steps are shown, and where they are; after an error, nothing has changed."""
-        previous = {name: getattr(self, name) for name in attributes}
-        vars(self).update(attributes)
-        try:
-            self._replace_steps()
-        except BaseException:
-            vars(self).update(previous)
-            raise
-        return self
-
-    def _replace_steps(self) -> None:
-        """Replace the storage by one of the steps that the buffer now shows."""
-        steps = self._visible_steps()
-        self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps, self._components.collate_fn)
-        self.__dict__.pop("specs", None)
+        return self._show(replace(self._shown, device=usable_device(device)))
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the vocabulary of a text field: ``texts[number]`` is the text for a stored number.
@@ -405,27 +345,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """The metadata of the dataset, nested by name: text and numbers unchanged, arrays as tensors."""
-        tree: dict[str, Any] = {}
-        for name, value in self.manifest.metadata.items():
-            *path, leaf = name.split("/")
-            node = tree
-            for part in path:
-                node = node.setdefault(part, {})
-                if not isinstance(node, dict):
-                    raise ManifestError(str(self.data_path), [f"metadata {name!r} is nested below a value"])
-            node[leaf] = self._metadata_value(value)
-        return tree
-
-    def _metadata_value(self, value: Any) -> Any:
-        file = array_file(value)
-        if file is None:
-            return value
-        if self.manifest.file(file) is None:
-            problem = f"metadata names the file {file!r}, which is not a file of the dataset"
-            raise ManifestError(str(self.data_path), [problem])
-        array = np.array(self.stored.open_file(file, map_npy))
-        # torch supports neither text nor foreign byte orders.
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
+        return metadata_tree(self.stored)
 
     @property
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
@@ -454,7 +374,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Raises:
             UnknownKeyError: If a field does not exist; the error names the existing ones.
         """
-        return describe(self._step_reader(), keys=None if keys is None else [as_key(key) for key in keys], bins=bins)
+        return describe(
+            acting.step_reader(self), keys=None if keys is None else [as_key(key) for key in keys], bins=bins
+        )
 
     def plot(self) -> Figure:
         """Return a figure with the histograms of the returns, the lengths, the rewards and each element of the actions.
@@ -465,11 +387,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Raises:
             MissingDependencyError: If matplotlib is not installed.
         """
-        from datasets_rl.look.plot import draw
-
-        steps = self._step_reader()
-        shown = [field.key for field in steps.fields if field.key[0] == ACTION[0] or field.key == NEXT_REWARD]
-        return draw(describe(steps, keys=shown))
+        return acting.plot(self)
 
     def export(
         self,
@@ -490,18 +408,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Raises:
             InvalidArgumentError: If the dataset shows transitions instead of whole episodes, too.
         """
-        from datasets_rl.exporting import Content, run_export
-        from datasets_rl.settings import Settings
-
-        if self.final_unknown in {"drop", "drop_truncated"}:
-            raise InvalidArgumentError(
-                f"final_unknown is {self.final_unknown!r}: whole episodes are exported, not the transitions that it shows",
-                hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
-            )
-        rows, fields = self._visible_part(self._stored_steps())
-        shown = None if rows is None else np.unique(self.stored.episodes.episode_of(rows))
-        content = Content(self.stored, shown, fields, fps, images)
-        return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
+        return acting.export(self, to, out, force=force, lossy=lossy, fps=fps, images=images)
 
     def make_env(self, *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """Return the Gymnasium environment of the dataset, to evaluate a policy in.
@@ -529,9 +436,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             MissingDependencyError: If Gymnasium, or the library with the environment, is not installed; the error names
                 the extra.
         """
-        from datasets_rl.preprocessing.environment import make_env
-
-        return make_env(self.describe_env(), steps=steps, **kwargs)
+        return acting.make_env(self, steps=steps, **kwargs)
 
     def describe_env(self) -> dict[str, Any]:
         """Return the environment of the dataset and the steps of its recipes as plain data, which JSON can hold.
@@ -545,9 +450,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Raises:
             InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
         """
-        from datasets_rl.preprocessing.environment import describe_env
-
-        return describe_env(self.manifest, self._metadata_value)
+        return acting.describe_env(self)
 
     def iterate_episodes(self, numbers: Iterable[int] | None = None) -> Iterator[TensorDict]:
         """Yield episodes as TensorDicts, [T] each, one at a time.
@@ -569,15 +472,6 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         for number in range(len(self.episodes)) if numbers is None else numbers:
             yield steps.get(self.episodes.rows(number))
 
-    def _step_reader(self) -> StepReader:
-        """Return a reader of the stored fields of the visible steps."""
-        steps: Any = self.storage
-        while not isinstance(steps, (DatasetStorage, View)):
-            steps = steps.steps
-        if isinstance(steps, DatasetStorage):
-            return StepReader(self.stored)
-        return StepReader(self.stored, steps.rows, steps.episodes, [*steps.fields])
-
     def as_dict(
         self,
         layout: FlatLayout,
@@ -596,7 +490,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         ========= ================================================================================================
         "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool). Where the
                   conversion marked an end that the file does not mark, such as its last row, timeouts is False
-        "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
+        "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals. Where
+                  the dataset has masks, such as a single task of OGBench, terminals are 1 - masks
         "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
                   terminated
         "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5; masks, and dones (bool), the ends of
@@ -630,14 +525,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 whole episodes, or a compact form does not exist.
             UnknownKeyError: If the dataset has no observation or action.
         """
-        steps: Any = self.storage.steps if isinstance(self.storage, DeviceStorage) else self.storage
-        if isinstance(steps, PaddedTrajectories):
-            raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
-        if layout != "d4rl" and self.final_unknown is None:
-            steps = select_final_known(steps, "drop_truncated")
-        if not timeouts:
-            steps = select_without_timeouts(steps)
-        return flat_dict(steps, layout, framework, device, compact=compact)
+        return acting.as_dict(self, layout, framework, device, timeouts=timeouts, compact=compact)
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
         """Publish the stored dataset on the Hugging Face hub.
@@ -646,12 +534,31 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         The arguments, the result and the errors are those of `datasets_rl.push`.
         """
-        from datasets_rl.hub.push import push
+        return acting.publish(self, address, private=private, message=message)
 
-        return push(self.data_path, address, private=private, message=message)
-
-    @taking(PreprocessArguments)
-    def preprocess(self, given: PreprocessArguments) -> DatasetStorage:  # noqa: D417 -- its fields are the arguments
+    def preprocess(
+        self,
+        fn: Callable[[Any], Any] | Recipe | Step | str,
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = False,
+        pbar: bool = False,
+        mp_start_method: str | None = None,
+        num_frames: int | None = None,
+        dest: Path | str | None = None,
+        batched: bool = False,
+        per: Per | None = None,
+        max_ram: int | None = None,
+        force: bool = False,
+        in_place: bool = False,
+    ) -> DatasetStorage:
         """Apply a function to every transition, once, and store the result.
 
             >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)), dest="normed")
@@ -697,16 +604,28 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 its fields.
             InvalidArgumentError: If arguments exclude each other.
         """
-        if (given.dest is None) is not given.in_place:
-            number = "neither" if given.dest is None else "both"
-            raise InvalidArgumentError(
-                f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {number} was given",
-                hint="derive() stores the result as a separate dataset",
-            )
-        folder = given.run(self._path)
-        if given.in_place:
-            self._reopen()
-        return DatasetStorage(StoredDataset(folder))
+        arguments = PreprocessArguments(
+            fn,
+            dim,
+            num_workers,
+            chunksize=chunksize,
+            num_chunks=num_chunks,
+            pool=pool,
+            generator=generator,
+            max_tasks_per_child=max_tasks_per_child,
+            worker_threads=worker_threads,
+            index_with_generator=index_with_generator,
+            pbar=pbar,
+            mp_start_method=mp_start_method,
+            num_frames=num_frames,
+            dest=dest,
+            batched=batched,
+            per=per,
+            max_ram=max_ram,
+            force=force,
+            in_place=in_place,
+        )
+        return acting.preprocess(self, arguments)
 
     def restore(self, version: str | int = "parent") -> Self:
         """Make another version of the dataset the current one, which this buffer then shows; see `datasets_rl.restore`.
@@ -721,14 +640,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             InvalidArgumentError: If there is no such version.
         """
         store.restore(self._path, version)
-        return self._reopen()
+        return self.reopen()
 
-    def _reopen(self) -> Self:
+    def reopen(self) -> Self:
         """Show the current version of the dataset."""
         self.stored = StoredDataset(self._path)
         self.__dict__.pop("metadata", None)
-        self._replace_steps()
-        return self
+        return self._show(self._shown)
 
     def derive(
         self,
@@ -816,10 +734,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         shown = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
         if self.selection != Selection():
             shown += f", a part: {self.selection}"
-        if self._shown_keys is not None:
+        if self._shown.keys is not None:
             shown += f", fields: {', '.join(map(dotted_name, self.storage.keys()))}"  # type: ignore[attr-defined]  # all have it
-        if self._device is not None:
-            shown += f", on {self._device}"
+        if self._shown.device is not None:
+            shown += f", on {self._shown.device}"
         return (
             f"{type(self).__name__}({self.dataset_id!r}, {shown}{', split_trajs=True' if self.split_trajs else ''}, "
             f"batch_size={self.batch_size}, data_path={str(self.data_path)!r})"

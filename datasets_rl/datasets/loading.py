@@ -6,13 +6,11 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar, cast
 
 import torch
-from typing_extensions import get_overloads, overload
 
 from datasets_rl import sources, store
-from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.options import Download
 from datasets_rl.datasets.prefixes import resolve_prefix
@@ -23,15 +21,10 @@ from datasets_rl.sources import Selection
 from datasets_rl.ted.keys import Key
 from datasets_rl.writers import Writer
 
-
-@overload
-def load(
-    dataset_id: str | Path, batch_size: int | None = None, *, streaming: Literal[True], **options: Any
-) -> TensorDictReplayBuffer: ...
+_Buffer = TypeVar("_Buffer", BaseDatasetExperienceReplay, StreamedExperienceReplay)
 
 
-@overload
-def load(
+def load(  # noqa: D417 -- the class describes the others
     dataset_id: str | Path,
     batch_size: int | None = None,
     *,
@@ -47,20 +40,9 @@ def load(
     selection: Selection | None = None,
     keys: str | Iterable[str | Key] | None = None,
     device: torch.device | str | None = None,
-    streaming: Literal[False] | None = None,
-    **options: Any,
-) -> BaseDatasetExperienceReplay: ...
-
-
-def load(
-    dataset_id: str | Path,
-    batch_size: int | None = None,
-    *,
-    keys: str | Iterable[str | Key] | None = None,
-    device: torch.device | str | None = None,
     streaming: bool | None = None,
     **options: Any,
-) -> TensorDictReplayBuffer:
+) -> BaseDatasetExperienceReplay:
     """Open a dataset as a replay buffer, after downloading it if it is not stored.
 
         >>> from datasets_rl import load
@@ -91,57 +73,58 @@ def load(
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
+    Returns:
+        The buffer, of the class of the source. A stream is a `StreamedExperienceReplay`, which has the methods of a buffer
+        and not those of a stored dataset.
+
     Raises:
         UnknownIdError: If there is no such id; `NotADatasetError` if the folder is not a dataset.
-        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a
+        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if an
             option of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
         UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
-    is_streamed = streaming and is_remote_address(dataset_id)
-    dataset: str | Path = str(dataset_id) if is_streamed else store.id_or_path(dataset_id)
-    arguments = _given({"batch_size": batch_size, **options})
+    # What is left out is left to the class: each has its own defaults, and not every class has all arguments.
+    arguments = options | _without_none(
+        batch_size=batch_size,
+        sampler=sampler,
+        writer=writer,
+        collate_fn=collate_fn,
+        pin_memory=pin_memory or None,
+        prefetch=prefetch,
+        transform=transform,
+        split_trajs=split_trajs or None,
+        root=root,
+        download=download,
+        selection=selection,
+    )
     if registered is not None:
-        others = {"keys": keys, "device": device, "streaming": streaming}
-        made: TensorDictReplayBuffer = registered(
-            dataset_id, **arguments, **{name: value for name, value in others.items() if value is not None}
-        )
-        return made
+        made = registered(dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming))
+        return cast("BaseDatasetExperienceReplay", made)
+    is_remote = streaming and is_remote_address(dataset_id)
+    dataset = str(dataset_id) if is_remote else store.id_or_path(dataset_id)
     if isinstance(dataset, Path):
-        _check_folder(dataset, arguments)
-        if streaming:
-            raise InvalidArgumentError(f"{dataset} is a folder, which is opened in place", hint="leave streaming out")
-        _check_arguments(StoredExperienceReplay, arguments)
-        return _shown(StoredExperienceReplay(str(dataset), **arguments), keys, device)
+        _check_folder(dataset, arguments, streaming=streaming)
+        return _shown(_opened(StoredExperienceReplay, str(dataset), arguments), keys, device)
     if streaming and not dataset.startswith("openx/"):
         if keys is not None or device is not None:
             raise InvalidArgumentError(
                 "streaming=True reads whole episodes into main memory; keys and device need a downloaded dataset",
                 hint="leave them out, or leave out streaming",
             )
-        _check_arguments(StreamedExperienceReplay, arguments)
-        return StreamedExperienceReplay(dataset, **arguments)
+        return cast("BaseDatasetExperienceReplay", _opened(StreamedExperienceReplay, dataset, arguments))
     if streaming is not None and dataset.startswith("openx/"):
         arguments["streaming"] = streaming
-    dataset, addressed = sources.split_address(dataset, arguments.get("selection", Selection()))
+    dataset, addressed = sources.split_address(dataset, selection or Selection())
     if addressed != Selection():
         arguments["selection"] = addressed
-    head, name = sources.split_id(dataset)
-    sources.find(dataset)
-    cls = dataset_class(head)
-    _check_arguments(cls, arguments)
-    return _shown(cls(name, **arguments), keys, device)
+    source, name = sources.split_id(dataset)
+    return _shown(_opened(dataset_class(source), name, arguments), keys, device)
 
 
-_SIGNATURE = inspect.signature(get_overloads(load)[-1])
-load.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # the one that names the arguments
-
-
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are not left to the class: each has its own defaults, and not every one has all."""
-    own = _SIGNATURE.parameters
-    return {name: value for name, value in arguments.items() if name not in own or value is not own[name].default}
+def _without_none(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:
@@ -150,7 +133,7 @@ def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> Base
     return dataset if device is None else dataset.to(device)
 
 
-def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
+def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool | None) -> None:
     if folder.is_file() and folder.suffix == ".toml":
         raise InvalidArgumentError(
             f"{folder} is a file; expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
@@ -160,11 +143,12 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
             f"{folder} is a folder, which is opened in place; root and download='force' need an id",
             hint="leave them out, or give the id",
         )
+    if streaming:
+        raise InvalidArgumentError(f"{folder} is a folder, which is opened in place", hint="leave streaming out")
 
 
-def _check_arguments(
-    cls: type[BaseDatasetExperienceReplay | StreamedExperienceReplay], arguments: Mapping[str, Any]
-) -> None:
+def _opened(cls: type[_Buffer], dataset: str, arguments: Mapping[str, Any]) -> _Buffer:
+    """Return the buffer of a class, which must have the arguments."""
     # Without the id; with those that `load` itself adds.
     parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
     for name in arguments:
@@ -174,3 +158,4 @@ def _check_arguments(
                 f"{cls.__name__} has no argument {name!r}; it has {', '.join(parameters)}",
                 hint=f"did you mean {', '.join(similar)}?" if similar else "",
             )
+    return cls(dataset, **arguments)

@@ -555,7 +555,7 @@ def _remove_unused_files(folder: Path) -> None:
     named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
     for path in folder.iterdir():
         if path.name not in named and _OURS.fullmatch(path.name) and not path.name.startswith(_LOCK_FILE):
-            path.unlink(missing_ok=True)
+            disk.remove_file(path)
 
 
 def _file_problems(folder: Path, saved_tensors: list[_SavedTensor], *, deep: bool) -> list[str]:

@@ -125,6 +125,16 @@ class DatasetWriter:
             for key, moments in self._sink.moments.items():
                 moments.restore(commits[-1]["moments"][dotted_name(key)])
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the rows and final states that were written, without videos."""
+        return sum(stream.rows * stream.item_bytes for stream in self._sink.streams.values())
+
+    @property
+    def episodes(self) -> int:
+        """Number of complete episodes that were appended."""
+        return len(self._log)
+
     def commit(self, *, sync: bool = True) -> Commit:
         """Flush all appended rows, and return the state from which another process can continue.
 

@@ -147,6 +147,8 @@ class Decision:
     """What was done and why, in one sentence."""
     count: int = 1
     """Number of rows or episodes affected."""
+    of_dataset: bool = False
+    """Whether the decision is about the whole dataset, so that the reader of every shard makes the same decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +368,7 @@ class EpisodeReader(ABC):
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Decisions on the data that `episodes` has read; the counts of all shards are summed."""
+        """Decisions on the data that `episodes` has read; the counts of all shards are summed, unless they are `of_dataset`."""
         return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
 
     @abstractmethod
@@ -581,8 +583,9 @@ class Source(ABC):
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them; by default the file at its ``path``."""
-        stated = self.catalog.get("ids", {}).get(name)
-        facts = {} if stated is None else self.merged(stated)
+        ids = self.catalog.get("ids")
+        stated = ids.get(name) if isinstance(ids, dict) else None
+        facts = self.merged(stated) if isinstance(stated, dict) else {}
         if "path" not in facts:
             raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
         known = {field: facts[field] for field in ("size", "sha256", "md5") if field in facts}
@@ -695,7 +698,10 @@ class Source(ABC):
 
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a reader needs: the parameters of the entry and the listing, and only the latter at an address."""
-        return params if AT_ADDRESS in params or name not in self.ids() else {**self.entry(name).params, **params}
+        if AT_ADDRESS in params:
+            return params
+        entry = self.entry(name)
+        return {"time_limit": entry.time_limit, **entry.params, **params}
 
     def listed_facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about an id under ``ids``.

@@ -19,6 +19,7 @@ from typing_extensions import Self
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.libraries import importing
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
@@ -113,10 +114,8 @@ class Run:
         self._resources.close()
 
     def _make_environments(self, resources: contextlib.ExitStack) -> None:
-        try:
+        with importing("gymnasium", "gymnasium", f"the program {self.name}"):
             import gymnasium
-        except ImportError as error:
-            raise MissingDependencyError("gymnasium", "gymnasium", f"the program {self.name}") from error
 
         if not self.args.no_eval:
             try:
@@ -400,7 +399,9 @@ class Run:
             wandb.init(project=self.args.wandb, name=str(self.args.out), config=settings, sync_tensorboard=True)
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if error.name != "tensorboard":
+                raise
             yield None
             return
         with disk.disk_errors(self.args.out, hint=checkpoints.FULL):

@@ -45,7 +45,7 @@ from datasets_rl.format.video_files import video_name
 from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection, Shard
+from datasets_rl.sources import Decision, Entry, EpisodeReader, Listing, Selection, Shard
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
@@ -216,7 +216,7 @@ class _Reconversion:
         source, name = sources.split_id(manifest.id)
         origin = sources.get_source(source)
         same_version = manifest.converter == converter_version()
-        decisions: list[AppliedDecision] = []
+        decisions: list[Decision] = []
         for number, shard in enumerate(listing.shards):
             needed = (*listing.common, *shard.paths)
             if missing := [path for path in needed if path not in self._files]:
@@ -234,7 +234,7 @@ class _Reconversion:
                 self._compare_shard(reader, shard, report)
                 if not number and same_version:
                     yield from _spec_differences(manifest, reader, listing.entry or origin.entry(name))
-                decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
+                decisions += reader.decisions
             if self._filter.complete:
                 break
         yield from self._count_differences()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from servers import Status, serve
 
 import datasets_rl.sources.demo
-from datasets_rl import disk, sources
+from datasets_rl import sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.downloading import DownloadOptions, run
 from datasets_rl.fetch.asset import Asset
@@ -139,7 +140,7 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -156,7 +157,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -245,7 +246,7 @@ def test_a_single_unknown_id_ends_with_its_code(rlds, home):
 
 
 def test_a_dry_run_that_does_not_fit_ends_with_6(rlds, monkeypatch):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "--dry-run")
 
@@ -269,7 +270,7 @@ def test_a_digest_that_was_only_recorded_is_reported(rlds, monkeypatch):
 
 def test_a_download_that_does_not_fit_sends_no_request(rlds, monkeypatch):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
-        monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
         monkeypatch.setattr(
             sources.get_source("demo"),
             "assets",

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from PIL import Image
 from servers import serve
 from stored_data import reseal
 
-from datasets_rl import Selection, disk, downloading, load, sources, store, verification
+from datasets_rl import Selection, downloading, load, sources, store, verification
 from datasets_rl.build import engines
 from datasets_rl.build.journal import Journal
 from datasets_rl.cli.app import main
@@ -174,7 +175,7 @@ def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
     environment.setattr(engines, "MIN_PARALLEL_BYTES", 0)
     environment.setattr("os.cpu_count", lambda: 4)
     # A case is far smaller than the dataset whose size the catalog states.
-    environment.setattr(disk, "free_bytes", lambda _: 1 << 40)
+    environment.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ def opened(folder):
     sampler = None
     if kind == "epoch":
         sampler = datasets_rl.SamplerWithoutReplacement()
+    if kind == "slices":
+        sampler = datasets_rl.SliceSampler(slice_len=8)
     if kind in {"priorities", "slices by priority"}:
         arguments = dict(max_capacity=10**9, alpha=0.7, beta=0.5)
         sampler = datasets_rl.PrioritizedSampler(**arguments)
@@ -50,7 +52,14 @@ print(peak() - memory, after, before)
 """
 
 
-CASES = [("load", 100), ("epoch", 250), ("sequences", 350), ("priorities", 250), ("slices by priority", 350)]
+CASES = [
+    ("load", 100),
+    ("epoch", 250),
+    ("sequences", 350),
+    ("slices", 250),
+    ("priorities", 250),
+    ("slices by priority", 350),
+]
 
 
 @pytest.fixture(scope="module")

@@ -261,3 +261,13 @@ def _end_flags(
     counts["end-without-flag"] = int(open_ends.sum())
     truncated |= open_ends
     return terminated, truncated
+
+
+def rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:
+    """Return the rows in [0, rows) at which the number of steps since the last end reaches `limit`."""
+    starts = np.concatenate([[-run], ends + 1])
+    stops = np.concatenate([ends, [rows]])
+    counts = (stops - starts) // limit
+    long = np.flatnonzero(counts)
+    cuts = [starts[gap] - 1 + limit * np.arange(1, counts[gap] + 1) for gap in long]
+    return np.concatenate([np.empty(0, np.intp), *cuts])

@@ -59,7 +59,7 @@ class Plan:
     """Names of the arrays of end flags."""
     finals: Mapping[Key, str]
     """Names of the arrays of the states after the last step of each episode, by key; empty if there are none."""
-    by: str = "flags"
+    by: str
     marks: str = ""
     left_out: tuple[str, ...] = ()
     widened: int = 0
