@@ -200,6 +200,7 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
+    dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
     form: Form = "encoded" if array.encoded else "raw"
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)

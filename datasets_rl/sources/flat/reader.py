@@ -80,11 +80,12 @@ class FlatReader(EpisodeReader):
         self._layout = layout
         self._format = file_format
         self._paths = {name: Path(path) for name, path in paths.items()}
-        self.columns: Sequence[Column] = ()
+        self._known: Sequence[Column] | None = None
         first = facts.get("first", "")
         names = [name for name in paths if name not in {first, layout.table}]
         self._plan = self._first_plan([first, *names] if first else names)
-        self.columns = self._plan.columns
+        self.columns: Sequence[Column] = self._plan.columns
+        self._known = self.columns
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
@@ -108,7 +109,7 @@ class FlatReader(EpisodeReader):
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to columns, which are those of the first file."""
-        return plan_layout(file, self._layout, self.columns)
+        return plan_layout(file, self._layout, self._known)
 
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         """Return the episodes that a file marks."""
