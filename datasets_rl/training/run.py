@@ -85,6 +85,7 @@ class Run:
         self._resources = contextlib.ExitStack()
         self._interrupts = Interrupts()
         self._seconds = {"train": 0.0, "data": 0.0}
+        self._has_started = False
         self._history: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._environment: dict[str, Any] | None = None
@@ -297,10 +298,14 @@ class Run:
         return batch if self.args.device == "cpu" else batch.to(self.args.device)
 
     def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches, and count the time of waiting for them."""
+        """Yield batches, and count the time of waiting for them, without that for the first one of the process.
+
+        The first batch waits for readers that start, and for loops that are compiled.
+        """
         began = time.perf_counter()
         for batch in batches:
-            self._seconds["data"] += time.perf_counter() - began
+            self._seconds["data"] += time.perf_counter() - began if self._has_started else 0
+            self._has_started = True
             yield batch
             began = time.perf_counter()
 

@@ -16,7 +16,9 @@ import datasets_rl
 ROOT = Path(datasets_rl.__file__).parents[1]
 PAGE = (ROOT / "docs" / "contributing" / "adding-a-source.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```$', PAGE, flags=re.MULTILINE | re.DOTALL))
-NOT_COPIED = shutil.ignore_patterns(".*", "site", "build", "__pycache__", "*.egg-info")
+NOT_COPIED = {".git", ".venv", "site", "build", "dist"}
+"""What the root of a checkout may have beside the repository."""
+CACHES = shutil.ignore_patterns("__pycache__", "*_cache", ".hypothesis", "*.egg-info")
 PACKAGE_OF_OTHERS = {"pyproject.toml", "example.py"}
 DOCUMENTED = ("tests/docs/test_catalog_pages.py", "tests/docs/test_site.py", "tests/docs/test_links.py")
 LISTED = ("tests/catalog", "tests/sources/test_figures.py", "tests/sources/test_catalog.py", "tests/cli/test_list.py")
@@ -27,7 +29,12 @@ CONVERTED = ("tests/conformance/test_sources.py", "-k", "arm", "-m", "slow or no
 def pasted(tmp_path_factory):
     """A copy of the repository with the blocks of the page in their files, and the lines in their lists."""
     tree = tmp_path_factory.mktemp("pasted") / "datasets-rl"
-    shutil.copytree(ROOT, tree, ignore=NOT_COPIED)
+    tree.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_dir() and path.name not in NOT_COPIED | CACHES(str(ROOT), [path.name]):
+            shutil.copytree(path, tree / path.name, ignore=CACHES)
+        elif path.is_file() and path.name not in NOT_COPIED:
+            shutil.copy(path, tree)
     for path, text in BLOCKS.items():
         if path not in {*PACKAGE_OF_OTHERS, "lines"}:
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
