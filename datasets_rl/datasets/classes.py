@@ -52,10 +52,11 @@ def _docstring(source: str, stated: Mapping[str, Any]) -> Iterator[str]:
     for paragraph in stated.get("notes", ()):
         yield textwrap.fill(paragraph, _WIDTH, break_on_hyphens=False)
     yield "The arguments and errors without a description are those of `BaseDatasetExperienceReplay`."
-    for section, text in (("Args", stated.get("dataset_id")), ("Raises", stated.get("raises"))):
-        if text:
-            entry = f"dataset_id: {text}" if section == "Args" else text
-            filled = textwrap.fill(
-                entry, _WIDTH, break_on_hyphens=False, initial_indent=" " * 4, subsequent_indent=" " * 8
-            )
-            yield f"{section}:\n{filled}"
+    if about := stated.get("dataset_id"):
+        yield f"Args:\n{_entry(f'dataset_id: {about}')}"
+    if raises := stated.get("raises"):
+        yield f"Raises:\n{_entry(raises)}"
+
+
+def _entry(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -145,7 +145,8 @@ class Manifest:
     """The published dataset that this one is a copy of: its "address" with a pinned revision, and the "id", "digest"
     and "selection" of its manifest; empty for a dataset that was made here."""
     recordings: tuple[str, ...] = ()
-    """Ids of the recordings and of the appended datasets whose episodes it holds, in order: none is added twice."""
+    """Ids of the recordings and of the appended datasets whose episodes it holds, each with their number, "id:n", in
+    order: none is added twice."""
     request: str = ""
     """What made this version, as canonical JSON: the same request on the same parent finds it; empty for a copy."""
     parent: str = ""

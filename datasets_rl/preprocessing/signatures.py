@@ -103,7 +103,7 @@ def _literals(annotation: ast.expr) -> list[Any]:
 
 @cache
 def _parameters(class_name: str) -> ast.arguments | None:
-    """Return the parameters of a class, with `self`; None if the class has no `__init__` of its own."""
+    """Return the parameters of a class, with `self`; None if the class defines no `__init__`."""
     classes = (node for node in _parsed(_modules()[class_name]) if isinstance(node, ast.ClassDef))
     (body,) = (node.body for node in classes if node.name == class_name)
     methods = (node for node in body if isinstance(node, ast.FunctionDef))

@@ -71,6 +71,7 @@ __all__ = [
 _Item = TypeVar("_Item")
 
 _BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
+_FILE_NUMBER = re.compile(r"-\d+(?=\.\w+$)", re.ASCII)
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
 AT_ADDRESS = "address"
@@ -423,6 +424,8 @@ class Source(ABC):
     """Every field that steps may have, if it is the same for all ids; see `Listing.keys`."""
     arrays: tuple[str, ...] = ()
     """Names of arrays of equal length by which `recognize` knows the layout; none if it recognizes no file by them."""
+    many_files: bool = False
+    """Whether a dataset may have several files, whose names differ in a number only, for `recognize`."""
     foreign_arrays: frozenset[str] = frozenset()
     """Names of arrays that files of this layout do not have."""
     reader: str = ""
@@ -624,14 +627,15 @@ class Source(ABC):
     def recognize(self, files: AddressFiles) -> str:
         """Return what shows that files at any address have the layout of this source; empty if they do not have it.
 
-        By default, a single file with one of `endings` is recognized by its `arrays`. The evidence completes the sentence
+        By default, a file with one of `endings` is recognized by its `arrays`. The evidence completes the sentence
         "they have this layout: ...".
 
         Args:
             files: The files, of which as little as possible is opened.
         """
         found = files.ending(*self.endings) if self.arrays else []
-        rows = files.rows_of(found[0], self.arrays) if len(found) == 1 else None
+        names = {_FILE_NUMBER.sub("", path) if self.many_files else path for path in found}
+        rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
         if rows is None or self.foreign_arrays & files.arrays(found[0]).keys():
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"

@@ -121,7 +121,7 @@ class EpisodeTable:
 
         It is that at the source; in a merge, that among the episodes of its datasets. Where each file counts its
         episodes from 0, it is the position among the episodes of all files. Copies and parts of one episode share its
-        number.
+        number, also those that `append_episodes` adds again.
         """
         source: Index = self["source"]
         if "file" not in self.names or self["file"].dtype.kind not in "iu":

@@ -214,7 +214,6 @@ def test_two_attempts_at_a_partial_do_not_interfere(folder, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys):
     from ray.cluster_utils import Cluster
 
@@ -266,7 +265,6 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted, monkeypatch):
     from ray.cluster_utils import Cluster
 
@@ -290,7 +288,6 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted):
     program = f"""
     from pathlib import Path

@@ -134,7 +134,6 @@ def test_reading_returns_the_written_values(data, choose):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @MANY
 @given(datasets(), st.data())
 def test_reading_returns_the_written_values_for_many_examples(data, choose):

@@ -55,7 +55,7 @@ EVIDENCE = {
     "minari": "data/metadata.json has total_episodes and total_steps of minari 0.5.4",
     "neorl": "train-noise.npz has obs, next_obs, action, reward and done, of 36 rows each",
     "og_marl": "3m.zip has the vaults Good, Poor",
-    "ogbench": "scene-play-v0.npz has observations, actions, terminals of 28 rows each, and no rewards",
+    "ogbench": "scene-play-v0.npz has observations, actions and terminals, of 28 rows each",
     "openx": "0.1.0/features.json has steps, and 0.1.0/dataset_info.json is beside it",
     "rl_unplugged": "the first record of train-00000-of-00004 has observation/..., action, reward and discount",
     "robomimic": "lift/ph/low_dim_v15.hdf5 has the group data/demo_0",

@@ -270,7 +270,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "oracles").mkdir()

@@ -95,8 +95,8 @@ class D4RLReader(FlatReader):
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
-        if self.columns:
-            return self._plan
+        if self._known is not None:
+            return self._plan  # there is one file
         assert isinstance(file, Hdf5Arrays)
         made = plan_file(file.file.arrays, _LAYOUT, self._dataset_id, self._facts)
         plan, self.steps = made.plan, made.rows

@@ -142,7 +142,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     """Return the number of rows of the arrays of steps, and that of the arrays of observations."""
     steps = [part.array for part in plan.parts if part.array and not part.state]
     steps += [*plan.flags.values(), *plan.following.values()]
-    if plan.marks and plan.by == "column":
+    if plan.marks and plan.by in {"column", "last-rows"}:
         steps.append(plan.marks)
     states = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
     states = states or [part.array for part in plan.parts if part.state]
@@ -198,6 +198,8 @@ def _episode_rows(
         stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
     elif plan.by == "column":
         return _equal_runs(file, plan.marks)
+    elif plan.by == "last-rows":
+        stops = _read_last_rows(file, plan.marks) + 1
     else:
         raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
@@ -209,6 +211,19 @@ def _episode_rows(
         problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
+
+
+def _read_last_rows(file: ArrayFile, name: str) -> _Index:
+    """Return the last row of each episode, [E], from flags that are set there."""
+    if file.arrays[name].shape:
+        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}; expected one flag for each row"])
+    flags = np.asarray(file.read_all(name))
+    problems = flag_problems(name, flags)
+    if not flags[-1:].any():
+        problems.append(f"{name} of the last row, {len(flags) - 1:,}, is 0; expected the end of an episode")
+    if problems:
+        raise ConversionError(file.name, problems)
+    return np.flatnonzero(flags)
 
 
 def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:

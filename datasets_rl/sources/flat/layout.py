@@ -23,7 +23,8 @@ from datasets_rl.ted.keys import (
 )
 
 WAYS = ("file", "flags", "column", "lengths", "ends")
-"""Ways to mark the ends of episodes."""
+"""Ways to mark the ends of episodes that a user can state. A source may also state "last-rows": an array of flags, which
+are set in the last row of each episode, and which are no flags of a step."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: ("observation", "observations", "obs", "state", "states"),
@@ -58,6 +59,8 @@ class Field:
     """Value of every step, instead of an array."""
     state: bool | None = None
     """Whether there is a value before and after every step, as of an observation; None if the key decides."""
+    floats: str = ""
+    """Dtype that floats are converted to; by default, they keep theirs."""
     optional: bool = False
     """Whether a file may lack the array; it then has no such field."""
 
@@ -78,7 +81,7 @@ class Layout:
     alignment: str = ""
     """One of `ALIGNMENTS`; by default inferred from the numbers of rows."""
     by: str = ""
-    """One of `WAYS`; by default inferred from the arrays of the file."""
+    """One of `WAYS`, or "last-rows"; by default inferred from the arrays of the file."""
     marks: str = ""
     """Name of the array that marks the episodes, if `by` needs one."""
     starts: str = ""

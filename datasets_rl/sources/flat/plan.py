@@ -26,7 +26,8 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-_SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
+SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
+"""Dtypes of arrays that can be stored."""
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
 
@@ -166,7 +167,7 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
     single = field.key in _FLAGS or field.key == NEXT_REWARD
     if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
         yield f"{name} has {'strings' if array.text else 'encoded images'}; expected numbers"
-    elif not array.text and array.dtype not in _SUPPORTED:
+    elif not array.text and array.dtype not in SUPPORTED:
         objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
         yield f"{name} has {objects}; expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
@@ -200,6 +201,7 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
+    dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
     form: Form = "encoded" if array.encoded else "raw"
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)

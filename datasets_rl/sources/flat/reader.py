@@ -24,7 +24,7 @@ from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name, is_observation
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
@@ -80,11 +80,12 @@ class FlatReader(EpisodeReader):
         self._layout = layout
         self._format = file_format
         self._paths = {name: Path(path) for name, path in paths.items()}
-        self.columns: Sequence[Column] = ()
+        self._known: Sequence[Column] | None = None
         first = facts.get("first", "")
         names = [name for name in paths if name not in {first, layout.table}]
         self._plan = self._first_plan([first, *names] if first else names)
-        self.columns = self._plan.columns
+        self.columns: Sequence[Column] = self._plan.columns
+        self._known = self.columns
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
@@ -108,7 +109,7 @@ class FlatReader(EpisodeReader):
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to columns, which are those of the first file."""
-        return plan_layout(file, self._layout, self.columns)
+        return plan_layout(file, self._layout, self._known)
 
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         """Return the episodes that a file marks."""
@@ -212,7 +213,7 @@ class FlatReader(EpisodeReader):
         after = block.following if self._layout.seams else block.finals
         counted = chain(block.steps.values(), block.states.values(), after.values())
         self.counts["not-finite"] += sum(count_not_finite(one) for one in counted if isinstance(one, np.ndarray))
-        observed = [part for part in plan.parts if part.state and part.column.key[0] == OBSERVATION[0]]
+        observed = [part for part in plan.parts if part.state and is_observation(part.column.key)]
         is_kept = bool(plan.following) or all(ends.extras[part.array] for part in observed)
         known = len(last) * is_kept if ends.known is None else int(ends.known[block.episodes].sum())
         self.counts["final-observation-kept"] += known
