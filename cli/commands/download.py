@@ -33,7 +33,7 @@ _DOCUMENT: dict[str, Any] = {
     **dict.fromkeys(("folder", "steps", "episodes", "bytes")),
     "present": False,
     "selection": {},
-    **dict.fromkeys(("history", "known_issues", "decisions"), ()),
+    **dict.fromkeys(("history", "known_issues", "spikes", "decisions"), ()),
 }
 _PLAN = {**dict.fromkeys(("folder", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes")), "present": False}
 
@@ -225,6 +225,8 @@ def _note_result(shell: Shell, dataset_id: str, manifest: Manifest, *, present: 
     for name, count in manifest.not_finite.items():
         values = "value of the source is" if count == 1 else "values of the source are"
         shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
+    for spike in manifest.spikes:
+        shell.printer.note(f"  spike, kept: {spike}")
 
 
 def _note_digests(shell: Shell, manifest: Manifest, entry: Entry, *, present: bool) -> None:

@@ -490,7 +490,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         ========= ================================================================================================
         "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool). Where the
                   conversion marked an end that the file does not mark, such as its last row, timeouts is False
-        "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
+        "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals. Where
+                  the dataset has masks, such as a single task of OGBench, terminals are 1 - masks
         "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
                   terminated
         "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5; masks, and dones (bool), the ends of

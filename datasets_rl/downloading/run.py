@@ -168,7 +168,9 @@ def run_download(dataset_id: str, options: DownloadOptions, *, sweep: bool = Tru
             request = DownloadRequest(target, selection, raw, build.upstream, keep_raw)
             if target.own_copy:
                 _warn(f"{target.id} is read in place from {options.from_local}, where its own library stored it")
-            listing = _find_files(request, build)
+            _forget_finished(build, upstream=options.force)
+            listing = find_files(request)
+            require_disk_space(request, listing)
             if options.raw_only:
                 folder = _fetch_raw(request, listing)
                 folder = paths.raw if folder == raw else folder
@@ -241,16 +243,17 @@ def _warn(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _find_files(request: DownloadRequest, build: Build) -> Listing:
-    """Return the files to fetch, for which the disk has enough space."""
+def _forget_finished(build: Build, *, upstream: bool) -> None:
+    """Delete the journal of a build that has no rows: the journal is of a dataset that is finished.
+
+    Args:
+        build: The build.
+        upstream: Whether the upstream's description of its files is deleted, too, so that it is requested again.
+    """
     if not build.version.exists():
-        # Without rows, the journal and the upstream's description are of a dataset that is finished.
-        build.journal.unlink(missing_ok=True)
-        if request.target.options.force:
-            build.upstream.unlink(missing_ok=True)
-    listing = find_files(request)
-    require_disk_space(request, listing)
-    return listing
+        disk.remove_file(build.journal)
+        if upstream:
+            disk.remove_file(build.upstream)
 
 
 def _make_fetcher(request: DownloadRequest) -> Fetcher:

@@ -9,7 +9,8 @@ from tensordict import TensorDict, tensorclass
 from torch import Tensor
 from typing_extensions import Self
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.rlhf.loader import TokenizedDatasetLoader
 from datasets_rl.rlhf.stored import rows_between
 from datasets_rl.rlhf.tokenizers import TensorDictTokenizer
@@ -31,10 +32,8 @@ def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
         MissingDependencyError: If the library datasets is not installed.
         InvalidArgumentError: If the dataset does not have these columns of strings.
     """
-    try:
+    with importing("datasets", "rlhf", "the selection of pairs"):
         from datasets import Dataset
-    except ImportError as error:
-        raise MissingDependencyError("datasets", "rlhf", "the selection of pairs") from error
     chosen, rejected = [], []
     for row in dataset:
         prompt, better, worse = (_text(row, name) for name in ("prompt", "chosen", "rejected"))

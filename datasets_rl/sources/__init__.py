@@ -69,6 +69,8 @@ id."""
 
 DERIVED = "@"
 """Separator of the id of a dataset and the name of a dataset derived from it, ``demo/pendulum@td3_bc``."""
+_SHARED = frozenset({"flat"})
+"""Folders that several sources use, and that are not sources."""
 _BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
 """The id before the derived name; a number after the first ``@`` is a version of OpenML, ``openml/iris@1``."""
 
@@ -132,7 +134,8 @@ def importable_sources() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError
 @cache
 def _module_paths() -> dict[str, str]:
     """Map the names of all sources to their modules. The sources of this package take precedence."""
-    own = {module.name: f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__) if module.ispkg}
+    folders = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    own = {name: f"{__name__}.{name}" for name in folders if name not in _SHARED}
     return {entry_point.name: entry_point.value for entry_point in entry_points(group=__name__)} | own
 
 

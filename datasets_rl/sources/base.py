@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from datasets_rl.ted.episode_batch import EpisodeBatch
 
 __all__ = [
+    "AT_ADDRESS",
     "NOT_FINITE",
     "NO_TRANSITION",
     "Basis",
@@ -69,8 +71,11 @@ __all__ = [
 _Item = TypeVar("_Item")
 
 _BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
+_FILE_NUMBER = re.compile(r"-\d+(?=\.\w+$)", re.ASCII)
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
+AT_ADDRESS = "address"
+"""Parameter of the listing of files at an address, which the catalog does not list."""
 NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
 """Rule and text of the decision that every source records for empty episodes and files. A dataset that has nothing
 else is an error."""
@@ -143,6 +148,8 @@ class Decision:
     """What was done and why, in one sentence."""
     count: int = 1
     """Number of rows or episodes affected."""
+    of_dataset: bool = False
+    """Whether the decision is about the whole dataset, so that the reader of every shard makes the same decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +369,7 @@ class EpisodeReader(ABC):
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Decisions on the data that `episodes` has read; the counts of all shards are summed."""
+        """Decisions on the data that `episodes` has read; the counts of all shards are summed, unless they are `of_dataset`."""
         return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
 
     @abstractmethod
@@ -407,6 +414,23 @@ class Source(ABC):
     """Choices that this source has beside `IMAGES`."""
     image_forms: tuple[str, ...] = IMAGES.choices
     """The values of `IMAGES` that make sense for this source; none if it converts no files."""
+    endings: tuple[str, ...] = ()
+    """Endings of the names of the files, in lower case."""
+    kind: str = ""
+    """Format of the files, as in `Asset.of_kind`."""
+    asks_sizes: bool = False
+    """Whether the upstream states the sizes of files that the catalog lists."""
+    keys: Sequence[Key] = ()
+    """Every field that steps may have, if it is the same for all ids; see `Listing.keys`."""
+    arrays: tuple[str, ...] = ()
+    """Names of arrays of equal length by which `recognize` knows the layout; none if it recognizes no file by them."""
+    many_files: bool = False
+    """Whether a dataset may have several files, whose names differ in a number only, for `recognize`."""
+    foreign_arrays: frozenset[str] = frozenset()
+    """Names of arrays that files of this layout do not have."""
+    reader: str = ""
+    """Module and class of the reader, such as ``datasets_rl.sources.roboset.reader:RoboSetReader``. The class takes the
+    full id, the local files by path, and what `reader_facts` returns."""
     restated: frozenset[str] = frozenset()
     """Fields of an `Entry` whose catalog values `resolve` may replace, because the upstream files state them too."""
 
@@ -428,13 +452,57 @@ class Source(ABC):
         del upstream
         return self.ids()
 
-    @abstractmethod
     def entry(self, name: str) -> Entry:
         """Return the catalog entry of an id, without network access.
 
         Raises:
             UnknownIdError: If this source has no such id; the error suggests the closest ids.
         """
+        facts = self.facts(name)
+        texts: Mapping[str, str] = self.catalog.get("known_issues", {})
+        plain = ("title", "description", "environment", "license", "citation", "homepage")
+        others = ("time_limit", "deprecated", "params")
+        return Entry(
+            self.name,
+            name,
+            **{field: facts.get(field, self.catalog.get(field, "")) for field in plain},
+            **{field: facts[field] for field in others if field in facts},
+            **self.figures({"bytes": facts.get("size"), **facts}),
+            observation=SpaceSummary.of(facts.get("observation")),
+            action=SpaceSummary.of(facts.get("action")),
+            tags=tuple(facts.get("tags", ())),
+            known_issues=tuple(texts.get(issue, issue) for issue in facts.get("known_issues", ())),
+            score=self._score(*facts["score"]) if "score" in facts else None,
+        )
+
+    def _score(self, low: float, high: float, origin: str = "") -> Score:
+        """Return the reference returns, whose origin is a key of ``score_origins`` in the catalog, or the only one."""
+        return Score(low, high, self.catalog["score_origins"][origin] if origin else self.catalog["score_origin"])
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what the catalog states about an id, see `merged`.
+
+        Raises:
+            UnknownIdError: If the catalog does not list it.
+        """
+        return self.merged(self.listed_facts(name))
+
+    def merged(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts about an id: the ``defaults`` of the catalog, those of the groups that the id is in, and its own.
+
+        A later fact replaces an earlier one, but lists of tags and of known issues are joined. A text is a format string of
+        the facts: ``"title": "{robot}: {policy}"``.
+
+        Args:
+            stated: The facts of the id alone. ``in`` names its group, or its groups in order, among ``groups``.
+        """
+        groups = stated.get("in", [])
+        groups = [groups] if isinstance(groups, str) else groups
+        facts: dict[str, Any] = {"tags": [], "known_issues": []}
+        for part in (self.catalog.get("defaults", {}), *(self.catalog["groups"][group] for group in groups), stated):
+            joined = {name: [*facts[name], *part[name]] for name in ("tags", "known_issues") if name in part}
+            facts |= {**part, **joined}
+        return {name: value.format(**facts) if isinstance(value, str) else value for name, value in facts.items()}
 
     def catalog_entry(self, name: str, **fields: Any) -> Entry:
         """Return an entry with the license, the citation and the homepage of the catalog, and with further fields."""
@@ -517,11 +585,17 @@ class Source(ABC):
         return Asset(tuple(base + path for base in self.catalog["base_urls"]), path, **known).of_kind(kind)
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the files of an id, if the catalog lists them."""
-        raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
+        """Return the files of an id, if the catalog lists them; by default the file at its ``path``."""
+        ids = self.catalog.get("ids")
+        stated = ids.get(name) if isinstance(ids, dict) else None
+        facts = self.merged(stated) if isinstance(stated, dict) else {}
+        if "path" not in facts:
+            raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
+        known = {field: facts[field] for field in ("size", "sha256", "md5") if field in facts}
+        return (self.listed_file(facts["path"], self.kind, **known),)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Determine which files are needed; by default the files that the catalog lists, as one shard.
+        """Determine which files are needed; by default the files that the catalog lists.
 
         Args:
             name: The id.
@@ -533,9 +607,17 @@ class Source(ABC):
             ConversionError: If the answer of the upstream does not describe such a dataset.
             InvalidArgumentError: If the upstream does not have the selected part.
         """
-        del selection, upstream
-        assets = tuple(self.assets(name))
-        return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
+        assets = self.assets(name)
+        return self.listing([upstream.with_size(asset) for asset in assets] if self.asks_sizes else assets, selection)
+
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        """Return the listing of files of the catalog or at an address; by default, they are one shard."""
+        return Listing(
+            tuple(assets),
+            (Shard(tuple(asset.path for asset in assets)),),
+            keys=self.keys,
+            numbers=Numbers.read(selection.episodes),
+        )
 
     def own_copy(self, name: str) -> Path | None:
         """Return the complete folder of an id in the cache of the upstream's own library; None if it has none."""
@@ -545,16 +627,23 @@ class Source(ABC):
     def recognize(self, files: AddressFiles) -> str:
         """Return what shows that files at any address have the layout of this source; empty if they do not have it.
 
-        By default, files are never recognized. The evidence completes the sentence "they have this layout: ...".
+        By default, a file with one of `endings` is recognized by its `arrays`. The evidence completes the sentence
+        "they have this layout: ...".
 
         Args:
             files: The files, of which as little as possible is opened.
         """
-        del files
-        return ""
+        found = files.ending(*self.endings) if self.arrays else []
+        names = {_FILE_NUMBER.sub("", path) if self.many_files else path for path in found}
+        rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
+        if rows is None or self.foreign_arrays & files.arrays(found[0]).keys():
+            return ""
+        return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
 
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         """Determine which of the files at an address are needed, after `recognize` has recognized them.
+
+        By default, these are the files with one of `endings`, in the order of their paths.
 
         Args:
             entry: An entry of the address, which is not in the catalog; `open` gets its name.
@@ -565,7 +654,12 @@ class Source(ABC):
         Raises:
             FetchError, ConversionError, InvalidArgumentError: As `resolve` does.
         """
-        raise NotImplementedError(f"{self.name} recognizes no files of {entry.id} at {folder.address}")
+        del upstream
+        found = [asset.of_kind(self.kind) for asset in folder.assets if asset.path.lower().endswith(self.endings)]
+        if not found:
+            raise NotImplementedError(f"{self.name} recognizes no files of {entry.id} at {folder.address}")
+        listing = self.listing(sorted(found, key=lambda asset: asset.path), selection)
+        return replace(listing, params={**listing.params, AT_ADDRESS: True}, revision=folder.revision)
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -590,9 +684,8 @@ class Source(ABC):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
-    @abstractmethod
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard.
+        """Open the files of a shard; by default with `reader`.
 
         Args:
             name: The id.
@@ -602,6 +695,17 @@ class Source(ABC):
         Raises:
             ConversionError: If the files lack a column or contradict each other; the error names every problem.
         """
+        # Readers import numpy and h5py, and listing ids needs neither.
+        kind: type[Any] = pkgutil.resolve_name(self.reader)
+        reader: EpisodeReader = kind(f"{self.name}/{name}", files, self.reader_facts(name, params or {}))
+        return reader
+
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a reader needs: the parameters of the entry and the listing, and only the latter at an address."""
+        if AT_ADDRESS in params:
+            return params
+        entry = self.entry(name)
+        return {"time_limit": entry.time_limit, **entry.params, **params}
 
     def listed_facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about an id under ``ids``.

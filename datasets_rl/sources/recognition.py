@@ -18,7 +18,7 @@ _POINTER = f"/{CURRENT_FILE}"
 
 def recognizing_sources() -> list[Source]:
     """Return the sources that recognize files: a class that only inherits the layout of another one is not asked."""
-    return [source for source in importable_sources()[0] if "recognize" in vars(type(source))]
+    return [source for source in importable_sources()[0] if {"recognize", "arrays"} & vars(type(source)).keys()]
 
 
 def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[Source, str]:

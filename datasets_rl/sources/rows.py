@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, is_observation
 
@@ -65,13 +65,14 @@ def split_episode(
 
 
 def split_rows(
-    steps: Mapping[Key, NDArray[Any]],
-    states: Mapping[Key, NDArray[Any]],
+    steps: Mapping[Key, Any],
+    states: Mapping[Key, Any],
     ends: NDArray[np.bool_],
-    following: Mapping[Key, NDArray[Any]],
+    finals: Mapping[Key, Any],
     metadata: Mapping[str, NDArray[Any]],
     *,
     is_begun: bool,
+    known: NDArray[np.bool_] | None = None,
 ) -> Iterator[Episode | EpisodeBatch]:
     """Split a block of rows into the rest of an episode, whole episodes, and the first piece of another one.
 
@@ -82,35 +83,68 @@ def split_rows(
     Args:
         steps: The rows of the fields of steps, [T, ...].
         states: The rows of the fields of states, [T, ...].
-        ends: Mask of the last rows of episodes, [T].
-        following: The states after each row, [T, ...], of the fields for which they are known.
-        metadata: The metadata of the episode that ends at each row, [T].
+        ends: Mask of the last rows of the n episodes that end in the block, [T].
+        finals: The states after the last rows of episodes, [n, ...], of the fields for which there are any.
+        metadata: The metadata of the episodes, [n].
         is_begun: Whether an episode of the block before continues.
+        known: Whether the states after the last rows are known, [n]; by default, the states in `finals` are.
     """
     stops = np.flatnonzero(ends) + 1
     starts = [0, *stops.tolist()]
-    known = [key in following for key in states if is_observation(key)]
-    # A batch has only whole episodes, whose observations all have a final state, or none has.
-    single = len(stops) if any(known) and not all(known) else min(int(is_begun), len(stops))
-    for start, stop in pairwise(starts[: single + 1]):
-        finals = {key: values[stop - 1 : stop] for key, values in following.items()}
-        joined = {key: np.concatenate([states[key][start:stop], final]) for key, final in finals.items()}
-        of_episode = {name: values[stop - 1] for name, values in metadata.items()}
-        yield Episode(_sliced(steps, start, stop), _sliced(states, start, stop) | joined, metadata=of_episode)
+    has = [key in finals for key in states if is_observation(key)]
+    # A batch has only whole episodes, whose observations all have a final state, or none has. The writer checks the
+    # headers of encoded images in episodes only.
+    is_mixed = any(has) and not all(has)
+    is_encoded = any(isinstance(values, EncodedImages) for values in (*steps.values(), *states.values()))
+    single = len(stops) if is_mixed or is_encoded else min(int(is_begun), len(stops))
+    for number, (start, stop) in enumerate(pairwise(starts[: single + 1])):
+        rows = _sliced(states, start, stop)
+        if known is None or known[number]:
+            rows |= {key: _joined(rows[key], values, number) for key, values in finals.items()}
+        of_episode = {name: values[number] for name, values in metadata.items()}
+        yield Episode(_sliced(steps, start, stop), rows, metadata=of_episode)
     if len(batched := stops[single:]):
-        lasts, count = batched - 1, len(batched)
-        unknown = {key: np.zeros((count, *values.shape[1:]), values.dtype) for key, values in states.items()}
+        vocabulary = {key: values.vocabulary for key, values in (*steps.items(), *states.items()) if _is_text(values)}
         yield EpisodeBatch(
             np.diff(batched, prepend=starts[single]),
-            _sliced(steps, starts[single], starts[-1]),
-            _sliced(states, starts[single], starts[-1]),
-            unknown | {key: values[lasts] for key, values in following.items()},
-            np.full(count, all(known)),
-            {name: values[lasts] for name, values in metadata.items()},
+            _codes(_sliced(steps, starts[single], starts[-1])),
+            _codes(_sliced(states, starts[single], starts[-1])),
+            {key: _batched_finals(finals.get(key), values, single, len(batched)) for key, values in states.items()},
+            np.full(len(batched), all(has)) if known is None else known[single:],
+            {name: values[single:] for name, values in metadata.items()},
+            vocabulary,
         )
     if starts[-1] < len(ends):
         yield Episode(_sliced(steps, starts[-1], None), _sliced(states, starts[-1], None), continues=True)
 
 
-def _sliced(arrays: Mapping[Key, NDArray[Any]], start: int, stop: int | None) -> dict[Key, NDArray[Any]]:
-    return {key: array[start:stop] for key, array in arrays.items()}
+def _sliced(columns: Mapping[Key, Any], start: int, stop: int | None) -> dict[Key, Any]:
+    rows = slice(start, stop)
+    return {
+        key: TextStates(values.codes[rows], values.vocabulary) if _is_text(values) else values[rows]
+        for key, values in columns.items()
+    }
+
+
+def _codes(columns: Mapping[Key, Any]) -> dict[Key, Any]:
+    return {key: values.codes if _is_text(values) else values for key, values in columns.items()}
+
+
+def _joined(values: Any, finals: Any, number: int) -> Any:
+    """Return the states of an episode with the state after the last step."""
+    if _is_text(values):
+        return TextStates(np.append(values.codes, finals.codes[number]), values.vocabulary)
+    return concatenate_columns([values, finals[number : number + 1]])
+
+
+def _batched_finals(finals: Any, values: Any, first: int, count: int) -> Any:
+    """Return the states after the last steps of the episodes of a batch; blank ones if there are none."""
+    if finals is not None:
+        return (finals.codes if _is_text(finals) else finals)[first:]
+    if _is_text(values):
+        return np.full(count, values.vocabulary.index(""), np.int32)
+    return np.zeros((count, *values.shape[1:]), values.dtype)
+
+
+def _is_text(values: Any) -> TypeGuard[TextStates]:
+    return isinstance(values, TextStates)

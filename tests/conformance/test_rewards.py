@@ -640,7 +640,9 @@ def test_a_recipe_gives_for_every_dtype_what_the_oracle_computes(recipe):
             numbers
         )
         assert [key for key, value in expected.items() if not equal(results[0][key], value)] == [], dtype
-    assert recipe.name in {*RECIPES, *NO_REWARDS, *NEW_REWARDS}
+    assert recipe.name in {*RECIPES, *NO_REWARDS, *NEW_REWARDS}, (
+        f"add {recipe.name} to RECIPES with the rewards that it makes, or to NO_REWARDS if it leaves them as they are"
+    )
 
 
 class TestSamplers:
@@ -661,7 +663,12 @@ class TestSamplers:
     def test_every_sampler_of_one_storage_is_tried(self):
         of_stored_episodes = {"EpisodeSampler", "EpisodeSliceSampler"}
 
-        assert {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"} == {*samplers.__all__}
+        tried = {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"}
+
+        assert tried == {*samplers.__all__}, (
+            f"add {sorted({*samplers.__all__} - tried)} to MAKES of this class, or to of_stored_episodes if the sampler "
+            f"needs the episodes of a stored dataset; remove {sorted(tried - {*samplers.__all__})}"
+        )
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("name", MAKES)

@@ -275,7 +275,8 @@ def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, stored
 
 
 def test_the_suite_covers_every_step_and_every_transform():
-    assert set(WRITTEN) == registry.STEPS.keys()
+    missing, surplus = sorted(registry.STEPS.keys() - WRITTEN.keys()), sorted(WRITTEN.keys() - registry.STEPS.keys())
+    assert not missing + surplus, f"add a case of {missing} to WRITTEN, which changes the drawn block; remove {surplus}"
 
 
 def test_every_step_of_the_folder_is_in_the_table():
@@ -290,8 +291,12 @@ def test_every_step_of_the_folder_is_in_the_table():
         if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))
     }
 
-    assert defined == {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
-    assert list(registry.STEPS) == sorted(registry.STEPS)
+    named = {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
+    assert defined == named, (
+        f"add a line for {sorted(defined - named)} to STEPS of datasets_rl/preprocessing/steps/__init__.py; "
+        f"remove {sorted(named - defined)}"
+    )
+    assert list(registry.STEPS) == sorted(registry.STEPS), "sort STEPS by the names"
 
 
 def test_every_step_is_described_in_one_sentence():

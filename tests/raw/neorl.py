@@ -93,14 +93,10 @@ def _served(folder: Path) -> Iterator[Mapping[str, str]]:
 FAULTS = {
     "no rewards": Fault(changed_arrays(FIRST, reward=None), "it has no array reward"),
     "no next observations": Fault(changed_arrays(FIRST, next_obs=None), "it has no array next_obs"),
-    "fewer actions": Fault(
-        changed_arrays(FIRST, action=lambda v: v[:-1]), "action is [35, 6] of float32; obs is [36, 18]"
-    ),
-    "two rewards for each step": Fault(
-        changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one value for each step"
-    ),
+    "fewer actions": Fault(changed_arrays(FIRST, action=lambda v: v[:-1]), "action has 35 rows"),
+    "two rewards for each step": Fault(changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one number per row"),
     "next observations of another width": Fault(
-        changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is [36, 17]"
+        changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is float32 [36, 17]; obs is float32 [36, 18]"
     ),
     "flags of two": Fault(changed_arrays(FIRST, done=lambda v: v * 2.0), "done is 2.0 at row 9; expected 0 or 1"),
     "an index after the end": Fault(
@@ -114,7 +110,9 @@ FAULTS = {
     "an index of two axes": Fault(
         changed_arrays(FIRST, index=lambda v: v[:, None]), "expected the first row of each trajectory"
     ),
-    "text for actions": Fault(changed_arrays(FIRST, action=lambda v: v.astype("S4")), "expected numbers"),
+    "text for actions": Fault(
+        changed_arrays(FIRST, action=lambda v: v.astype("S4")), "action has dtype |S4; expected booleans"
+    ),
     "Python objects": Fault(changed_arrays(FIRST, action=python_objects), "action"),
     "a truncated file": Fault(changed_bytes(FIRST, lambda data: data[:-100]), ""),
     "a changed byte": Fault(

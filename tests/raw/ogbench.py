@@ -133,7 +133,9 @@ FAULTS = {
     "no end at all": Fault(changed_arrays(SCENE, terminals=np.zeros_like), "terminals of the last row"),
     "flags of two": Fault(changed_arrays(SCENE, terminals=lambda v: v * 2.0), "expected 0 or 1"),
     "flags of two axes": Fault(changed_arrays(SCENE, terminals=lambda v: v[:, None]), "one flag for each row"),
-    "fewer actions": Fault(changed_arrays(SCENE, actions=lambda v: v[:-1]), "actions has 27 rows; terminals has 28"),
+    "fewer actions": Fault(
+        changed_arrays(SCENE, actions=lambda v: v[:-1]), "actions has 27 rows, terminals has 28 rows"
+    ),
     "no observations": Fault(changed_arrays(SCENE, observations=None), "it has no array observations"),
     "no joints": Fault(changed_arrays(SCENE, qpos=None), "it has no array qpos, from which the rewards"),
     "joints of another robot": Fault(changed_arrays(SCENE, qpos=lambda v: v[:, 1:]), "the task needs 25 elements"),
@@ -161,10 +163,10 @@ LARGE_FILE = f"{LARGE}/humanoidmaze-giant-navigate-v0-001.npz"
 FAULTS_LARGE = {
     "another robot in the second file": Fault(
         changed_arrays(LARGE_FILE, observations=lambda v: v[:, 1:]),
-        "observations has rows of [68] of float32; the first file has [69]",
+        "observation is float32 [68]; in the first file float32 [69]",
     ),
     "fewer arrays in the second file": Fault(
-        changed_arrays(LARGE_FILE, qvel=None), "the first file has observations, actions, qpos, qvel"
+        changed_arrays(LARGE_FILE, qvel=None), "it has no info.qvel, unlike the first file"
     ),
 }
 

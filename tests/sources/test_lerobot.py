@@ -97,6 +97,19 @@ def test_every_version_gives_the_same_rows(convert, folder, drawn, version):
         assert np.array_equal(stored.column(("action",), start, start + len(one)), one.action)
 
 
+def test_a_part_of_a_repository_is_converted_again_from_the_kept_files(folder, drawn, settings, monkeypatch):
+    write_new(folder, drawn, video=False)
+    with hub({NEW: folder}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        part = Selection(episodes="1:")
+        made = downloading.download(f"lerobot/{NEW}", settings=settings, selection=part, keep_raw=True)
+
+    found = verify(made, deep=True, settings=settings)
+
+    assert found.problems == ()
+    assert found.checked[-1].startswith("every converted value against")
+
+
 def test_a_dataset_that_lerobot_wrote_has_the_rows_that_it_was_given(convert, folder):
     with tarfile.open(Path(raw.__file__).with_name("lerobot-0.4.4.tar.gz")) as archive:
         archive.extractall(folder, filter="data")
@@ -358,6 +371,22 @@ def test_names_are_those_of_torchrl_and_every_name_has_a_key(convert, folder, dr
     assert rules(stored)["left-out sound"].text == "sound was left out: it has values of the type 'audio'"
     with pytest.raises(UnknownKeyError, match="observation"):
         convert(OLD, keys=("observation.depth",))
+
+
+def test_a_decision_on_the_whole_dataset_counts_once_however_many_files_it_has(convert, folder, drawn):
+    """Three files with the data of an episode each; meta/info.json is the same for all of them."""
+    write_old(folder, drawn, video=False)
+
+    def add(info):
+        info["features"]["sound"] = {"dtype": "audio", "shape": [1], "names": None}
+        info["features"]["action"]["names"] = ["pan"]
+
+    edit(folder / "meta/info.json", add)
+    stored = convert(OLD, checked=False)
+
+    found = rules(stored)
+    assert found["lerobot-same-row"].count > 1
+    assert found["left-out sound"].count == found["names action"].count == 1
 
 
 def test_a_field_below_another_one_gets_a_joined_name(convert, folder, drawn):

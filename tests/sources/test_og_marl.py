@@ -139,7 +139,7 @@ def test_the_reward_of_the_team_is_the_mean_of_its_agents(convert, rng):
 
 
 def test_episodes_longer_than_a_block_are_read_in_pieces(convert, rng, monkeypatch):
-    monkeypatch.setattr("datasets_rl.sources.og_marl.reader._BLOCK_BYTES", 300)  # 5 rows
+    monkeypatch.setattr("datasets_rl.sources.rows._CHUNK_BYTES", 300)  # 5 rows
     rows = play(rng, 37)
     rows["terminals"][[0, 20, 24, 30]] = True
 

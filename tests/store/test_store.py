@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -328,7 +329,7 @@ def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_p
 
 
 def test_a_full_disk_is_named_by_the_folder_of_the_dataset_and_leaves_nothing(home, monkeypatch):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     folder = store.dataset_paths(ID).folder
     with pytest.raises(DiskFullError, match=f"not enough disk at {folder}: .* 1,000 bytes free"):
         download(ID)

@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
+from datasets_rl.sources.base import Entry, Score, Source, SpaceSummary
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
-    from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.sources.address_files import AddressFiles
+    from datasets_rl.fetch.asset import Asset
 
-__all__ = ["D4RL", "FLAT_FILE", "SOURCE", "flat_file_evidence", "flat_file_listing"]
-
-FLAT_FILE = "file"
-"""Parameter of a listing: the path of a file that the catalog does not list."""
+__all__ = ["D4RL", "SOURCE"]
 
 
 class D4RL(Source):
     """Source whose catalog lists files in D4RL's layout."""
 
     name = "d4rl"
+    endings = (".hdf5", ".h5")
+    kind = "HDF5"
+    arrays = ("observations", "actions", "rewards", "terminals")
+    foreign_arrays = frozenset({"costs"})
+    reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
 
     @override
     def ids(self) -> Sequence[str]:
@@ -73,28 +72,6 @@ class D4RL(Source):
         asset = self.listed_file(path, "HDF5", size=params.get("size"), sha256=params.get("sha256"))
         return (replace(asset, urls=(*asset.urls, *flat)),)
 
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        # h5py takes a tenth of a second to import, and listing ids does not need it.
-        from datasets_rl.sources.d4rl.reader import D4RLReader
-
-        if params and FLAT_FILE in params:
-            return D4RLReader(Path(files[params[FLAT_FILE]]), f"{self.name}/{name}", time_limit=None, continuing=False)
-
-        entry = self.entry(name)
-        continuing = entry.params["continuing"]
-        sizes = entry.params["sizes"]
-        path = self._file_of(name, files)
-        return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
-
-    @override
-    def recognize(self, files: AddressFiles) -> str:
-        return flat_file_evidence(files, costs=False)
-
-    @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        return flat_file_listing(entry, folder)
-
     @cached_property
     def _ids(self) -> tuple[str, ...]:
         return tuple(sorted(self.catalog["ids"]))
@@ -104,28 +81,6 @@ class D4RL(Source):
             return None
         low, high, origin = params["score"]
         return Score(low, high, self.catalog["score_origins"][origin])
-
-    def _file_of(self, name: str, files: Mapping[str, Path]) -> Path:
-        return Path(files[self.assets(name)[0].path])
-
-
-def flat_file_evidence(files: AddressFiles, *, costs: bool) -> str:
-    """Return what shows that files are a single HDF5 file of flat arrays, with or without the costs of steps."""
-    found = files.ending(".hdf5", ".h5")
-    if len(found) != 1:
-        return ""
-    needed = ["observations", "actions", "rewards", "terminals", *["costs"] * costs]
-    rows = files.rows_of(found[0], needed)
-    if rows is None or (not costs and "costs" in files.arrays(found[0])):
-        return ""
-    return f"{found[0]} has {', '.join(needed[:-1])} and {needed[-1]}, of {rows:,} rows each"
-
-
-def flat_file_listing(entry: Entry, folder: Folder) -> Listing:
-    """Return the listing of such a file."""
-    (found,) = [asset for asset in folder.assets if asset.path.lower().endswith((".hdf5", ".h5"))]
-    asset = found.of_kind("HDF5")
-    return Listing((asset,), (Shard((asset.path,)),), params={FLAT_FILE: asset.path}, entry=entry)
 
 
 def _state_and_action_sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:

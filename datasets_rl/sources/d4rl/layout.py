@@ -5,16 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
+from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.plan import ColumnSlice, Plan
 from datasets_rl.sources.values import WIDENED
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
 
-FLAGS = ("terminals", "timeouts")
+_FLAGS: Mapping[str, Key] = {"terminals": NEXT_TERMINATED, "timeouts": NEXT_TRUNCATED}
 COLUMN_OF: Mapping[str, Key] = {
     "observations": OBSERVATION,
     "actions": ACTION,
@@ -35,39 +47,27 @@ _METADATA_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnSlice:
-    """HDF5 dataset with the column that it is converted to."""
+class FilePlan:
+    """Plan of a D4RL file."""
 
-    name: str
-    column: Column
-    following: str = ""
-    """Name of the HDF5 dataset with the value after the step; empty without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Layout of a D4RL file."""
-
-    parts: tuple[ColumnSlice, ...]
+    plan: Plan
     rows: int
     """Number of rows, N."""
-    flags: tuple[str, ...]
-    """The `FLAGS` that the file has."""
     metadata: Mapping[str, str]
     """Metadata name of each HDF5 dataset that does not have one row per step."""
     renamed: int
     """Number of columns and metadata whose name differs from the file."""
-    widened: int
-    """Number of columns that are stored with a wider dtype than in the file."""
 
 
-def plan_layout(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequence[int] | None = None) -> Layout:
+def plan_file(arrays: Mapping[str, Hdf5Array], layout: Layout, dataset_id: str, facts: Mapping[str, Any]) -> FilePlan:
     """Map each HDF5 dataset of a file to a column, a flag or metadata.
 
     Args:
         arrays: The HDF5 datasets of the file.
+        layout: The layout of the file.
         dataset_id: Id of the dataset, for messages.
-        sizes: Sizes of the observations and actions of the environment, if known.
+        facts: ``sizes`` of the observations and actions of the environment, if known, and further datasets that are
+            ``required``.
 
     Raises:
         ConversionError: If the file violates the layout; the error names every problem of every column.
@@ -76,37 +76,37 @@ def plan_layout(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequenc
     kinds = {name: _dataset_kind(name, array, rows) for name, array in arrays.items()}
     columns = [name for name, kind in kinds.items() if kind == "column"]
     metadata = _metadata_names([name for name, kind in kinds.items() if kind == "metadata"])
-    flags = tuple(name for name in FLAGS if name in arrays)
     following = [name for name, kind in kinds.items() if kind == "following"]
-    problems = [*_missing_problems(arrays), *(["it has no rows"] if rows == 0 else [])]
-    for name in (*columns, *flags, *following):
+    flags = {key: name for name, key in _FLAGS.items() if name in arrays}
+    problems = [*_missing_problems(arrays, facts.get("required", ())), *(["it has no rows"] if rows == 0 else [])]
+    for name in (*columns, *flags.values(), *following):
         problems.extend(_column_problems(arrays[name], rows))
     for name in following:
         problems.extend(_following_problems(arrays[name], arrays))
-    problems.extend(_size_problems(arrays, dataset_id, sizes))
+    problems.extend(_size_problems(arrays, dataset_id, facts.get("sizes")))
     columns = [name for name in columns if 0 not in arrays[name].shape[1:]]
     problems.extend(_key_problems(columns))
     problems.extend(_metadata_problems([arrays[name] for name in metadata]))
     if problems:
         raise ConversionError(dataset_id, problems)
-    parts = tuple(_column_slice(arrays[name], arrays) for name in sorted(columns, key=_column_order))
+    parts = tuple(_column_slice(arrays[name]) for name in sorted(columns, key=_column_order))
+    after = {_column_key(name.replace(_FOLLOWING, "observations", 1)): name for name in following}
     renamed = sum("." in name for name in columns)
     renamed += sum(name.removeprefix(_METADATA) != metadata_name for name, metadata_name in metadata.items())
     widened = sum(arrays[name].dtype in WIDENED for name in columns)
-    return Layout(parts, rows, flags, metadata, renamed, widened)
+    return FilePlan(Plan(layout, parts, after, flags, {}, "flags", widened=widened), rows, metadata, renamed)
 
 
-def with_explicit_next(plan: Layout) -> Layout:
-    """Return a layout that stores next observations as separate columns, for rows that do not form trajectories."""
+def with_explicit_next(plan: Plan) -> Plan:
+    """Return a plan that stores next observations as separate columns, for rows that do not form trajectories."""
     parts: list[ColumnSlice] = []
     for part in plan.parts:
-        if not part.following:
-            parts.append(part)
-            continue
-        column = replace(part.column, shared=False)
-        parts.append(ColumnSlice(part.name, column))
-        parts.append(ColumnSlice(part.following, replace(column, key=(NEXT, *column.key))))
-    return replace(plan, parts=tuple(parts))
+        name = plan.following.get(part.column.key)
+        column = part.column if name is None else replace(part.column, shared=False)
+        parts.append(ColumnSlice(part.array, column))
+        if name is not None:
+            parts.append(ColumnSlice(name, replace(column, key=(NEXT, *column.key))))
+    return replace(plan, parts=tuple(parts), following={})
 
 
 def _dataset_kind(name: str, array: Hdf5Array, rows: int) -> str:
@@ -115,7 +115,7 @@ def _dataset_kind(name: str, array: Hdf5Array, rows: int) -> str:
         kind = "ignored"
     elif root == "metadata":
         kind = "metadata"
-    elif name in FLAGS:
+    elif name in _FLAGS:
         kind = "flag"
     elif root == _FOLLOWING:
         kind = "following"
@@ -132,13 +132,11 @@ def _row_count(arrays: Mapping[str, Hdf5Array]) -> int:
     return 0
 
 
-def _column_slice(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
+def _column_slice(array: Hdf5Array) -> ColumnSlice:
     key = _column_key(array.name)
-    root, slash, rest = array.name.partition("/")
     shape = array.shape[1:] if key[0] != NEXT or math.prod(array.shape[1:]) > 1 else (1,)
-    following = _FOLLOWING + slash + rest if root == "observations" else ""
-    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=root in _SHARED)
-    return ColumnSlice(array.name, column, following if following in arrays else "")
+    is_shared = array.name.partition("/")[0] in _SHARED
+    return ColumnSlice(array.name, Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=is_shared))
 
 
 def _column_key(name: str) -> Key:
@@ -153,9 +151,9 @@ def _column_order(name: str) -> int:
     return roots.index(root) if root in roots else len(roots)
 
 
-def _missing_problems(arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
+def _missing_problems(arrays: Mapping[str, Hdf5Array], required: Sequence[str]) -> Iterator[str]:
     present = {name.partition("/")[0] for name in arrays}
-    for name in _MANDATORY:
+    for name in (*_MANDATORY, *required):
         if name not in present:
             yield f"{name} is missing; expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]"
 
@@ -164,11 +162,11 @@ def _column_problems(array: Hdf5Array, rows: int) -> Iterator[str]:
     shape = list(array.shape)
     if not array.numeric:
         yield f"{array.name} has dtype {array.dtype}; expected booleans, integers or floats"
-    elif array.name not in FLAGS and array.dtype.str in _TOO_WIDE:
+    elif array.name not in _FLAGS and array.dtype.str in _TOO_WIDE:
         yield f"{array.name} has dtype {array.dtype}, which torch does not support"
     if array.shape[:1] != (rows,):
         yield f"{array.name} has shape {shape}; expected {rows:,} rows, as many as the other columns"
-    elif array.name in {*FLAGS, "rewards", "costs"} and math.prod(array.shape[1:]) != 1:
+    elif array.name in {*_FLAGS, "rewards", "costs"} and math.prod(array.shape[1:]) != 1:
         yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
 
 

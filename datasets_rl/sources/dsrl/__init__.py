@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Source, SpaceSummary
-from datasets_rl.sources.d4rl import FLAT_FILE, flat_file_evidence, flat_file_listing
+from datasets_rl.sources.base import Entry, Score, Source, SpaceSummary
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
-    from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.sources.address_files import AddressFiles
+    from datasets_rl.fetch.asset import Asset
 
 __all__ = ["DSRL", "SOURCE"]
 
@@ -26,6 +21,10 @@ class DSRL(Source):
     """Source of the files that the catalog lists."""
 
     name = "dsrl"
+    endings = (".hdf5", ".h5")
+    kind = "HDF5"
+    arrays = ("observations", "actions", "rewards", "terminals", "costs")
+    reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
     image_forms = ()
 
     @override
@@ -59,26 +58,8 @@ class DSRL(Source):
         return (self.listed_file(self.listed_facts(name)["path"], "HDF5"),)
 
     @override
-    def recognize(self, files: AddressFiles) -> str:
-        return flat_file_evidence(files, costs=True)
-
-    @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        return flat_file_listing(entry, folder)
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.d4rl.reader import D4RLReader
-
-        facts = self.listed_facts(name) if FLAT_FILE not in (params or {}) else {}
-        path = (params or {}).get(FLAT_FILE) or facts["path"]
-        reader = D4RLReader(
-            Path(files[path]), f"{self.name}/{name}", time_limit=facts.get("time_limit"), continuing=False
-        )
-        if not any(column.key == ("next", "cost") for column in reader.columns):
-            reader.__exit__()
-            raise ConversionError(f"{self.name}/{name}", ["costs is missing; expected costs [N]"])
-        return reader
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**super().reader_facts(name, params), "required": ["costs"]}
 
 
 SOURCE = DSRL()

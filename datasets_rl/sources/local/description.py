@@ -23,43 +23,20 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_DONE,
-    NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
-    OBSERVATION,
-    Key,
-    natural_order,
-)
+from datasets_rl.sources.flat.layout import ALIGNMENTS, WAYS, Field, Layout, overlap
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, natural_order
 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
 """File name suffixes of each format."""
-WAYS = ("file", "flags", "column", "lengths", "ends")
-"""Ways to mark the ends of episodes."""
-ALIGNMENTS = ("same-row", "one-more", "action-before")
+_TABLES_OF_TEXT = (".csv", ".tsv", ".csv.gz", ".xlsx", ".jsonl")
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
-_USUAL: Mapping[Key, tuple[str, ...]] = {
-    OBSERVATION: ("observation", "observations", "obs", "state", "states"),
-    ACTION: ("action", "actions", "act"),
-    NEXT_REWARD: ("reward", "rewards", "rew", "next/reward"),
-    NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal"),
-    NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout"),
-    NEXT_DONE: ("done", "dones", "next/done"),
-    (NEXT, *OBSERVATION): ("next_observation", "next_observations", "next_obs"),
-    ("info",): ("info", "infos"),
-}
-_MARKS = ("episode_index", "episode_id", "episode")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
 _LISTS = ("files", "known_issues")
@@ -67,44 +44,16 @@ _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
 _EPISODES = ("by", "array", "table", "final", "final_known")
-_STATES = (OBSERVATION[0], "info")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """Field of a step, with the array that stores it."""
+class Description(Layout):
+    """Parsed and validated ``dataset.toml``: a layout, and what the user states about the dataset."""
 
-    key: Key
-    array: str
-    """Name of the array, with slashes if it is in groups; empty for a `constant`."""
-    layout: str = ""
-    """Conversion of the axes of images, ``HWC to CHW`` or ``CHW to HWC``; empty for none."""
-    low: Any = None
-    high: Any = None
-    n: int | None = None
-    """Number of categories, which are the integers from 0 to n - 1."""
-    binary: bool = False
-    """Whether every element is 0 or 1."""
-    constant: float | None = None
-    """Value of every step, instead of an array."""
-    state: bool | None = None
-    """Whether there is a value before and after every step, as of an observation; None if the key decides."""
-
-    @property
-    def is_state(self) -> bool:
-        """Whether there is a value before and after every step."""
-        return self.key[0] in _STATES if self.state is None else self.state
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """Parsed and validated ``dataset.toml``."""
-
+    inferred: bool = True
     name: str = ""
     format: str = ""
     """One of `ENDINGS`; by default inferred from the suffixes of the files."""
-    alignment: str = ""
-    """One of `ALIGNMENTS`; by default inferred from the numbers of rows."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -115,17 +64,6 @@ class Description:
     files: tuple[str, ...] = ()
     """Globs on the paths of the files; by default all files of the format."""
     known_issues: tuple[str, ...] = ()
-    by: str = ""
-    """One of `WAYS`; by default inferred from the arrays of the file."""
-    marks: str = ""
-    """Name of the array that marks the episodes, if `by` needs one."""
-    table: str = ""
-    """Name of a second Parquet file with one row per episode; its columns are arrays named ``episodes/<column>``."""
-    final: str = ""
-    """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
-    final_known: str = ""
-    """Name of the array of whether these states are known; by default all are."""
-    fields: tuple[Field, ...] = field(default=())
 
     @classmethod
     def read(cls, document: Mapping[str, Any], dataset_id: str) -> Description:
@@ -178,31 +116,16 @@ class Description:
             problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
             if not candidates:
                 problem = f"none of {len(others):,} files matches {criterion}"
-            raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
+            hint = "" if formats else way_to_parquet(others)
+            raise ConversionError(name, [problem], hint=hint or f"set format = ... and files = ... in {FILE}")
         return chosen, data
 
-    def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
-        """Return the fields of a file with these arrays: the described ones, and those inferred from usual names."""
-        described = {field.key for field in self.fields}
-        taken = {field.array for field in self.fields} | {self.marks}
-        inferred = [
-            Field(key, array)
-            for array, key in usual_keys(arrays).items()
-            if array not in taken and not any(_overlap(key, other) for other in described)
-        ]
-        if {NEXT_TERMINATED, NEXT_TRUNCATED} & {field.key for field in (*self.fields, *inferred)}:
-            inferred = [field for field in inferred if field.key != NEXT_DONE]
-        return (*self.fields, *inferred)
 
-    def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
-        """Return the way in which a file marks the ends of episodes, one of `WAYS`, and the array that marks them."""
-        if self.by:
-            return self.by, self.marks
-        marks = next((name for name in arrays if name in _MARKS), "")
-        if marks:
-            return "column", marks
-        flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
-        return ("flags", "") if flags & {field.key for field in fields} else ("file", "")
+def way_to_parquet(paths: Iterable[str]) -> str:
+    """Return how tables among files of other formats become Parquet files; empty if there are none."""
+    if not any(path.lower().endswith(_TABLES_OF_TEXT) for path in paths):
+        return ""
+    return "convert each table to Parquet, for example with pandas: pandas.read_csv(path).to_parquet(path + '.parquet')"
 
 
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:
@@ -215,25 +138,6 @@ def no_episode_numbers_error(by: str) -> InvalidArgumentError:
             Argument("selection", Call("Selection", include=...)),
         ),
     )
-
-
-def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of the arrays with usual names; of several names for a key, the first one is used."""
-    keys: dict[str, Key] = {}
-    roots: dict[Key, str] = {}
-    parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
-    for key, names in _USUAL.items():
-        for usual_name in names:
-            root = tuple(usual_name.split("/"))
-            for array, names_ in parts.items():
-                if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
-                    keys[array] = (*key, *names_[len(root) :])
-    return keys
-
-
-def _overlap(left: Key, right: Key) -> bool:
-    common = min(len(left), len(right))
-    return left[:common] == right[:common]
 
 
 def _matches(path: str, globs: Sequence[str]) -> bool:
@@ -353,5 +257,5 @@ def _nesting_problems(fields: Sequence[Field]) -> Iterator[str]:
         if current.key[0] in {"episode", "mask"}:
             yield f"fields.{name} has a name that TED reserves; expected another name"
         for other in fields[:number]:
-            if _overlap(current.key, other.key):
+            if overlap(current.key, other.key):
                 yield f"fields.{name} and fields.{'.'.join(other.key)} exclude each other"

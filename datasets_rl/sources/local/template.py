@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, local_path
-from datasets_rl.sources.local.description import Description, usual_keys
-from datasets_rl.sources.local.files import Array, open_arrays
+from datasets_rl.sources.flat.arrays import Array, open_arrays
+from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.local.description import Description
 from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def description_template(name: str, data: Mapping[str, Asset]) -> str:
     lines += ["", "[episodes]", f'by = "{by}"' + " " * 20 + "# or file, flags, column, lengths, ends"]
     lines += [f"array = {json.dumps(marks)}"] if marks else []
     return "\n".join([*lines, "", "[fields]", *_field_lines(arrays, marks)])
+
+
+def is_complete(template: str) -> bool:
+    """Return whether a template leaves nothing to the user: all arrays of the first file have usual names."""
+    return "\n[fields]\n" in template and "\n# " not in template
 
 
 def _field_lines(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:

@@ -10,34 +10,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Score,
-    Selection,
-    Shard,
-    Source,
-    SpaceSummary,
-    quality_tags,
+from datasets_rl.sources.base import Entry, Score, SpaceSummary, quality_tags
+from datasets_rl.sources.flat.layout import Field, Layout
+from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.flat.source import FlatSource
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    PLAIN,
 )
-from datasets_rl.sources.selection import Numbers
-from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
-    from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.sources.address_files import AddressFiles
+    from datasets_rl.fetch.asset import Asset
 
-__all__ = ["ARRAYS", "SOURCE", "NeoRL"]
-
-ARRAYS = ("obs", "next_obs", "action", "reward", "done")
-"""Names of the arrays that every file has."""
+__all__ = ["SOURCE", "NeoRL"]
 
 _REST = re.compile(
     r"(?:-(?P<level>low|medium|high|expert))?(?:-(?P<episodes>[1-9]\d*))?-(?P<split>train|val)", re.ASCII
@@ -48,12 +42,55 @@ _WITHOUT_NOISE = "ib"
 _EXACT_LENGTH = "citylearn"
 
 
-class NeoRL(Source):
-    """Source of the files that the catalog lists."""
+class NeoRL(FlatSource):
+    """Source of the files that the catalog lists: rows of all trajectories, one after the other.
+
+    obs, action   s_0 a_0   s_1 a_1   s_2 a_2 | s_0' a_0'
+    next_obs      s_1       s_2       s_3     | s_1'           s_3 is stored only here
+    reward        r_0       r_1       r_2     | r_0'           of the action in the same row
+    done          0         0         1       | 0              0 at time limits
+    truncated     0         0         0       | 0              NeoRL-2 only
+    index         (0)                            3 ...         first rows of trajectories, as floats; the 0 may be missing
+
+    A trajectory ends where index starts the next one, at a flag, and where next_obs is not the observation of the next row.
+    """
 
     name = "neorl"
     image_forms = ()
     selects = frozenset({"episodes"})
+    endings = (".npz",)
+    kind = "npz"
+    asks_sizes = True
+    keys = PLAIN
+    arrays = ("obs", "next_obs", "action", "reward", "done")
+    layout = Layout(
+        (
+            Field(OBSERVATION, "obs"),
+            Field(ACTION, "action"),
+            Field(NEXT_REWARD, "reward"),
+            Field((NEXT, *OBSERVATION), "next_obs"),
+            Field(NEXT_TERMINATED, "done"),
+            Field(NEXT_TRUNCATED, "truncated", optional=True),
+        ),
+        by="flags",
+        starts="index",
+        seams=True,
+        vectors=True,
+    )
+    rules = rules_of(
+        "same-row",
+        "index-without-zero",
+        "end-by-index",
+        "end-without-flag",
+        "flag-within-trajectory",
+        "seam-without-flag",
+        "next-observation-rounded",
+        "both-flags",
+        "flags-cast",
+        "widened",
+        "not-finite",
+        "no-transition",
+    )
 
     @override
     def ids(self) -> Sequence[str]:
@@ -94,30 +131,6 @@ class NeoRL(Source):
         path = f"{'neorl2' if is_second else 'v2'}/{task}/{name}{noise}.npz"
         return (self.listed_file(path, "npz", md5=self.catalog["digests"].get(name)),)
 
-    @override
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        (asset,) = self.assets(name)
-        return _listing(upstream.with_size(asset), selection)
-
-    @override
-    def recognize(self, files: AddressFiles) -> str:
-        found = files.ending(".npz")
-        rows = files.rows_of(found[0], ARRAYS) if len(found) == 1 else None
-        return "" if rows is None else f"{found[0]} has {', '.join(ARRAYS)} of {rows:,} rows each"
-
-    @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        (asset,) = [asset for asset in folder.assets if asset.path.lower().endswith(".npz")]
-        return _listing(asset.of_kind("npz"), selection)
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.neorl.reader import NeoRLReader
-
-        del params
-        (path,) = files.values()
-        return NeoRLReader(f"{self.name}/{name}", Path(path))
-
     def _words(self, name: str) -> tuple[str, dict[str, str | None]]:
         """Return the task of an id, and its level, number of episodes and split.
 
@@ -129,10 +142,6 @@ class NeoRL(Source):
             if rest is not None:
                 return task, rest.groupdict()
         raise self.unknown(name)
-
-
-def _listing(asset: Asset, selection: Selection) -> Listing:
-    return Listing((asset,), (Shard((asset.path,)),), keys=PLAIN, numbers=Numbers.read(selection.episodes))
 
 
 def _shape(facts: Mapping[str, Any], name: str) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -16,16 +16,13 @@ from typing_extensions import override
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.sources.base import (
     Entry,
-    EpisodeReader,
     Listing,
     Option,
     Selection,
-    Shard,
     Source,
     SpaceSummary,
     quality_tags,
 )
-from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -41,6 +38,8 @@ class OGMARL(Source):
     """Source of the vaults of the scenarios that the catalog lists."""
 
     name = "og_marl"
+    kind = "zip"
+    reader = "datasets_rl.sources.og_marl.reader:VaultReader"
     image_forms = ()
     selects = frozenset({"episodes"})
     options = (Option("vault", "Vault of a zip file at an address, by its quality, such as Good."),)
@@ -69,6 +68,7 @@ class OGMARL(Source):
             else SpaceSummary("continuous", None, None, -1, 1),
             tags=("multi-agent", *described["tags"], *quality_tags(uid)),
             known_issues=tuple(issues),
+            **self.figures(facts.get("figures", {}).get(uid, {})),
         )
 
     @override
@@ -92,7 +92,7 @@ class OGMARL(Source):
             )
         require_tensorstore()
         (asset,) = self.assets(name)
-        return _listing(upstream.with_size(asset), self._scenario(name)[1], selection)
+        return self.listing([upstream.with_size(asset)], selection)
 
     @override
     def recognize(self, files: AddressFiles) -> str:
@@ -115,14 +115,11 @@ class OGMARL(Source):
             raise ConversionError(
                 entry.id, [f"{problem}; expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
             )
-        return _listing(asset.of_kind("zip"), chosen, selection)
+        return replace(self.listing([asset.of_kind(self.kind)], selection), params={"vault": chosen})
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.og_marl.reader import VaultReader
-
-        (path,) = files.values()
-        return VaultReader(f"{self.name}/{name}", Path(path), params["vault"] if params else self._scenario(name)[1])
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"vault": params.get("vault") or self._scenario(name)[1]}
 
     def _scenario(self, name: str) -> tuple[dict[str, Any], str]:
         """Return what the catalog states about the scenario of an id, and the name of its vault.
@@ -135,15 +132,6 @@ class OGMARL(Source):
         if facts is None or not _UID.fullmatch(uid):
             raise self.unknown(name)
         return facts, uid
-
-
-def _listing(asset: Asset, vault: str, selection: Selection) -> Listing:
-    return Listing(
-        (asset,),
-        (Shard((asset.path,)),),
-        params={"vault": vault},
-        numbers=Numbers.read(selection.episodes),
-    )
 
 
 def _vaults(files: AddressFiles, path: str) -> list[str]:

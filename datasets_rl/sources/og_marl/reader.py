@@ -12,7 +12,6 @@ infos.legals     l_0   l_1   l_2 | l_0'       [T, agents, actions]: the actions 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,17 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import END_COLUMNS, Column
-from datasets_rl.read.streams import first_problems
+from datasets_rl.format.schema import Column
 from datasets_rl.read.vault import Vault
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
-from datasets_rl.sources.rows import split_rows
-from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, as_column, count_not_finite, flag_problems
-from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
+from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.ends import Ends, find_ends
+from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.plan import SUPPORTED, ColumnSlice, Plan
+from datasets_rl.sources.flat.reader import Block, FlatReader
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, flag_problems
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
-_BLOCK_BYTES = 16 << 20
-_FLAG = np.dtype(np.bool_)
 _FLOAT = np.dtype(np.float32)
 _AGENTS = "agents"
 _ACTION: Key = (_AGENTS, "action")
@@ -53,16 +51,16 @@ _KEYS: Mapping[str, Key] = {
     _MASK: (_AGENTS, "action_mask"),
 }
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
-_STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
+_LAYOUT = Layout(alignment="same-row", by="flags")
 
 
-class VaultReader(EpisodeReader):
+class VaultReader(FlatReader):
     """Reader of a vault.
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        path: The zip file.
-        vault: The name of the vault, ``Good``.
+        files: The zip file, by its path.
+        facts: The name of the ``vault``, such as ``Good``.
 
     Raises:
         MissingDependencyError: If tensorstore is not installed.
@@ -84,106 +82,99 @@ class VaultReader(EpisodeReader):
         **NO_TRANSITION,
     }
 
-    def __init__(self, dataset_id: str, path: Path, vault: str) -> None:
-        self._dataset_id = dataset_id
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+        self._vault = facts["vault"]
+        super().__init__(dataset_id, _LAYOUT, "vault", files, facts)
+
+    @property
+    @override
+    def needed(self) -> set[Key]:
+        return {*self.kept, _REWARD}
+
+    @override
+    def open_file(self, name: str) -> ArrayFile:
+        return _VaultArrays(self._paths[name], self._vault)
+
+    @override
+    def plan(self, file: ArrayFile) -> Plan:
+        if problems := [*_problems(file.arrays)]:
+            raise ConversionError(file.name, problems)
+        parts = [_column_slice(leaf, array) for leaf, array in file.arrays.items()]
+        team = ColumnSlice("", Column(NEXT_REWARD, _FLOAT, (1,)), constant=0.0)  # `before` has the values
+        wide = [leaf for leaf, array in file.arrays.items() if array.dtype in WIDENED and leaf not in _BOOLEANS]
+        return Plan(_LAYOUT, (*parts, team), {}, {}, {}, "flags", widened=len(wide))
+
+    @override
+    def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
+        agents = [np.asarray(file.read_all(leaf)) == 1 for leaf in _FLAGS if leaf in file.arrays]
+        terminated = np.asarray(agents[0].all(axis=1))
+        truncated = np.asarray(agents[-1].all(axis=1)) if len(agents) > 1 else np.zeros_like(terminated)
+        truncated |= np.logical_or.reduce(agents).all(axis=1) & ~terminated
+        ends = find_ends(file, plan, {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated})
+        self.counts["end-of-all-agents"] += len(ends.lengths)
+        return ends
+
+    @override
+    def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
+        super().count_file(file, plan, ends)
+        self.counts["team-reward"] += len(ends.terminated)
+        self.counts["no-truncations"] += int("truncations" not in file.arrays)
+        cast = [leaf for leaf in _BOOLEANS if leaf in file.arrays and (leaf in _FLAGS or _KEYS[leaf] in self.kept)]
+        self.counts["flags-cast"] += sum(file.arrays[leaf].dtype.kind != "b" for leaf in cast)
+
+    @override
+    def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
+        rewards = block.steps[_REWARD][..., 0].mean(axis=1, dtype=np.float64)
+        block.steps[NEXT_REWARD] = rewards[:, None].astype(_FLOAT)
+        return {}
+
+
+class _VaultArrays(ArrayFile):
+    """The leaves of a vault as arrays, whose flags and masks are checked."""
+
+    def __init__(self, path: Path, vault: str) -> None:
         self._vault = Vault(path, vault)
-        if problems := [*self._problems()]:
-            raise ConversionError(dataset_id, first_problems([f"{self._vault.name}: {one}" for one in problems]))
-        self._agents = self._vault.shapes["observations"][0]
-        self._by_leaf = {leaf: self._column(leaf) for leaf in self._vault.leaves}
-        self.columns = [
-            *self._by_leaf.values(),
-            Column(NEXT_REWARD, _FLOAT, (1,)),
-            *END_COLUMNS,
-        ]
+        self.name = self._vault.name
+        shapes, dtypes = self._vault.shapes, self._vault.dtypes
+        self.arrays = {leaf: Array(self._vault.rows, shapes[leaf], dtypes[leaf]) for leaf in self._vault.leaves}
+
+    @override
+    def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, self._vault.rows, rows):
+            values = self._vault.read([name], start, min(start + rows, self._vault.rows))[name]
+            if name in _BOOLEANS and (problems := flag_problems(name, values, start)):
+                raise ConversionError(self.name, problems)
+            yield values
 
     def __exit__(self, *details: object) -> None:
         self._vault.__exit__(*details)
 
-    @override
-    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
-        del part
-        vault = self._vault
-        kept = [leaf for leaf, column in self._by_leaf.items() if column.key in self.kept]
-        self.counts.clear()
-        self.counts["no-transition"] = int(not vault.rows)
-        self.counts["same-row"] = self.counts["team-reward"] = vault.rows
-        self.counts["no-truncations"] = int("truncations" not in vault.leaves)
-        cast = {leaf for leaf in (*_FLAGS, *kept) if leaf in _BOOLEANS and leaf in vault.leaves}
-        self.counts["flags-cast"] = sum(vault.dtypes[leaf].kind != "b" for leaf in cast)
-        self.counts["widened"] = sum(vault.dtypes[leaf] in WIDENED for leaf in {*kept} - cast) * vault.rows
-        needed = [*dict.fromkeys([*kept, "rewards", *(leaf for leaf in _FLAGS if leaf in vault.leaves)])]
-        row_bytes = sum(prod(vault.shapes[leaf]) * vault.dtypes[leaf].itemsize for leaf in needed)
-        block = max(1, _BLOCK_BYTES // max(1, row_bytes))
-        is_begun = False
-        for start in range(0, vault.rows, block):
-            stop = min(start + block, vault.rows)
-            arrays = vault.read(needed, start, stop)
-            terminated, truncated = self._find_ends(arrays, start)
-            ends = terminated | truncated
-            steps: dict[Key, NDArray[Any]] = {NEXT_REWARD: arrays["rewards"].mean(axis=1, dtype=np.float64)[:, None]}
-            steps |= {NEXT_TERMINATED: terminated[:, None], NEXT_TRUNCATED: truncated[:, None]}
-            steps[NEXT_REWARD] = steps[NEXT_REWARD].astype(np.float32)
-            states: dict[Key, NDArray[Any]] = {}
-            if _MASK in kept and (problems := flag_problems(f"{vault.name}: {_MASK}", arrays[_MASK], start)):
-                raise ConversionError(self._dataset_id, problems)
-            for leaf in kept:
-                column = self._by_leaf[leaf]
-                self.counts["not-finite"] += count_not_finite(arrays[leaf])
-                (states if column.shared else steps)[column.key] = as_column(arrays[leaf], column)
-            yield from split_rows(steps, states, ends, {}, {}, is_begun=is_begun)
-            is_begun = not ends[-1]
 
-    def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with the names, shapes and dtypes of the leaves."""
-        vault = self._vault
-        if missing := [leaf for leaf in _REQUIRED if leaf not in vault.leaves]:
-            yield f"it has no {', '.join(missing)}; it has {', '.join(vault.leaves) or 'nothing'}"
-            return
-        agents = vault.shapes["rewards"][:1]
-        for leaf in vault.leaves:
-            shape, dtype = vault.shapes[leaf], vault.dtypes[leaf]
-            if WIDENED.get(dtype, dtype) not in _STORABLE:
-                yield f"{leaf} has dtype {dtype}, which cannot be stored"
-            elif leaf in {"rewards", *_FLAGS} and (len(shape) != 1 or shape != agents):
-                yield f"{leaf} is [rows, {', '.join(map(str, shape))}]; expected [rows, agents]"
-            elif leaf in {"observations", "actions", _MASK} and shape[:1] != agents:
-                yield f"{leaf} is [rows, {', '.join(map(str, shape))}]; rewards are of {', '.join(map(str, agents))} agents"
+def _problems(arrays: Mapping[str, Array]) -> Iterator[str]:
+    """Yield what is wrong with the names, shapes and dtypes of the leaves."""
+    if missing := [leaf for leaf in _REQUIRED if leaf not in arrays]:
+        yield f"it has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}"
+        return
+    agents = arrays["rewards"].shape[:1]
+    for leaf, array in arrays.items():
+        if array.dtype not in SUPPORTED:
+            yield f"{leaf} has dtype {array.dtype}, which cannot be stored"
+        elif leaf in {"rewards", *_FLAGS} and (len(array.shape) != 1 or array.shape != agents):
+            yield f"{leaf} is [rows, {', '.join(map(str, array.shape))}]; expected [rows, agents]"
+        elif leaf in {"observations", "actions", _MASK} and array.shape[:1] != agents:
+            shape, wanted = (", ".join(map(str, axes)) for axes in (array.shape, agents))
+            yield f"{leaf} is [rows, {shape}]; rewards are of {wanted} agents"
 
-    def _column(self, leaf: str) -> Column:
-        dtype, shape = self._vault.dtypes[leaf], self._vault.shapes[leaf]
-        dtype = WIDENED.get(dtype, dtype)
-        key = _KEYS.get(leaf, ("info", *leaf.removeprefix("infos.").split(".")))
-        if leaf in _FLAGS:
-            return Column(key, _FLAG, (*shape, 1))
-        if leaf == _MASK:
-            return Column(key, _FLAG, shape, shared=True)
-        if key == _REWARD:
-            return Column(key, dtype if dtype == np.float64 else _FLOAT, (*shape, 1))
-        return Column(key, dtype, shape or (1,), shared=key != _ACTION)
 
-    def _find_ends(self, arrays: Mapping[str, NDArray[Any]], start: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the masks of the terminated and of the truncated rows of a block, [T] each, and count why.
-
-        Raises:
-            ConversionError: If flags have other values than 0 and 1.
-        """
-        problems: list[str] = []
-        flags = [np.zeros_like(arrays["terminals"], np.bool_)] * 2
-        for number, leaf in enumerate(_FLAGS):
-            if leaf not in arrays:
-                continue
-            raw = arrays[leaf]
-            problems += flag_problems(f"{self._vault.name}: {leaf}", raw, start)
-            flags[number] = raw == 1
-        if problems:
-            raise ConversionError(self._dataset_id, problems)
-        terminated, truncated = (np.asarray(one.all(axis=1)) for one in flags)
-        truncated |= (flags[0] | flags[1]).all(axis=1) & ~terminated
-        if start + len(terminated) == self._vault.rows and not (terminated[-1] or truncated[-1]):
-            truncated[-1] = True
-            self.counts["end-without-flag"] += 1
-        ends = int((terminated | truncated).sum())
-        self.counts["end-of-all-agents"] += ends
-        self.counts["final-observation-unknown"] += ends
-        return terminated, truncated
+def _column_slice(leaf: str, array: Array) -> ColumnSlice:
+    dtype, shape = WIDENED.get(array.dtype, array.dtype), array.shape
+    key = _KEYS.get(leaf, ("info", *leaf.removeprefix("infos.").split(".")))
+    if leaf in _FLAGS:
+        column = Column(key, np.dtype(np.bool_), (*shape, 1))
+    elif leaf == _MASK:
+        column = Column(key, np.dtype(np.bool_), shape, shared=True)
+    elif key == _REWARD:
+        column = Column(key, dtype if dtype == np.float64 else _FLOAT, (*shape, 1))
+    else:
+        column = Column(key, dtype, shape or (1,), shared=key != _ACTION)
+    return ColumnSlice(leaf, column)

@@ -14,15 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
 from datasets_rl.sources.base import (
+    AT_ADDRESS,
     Entry,
-    EpisodeReader,
     Listing,
     Selection,
     Shard,
@@ -35,9 +34,8 @@ from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "OGBench"]
 
@@ -47,8 +45,6 @@ _ID = re.compile(
     re.ASCII,
 )
 _PIXELS = (64, 64, 3)
-_NUMBER = re.compile(r"-\d+(?=\.npz$)")
-_NEEDED = ("observations", "actions", "terminals")
 _INFO = (("info", "qpos"), ("info", "qvel"))
 _BUTTONS = ("info", "button_states")
 
@@ -96,6 +92,12 @@ class OGBench(Source):
     """Source of the datasets of OGBench, with the rewards of its single tasks."""
 
     name = "ogbench"
+    endings = (".npz",)
+    kind = "npz"
+    arrays = ("observations", "actions", "terminals")
+    many_files = True
+    foreign_arrays = frozenset({"rewards", "image"})
+    reader = "datasets_rl.sources.ogbench.reader:OGBenchReader"
     image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
 
@@ -166,38 +168,17 @@ class OGBench(Source):
         assets = self.assets(name)
         assets = self._listed_assets(assets, upstream) if parts.large else [upstream.with_size(one) for one in assets]
         return replace(
-            _listing(assets, selection, {}),
+            self.listing(assets, selection),
             keys=_keys(parts),
             stored_bytes={} if selection.episodes else self._stored_bytes(parts, selection),
         )
 
     @override
-    def recognize(self, files: AddressFiles) -> str:
-        found = files.ending(".npz")
-        # The files of one dataset have the same name, up to a number.
-        if len({_NUMBER.sub("", path) for path in found}) != 1:
-            return ""
-        rows = files.rows_of(found[0], _NEEDED)
-        if rows is None or {"rewards", "image"} & files.arrays(found[0]).keys():
-            return ""
-        return f"{found[0]} has {', '.join(_NEEDED)} of {rows:,} rows each, and no rewards"
-
-    @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        found = sorted((asset for asset in folder.assets if asset.path.endswith(".npz")), key=lambda one: one.path)
-        assets = [asset.of_kind("npz") for asset in found]
-        return _listing(assets, selection, {"address": True})
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.ogbench.reader import OGBenchReader
-        from datasets_rl.sources.ogbench.tasks import Task
-
-        if params and params.get("address"):
-            return OGBenchReader(f"{self.name}/{name}", files, None, oracle=False)
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        if AT_ADDRESS in params:
+            return params
         parts = self._parts(name)
-        task = Task.of(parts.facts["tasks"], parts.task) if parts.task is not None or parts.oracle else None
-        return OGBenchReader(f"{self.name}/{name}", files, task, oracle=parts.oracle)
+        return {"tasks": parts.facts.get("tasks"), "task": parts.task, "oracle": parts.oracle}
 
     def _listed_assets(self, assets: Sequence[Asset], upstream: Upstream) -> Sequence[Asset]:
         """Return the files of a folder as its address lists them; by their names in the catalog if none does."""
@@ -208,6 +189,17 @@ class OGBench(Source):
             return assets
         found = sorted((asset for asset in listed if asset.path.endswith(".npz")), key=lambda asset: asset.path)
         return [asset.of_kind("npz") for asset in found if "-val" not in asset.path] or assets
+
+    @override
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        chosen = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
+        numbers = {asset.path: number for number, asset in enumerate(assets)}
+        return Listing(
+            tuple(chosen),
+            tuple(Shard((asset.path,), [[asset.path, numbers[asset.path]]]) for asset in chosen),
+            common=(chosen[0].path,),  # its arrays define the columns
+            numbers=Numbers.read(selection.episodes),
+        )
 
     def _parts(self, name: str) -> _Id:
         """Return the words of an id.
@@ -248,19 +240,6 @@ class OGBench(Source):
         if not parts.pixels:
             return {"": others + 4 * observations}
         return by_images({"compressed": observations / MIN_RATIO + others, "raw": observations + others}, selection)
-
-
-def _listing(assets: Sequence[Asset], selection: Selection, params: Mapping[str, Any]) -> Listing:
-    """Make every file a shard."""
-    chosen = [asset for asset in assets if selection.keeps_file(asset.path)] or assets
-    numbers = {asset.path: number for number, asset in enumerate(assets)}
-    return Listing(
-        tuple(chosen),
-        tuple(Shard((asset.path,), [asset.path, numbers[asset.path]]) for asset in chosen),
-        common=(chosen[0].path,),  # its arrays define the columns
-        params=params,
-        numbers=Numbers.read(selection.episodes),
-    )
 
 
 def _state_bytes(parts: _Id) -> int:

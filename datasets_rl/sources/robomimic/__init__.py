@@ -95,7 +95,9 @@ class Robomimic(Source):
 
         facts = self._facts(name)
         if facts is None or facts["path"].endswith("/"):
-            return super().assets(name)
+            raise NotImplementedError(
+                f"the files of {self.name}/{name} are those of a folder; resolve asks the upstream"
+            )
         return (Asset(tuple(self._urls(facts)), facts["path"]).of_kind("HDF5"),)
 
     @override

@@ -108,6 +108,16 @@ class RowReader:
             return whole
         return join_rows(parts)
 
+    def peek(self, row: int) -> _Values:
+        """Return a row, [1, ...], at or after the end of the last range, without consuming the row."""
+        end = self._start + len(self._block)
+        if row < end:
+            return self._block[row - self._start : row - self._start + 1]
+        if (block := next(self._blocks, None)) is None:
+            raise ConversionError(self._name, [f"it ends at row {end:,}; expected {row + 1:,} rows"])
+        self._block, self._start = block, end
+        return self.peek(row)
+
     def finish(self) -> None:
         """Read the remaining rows, because formats with a checksum compare it after the last row.
 
@@ -142,19 +152,21 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
         return _WithEpisodes(open_arrays(path, file_format, name), _TableArrays(table, table.name))
     if file_format == "parquet":
         return _TableArrays(path, name)
-    return _Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
+    return Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
 
 
-class _Hdf5Arrays(ArrayFile):
+class Hdf5Arrays(ArrayFile):
+    """Open HDF5 file."""
+
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.hdf5 import Hdf5File
 
         self.name = name
-        self._file = Hdf5File(path)
-        self.unwritten = self._file.unwritten
+        self.file = Hdf5File(path)
+        self.unwritten = self.file.unwritten
         self.arrays = {
             array_name: _hdf5_array(array, f"{name}: {array_name}")
-            for array_name, array in self._file.arrays.items()
+            for array_name, array in self.file.arrays.items()
             if array.shape
         }
 
@@ -164,14 +176,14 @@ class _Hdf5Arrays(ArrayFile):
         if array.text or array.encoded:
             yield from self._object_blocks(name, rows)
             return
-        for block in self._file.blocks([name], rows=rows):
+        for block in self.file.blocks([name], rows=rows):
             yield block.columns[name]
 
     def _object_blocks(self, name: str, rows: int) -> Iterator[_Values]:
         """Yield texts, or the bytes of images, whose lengths vary, so that only the HDF5 library can read them."""
         from datasets_rl.read.hdf5 import library_errors
 
-        dataset, text = self._file.arrays[name].dataset, self.arrays[name].text
+        dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
         for start in range(0, self.arrays[name].rows, rows):
             with library_errors(self.name, f"{name}: "):
                 values = dataset[start : start + rows]
@@ -179,7 +191,7 @@ class _Hdf5Arrays(ArrayFile):
             yield block
 
     def __exit__(self, *details: object) -> None:
-        self._file.close()
+        self.file.close()
 
 
 def _hdf5_array(array: Hdf5Array, name: str) -> Array:

@@ -1,0 +1,288 @@
+"""Ends of the episodes of a file, from its flags and the array of marks, a few bytes for each row.
+
+              states                          steps
+same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or not stored
+one-more      s_0 s_1 s_2 s_3 | s_0' s_1'     a_0 a_1 a_2 | a_0'          or equally many rows, the last one unused
+action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row has the action that led to its state
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionError
+from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.values import flag_problems
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+
+_Flags = NDArray[np.bool_]
+_Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Rows and flags of the E episodes that a file marks."""
+
+    lengths: _Index
+    """Number of steps of each episode, [E], with the sum N; 0 for an episode with a state but no step."""
+    numbers: _Index
+    """Number of each episode in the file, [E]."""
+    lead: int
+    """Number of rows of an episode before its first step."""
+    extra: int
+    """Number of rows of an episode that are not steps, in the arrays of steps."""
+    extras: Mapping[str, int]
+    """The same number for each array of states."""
+    terminated: _Flags
+    truncated: _Flags
+    """End flags, [N] each; the last step of every episode has at least one."""
+    known: _Flags | None
+    """Whether the states after the last step are known, [E], if they have separate arrays; else None."""
+    found: Counter[str]
+    """How often each rule was applied."""
+
+
+def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Flags]:
+    """Return the end flags of a file by key, [rows] each.
+
+    Raises:
+        ConversionError: If flags have other values than 0 and 1; the error names every problem.
+    """
+    problems: list[str] = []
+    flags: dict[Key, _Flags] = {}
+    for key, name in plan.flags.items():
+        raw = np.asarray(file.read_all(name)).reshape(-1)
+        problems += flag_problems(name, raw)
+        flags[key] = np.asarray(raw == 1)
+    if problems:
+        raise ConversionError(file.name, problems)
+    return flags
+
+
+def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
+    """Return the episodes of a file.
+
+    Args:
+        file: The file.
+        plan: The plan of the file.
+        flags: The end flags, as `read_flags` returns them.
+
+    Raises:
+        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
+            names every problem.
+    """
+    rows, states = _row_counts(file, plan)
+    counts: Counter[str] = Counter()
+    started = _read_starts(file, plan, rows)
+    row_counts, numbers = _episode_rows(file, plan, rows, flags, started)
+    count = len(row_counts)
+    alignment = plan.layout.alignment or ("one-more" if states == rows + count else "same-row")
+    extra = int(alignment != "same-row" and states == rows)
+    allowed = {"same-row": (rows,), "one-more": (rows, rows + count), "action-before": (rows,)}[alignment]
+    if states not in allowed:
+        expected = " or ".join(f"{number:,}" for number in allowed)
+        problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
+        raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
+    if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
+        row_counts = row_counts + 1  # the array counts steps, not rows
+    if row_counts.sum() != rows:
+        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
+    if plan.by == "flags" and extra and alignment == "one-more":
+        problem = "the last row of an episode is not a step, so its flags cannot mark the end"
+        raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
+    if plan.following and alignment == "action-before":
+        problem = (
+            f"{', '.join(plan.following.values())} contradicts the alignment action-before: "
+            "the next observation of a step is the observation of its own row"
+        )
+        raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
+    rowless = extra * int((row_counts == 0).sum())
+    if rowless:  # an episode without rows has no extra row either
+        row_counts, numbers = row_counts[row_counts > 0], numbers[row_counts > 0]
+    lengths = row_counts - extra
+    extras = _extra_rows(file, plan, lengths, extra)
+    known = _read_final_known(file, plan, row_counts)
+    lead = int(alignment == "action-before")
+    kept = np.ones(rows, np.bool_)
+    if extra:
+        kept[np.cumsum(row_counts) - (row_counts if lead else 1)] = False
+    counts[alignment] = rows
+    counts["no-transition"] = rowless + int((lengths == 0).sum())
+    if plan.layout.starts in file.arrays:
+        flagged = np.logical_or.reduce([np.zeros(rows, np.bool_), *flags.values()])
+        counts["index-without-zero"] = int(not started[0])
+        # The end of the file need not be in the array.
+        counts["flag-within-trajectory"] = int((flagged & ~started[1:])[:-1].sum())
+        counts["end-by-index"] = int((started[1:] & ~flagged).sum())
+    of_steps = {key: flag[kept] for key, flag in flags.items()}
+    terminated, truncated = _end_flags(file, plan, of_steps, lengths, counts)
+    counts["end-without-flag"] -= counts["end-by-index"]
+    return Ends(lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
+
+
+def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
+    """Return whether the state after the last step of each episode is known, [E]; None without separate arrays."""
+    if not plan.finals:
+        return None
+    name, episodes = next(iter(plan.finals.values())), len(row_counts)
+    if file.arrays[name].rows != episodes:
+        raise ConversionError(file.name, [f"{name} has {file.arrays[name].rows:,} rows, for {episodes:,} episodes"])
+    if not plan.layout.final_known:
+        return np.ones(episodes, np.bool_)
+    return read_flags(file, replace(plan, flags={(): plan.layout.final_known}))[()]
+
+
+def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
+    """Return the number of rows of the arrays of steps, and that of the arrays of observations."""
+    steps = [part.array for part in plan.parts if part.array and not part.state]
+    steps += [*plan.flags.values(), *plan.following.values()]
+    if plan.marks and plan.by in {"column", "last-rows"}:
+        steps.append(plan.marks)
+    states = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
+    states = states or [part.array for part in plan.parts if part.state]
+    problems = []
+    counts = []
+    for names in (steps, states):
+        rows = {name: file.arrays[name].rows for name in names}
+        if len(set(rows.values())) > 1:
+            problems.append(
+                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+            )
+        counts.append(next(iter(rows.values())))
+    if problems:
+        raise ConversionError(file.name, problems)
+    return counts[0], counts[1]
+
+
+def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Flags:
+    """Return the mask of the first rows of episodes, [rows + 1]: the last element is that of the row after the end.
+
+    Raises:
+        ConversionError: If the array of first rows has other rows, or rows that do not ascend.
+    """
+    started, name = np.zeros(rows + 1, np.bool_), plan.layout.starts
+    if name not in file.arrays:
+        return started
+    array = file.arrays[name]
+    if array.shape or array.dtype.kind not in "iuf":
+        raise ConversionError(file.name, [f"{name} is {array}; expected the first row of each trajectory"])
+    index = np.asarray(file.read_all(name)).astype(np.float64)
+    wrong = np.flatnonzero(~((index >= 0) & (index <= rows) & (index == np.floor(index))))
+    back = np.flatnonzero(np.diff(index) <= 0)
+    if len(wrong):
+        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}; expected a row from 0 to {rows:,}"
+        raise ConversionError(file.name, [problem])
+    if len(back):
+        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}; expected ascending rows"
+        raise ConversionError(file.name, [problem])
+    started[index.astype(np.int64)] = True
+    return started
+
+
+def _episode_rows(
+    file: ArrayFile, plan: Plan, rows: int, flags: Mapping[Key, _Flags], started: _Flags
+) -> tuple[_Index, _Index]:
+    """Return the number of rows of each episode that the file states, [E], and the number of each episode, [E]."""
+    if plan.by == "file":
+        return np.array([rows], np.int64), np.zeros(1, np.int64)
+    if plan.by == "flags":
+        if not flags:
+            raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
+        stops = np.flatnonzero(np.logical_or.reduce([started[1:], *flags.values()])) + 1
+        stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
+    elif plan.by == "column":
+        return _equal_runs(file, plan.marks)
+    elif plan.by == "last-rows":
+        stops = _read_last_rows(file, plan.marks) + 1
+    else:
+        raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
+        if raw.dtype.kind not in "iu" or not len(raw):
+            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}; expected integers"])
+        stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
+    counts = np.diff(stops, prepend=0)
+    if (counts < 0).any():
+        wrong = int(np.argmax(counts < 0))
+        problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        raise ConversionError(file.name, [problem])
+    return counts, np.arange(len(counts), dtype=np.int64)
+
+
+def _read_last_rows(file: ArrayFile, name: str) -> _Index:
+    """Return the last row of each episode, [E], from flags that are set there."""
+    if file.arrays[name].shape:
+        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}; expected one flag for each row"])
+    flags = np.asarray(file.read_all(name))
+    problems = flag_problems(name, flags)
+    if not flags[-1:].any():
+        problems.append(f"{name} of the last row, {len(flags) - 1:,}, is 0; expected the end of an episode")
+    if problems:
+        raise ConversionError(file.name, problems)
+    return np.flatnonzero(flags)
+
+
+def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
+    """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
+    values = np.asarray(file.read_all(name)).reshape(file.arrays[name].rows, -1)[:, 0]
+    starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
+    names, counts = np.unique(values[starts], return_counts=True)
+    if (counts > 1).any():
+        repeated = names[counts > 1][0]
+        problem = f"{name} is {repeated} in {counts.max():,} separate ranges of rows; expected one range per episode"
+        raise ConversionError(file.name, [problem])
+    numbers = values[starts].astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(starts))
+    return np.diff(np.append(starts, len(values))), numbers
+
+
+def _extra_rows(file: ArrayFile, plan: Plan, lengths: _Index, extra: int) -> dict[str, int]:
+    """Return how many rows per episode each array of states has in addition to the steps."""
+    steps, count = int(lengths.sum()), len(lengths)
+    extras: dict[str, int] = {}
+    problems = []
+    for part in plan.parts:
+        if not part.state:
+            continue
+        rows = file.arrays[part.array].rows
+        if rows not in {steps * (not extra), steps + count}:
+            problems.append(f"{part.array} has {rows:,} rows, for {steps:,} steps in {count:,} episodes")
+        extras[part.array] = int(rows == steps + count)
+    if problems:
+        raise ConversionError(file.name, problems)
+    return extras
+
+
+def _end_flags(
+    file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags], lengths: _Index, counts: Counter[str]
+) -> tuple[_Flags, _Flags]:
+    """Return terminated and truncated, [N] each."""
+    never = np.zeros(int(lengths.sum()), np.bool_)
+    last = never.copy()
+    last[np.cumsum(lengths[lengths > 0]) - 1] = True
+    terminated = flags.get(NEXT_TERMINATED, flags.get(NEXT_DONE, never))
+    truncated = flags.get(NEXT_TRUNCATED, never).copy()
+    wrong = np.flatnonzero((terminated | truncated) & ~last)
+    if len(wrong):
+        problem = f"a flag is set at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
+        raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {plan.by}")
+    counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
+    counts["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
+    counts["both-flags"] = int((terminated & truncated).sum())
+    open_ends = last & ~(terminated | truncated)
+    counts["end-without-flag"] = int(open_ends.sum())
+    truncated |= open_ends
+    return terminated, truncated
+
+
+def rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:
+    """Return the rows in [0, rows) at which the number of steps since the last end reaches `limit`."""
+    starts = np.concatenate([[-run], ends + 1])
+    stops = np.concatenate([ends, [rows]])
+    counts = (stops - starts) // limit
+    long = np.flatnonzero(counts)
+    cuts = [starts[gap] - 1 + limit * np.arange(1, counts[gap] + 1) for gap in long]
+    return np.concatenate([np.empty(0, np.intp), *cuts])

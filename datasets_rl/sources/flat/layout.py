@@ -1,0 +1,146 @@
+"""`Layout`: which arrays of a file are which fields of a step, and how episodes end in the file. A layout is data.
+
+A source declares the layout of its files, and a user spells the layout of own files in ``dataset.toml``. Flat rows are
+arrays with a row for each step, or one more for each episode, of all episodes of a file in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+)
+
+WAYS = ("file", "flags", "column", "lengths", "ends")
+"""Ways to mark the ends of episodes that a user can state. A source may also state "last-rows": an array of flags, which
+are set in the last row of each episode, and which are no flags of a step."""
+ALIGNMENTS = ("same-row", "one-more", "action-before")
+_USUAL: Mapping[Key, tuple[str, ...]] = {
+    OBSERVATION: ("observation", "observations", "obs", "state", "states"),
+    ACTION: ("action", "actions", "act"),
+    NEXT_REWARD: ("reward", "rewards", "rew", "next/reward"),
+    NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal"),
+    NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout"),
+    NEXT_DONE: ("done", "dones", "next/done"),
+    (NEXT, *OBSERVATION): ("next_observation", "next_observations", "next_obs"),
+    ("info",): ("info", "infos"),
+}
+_MARKS = ("episode_index", "episode_id", "episode")
+_STATES = (OBSERVATION[0], "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Field of a step, with the array that stores it."""
+
+    key: Key
+    array: str
+    """Name of the array, with slashes if it is in groups; empty for a `constant`."""
+    layout: str = ""
+    """Conversion of the axes of images, ``HWC to CHW`` or ``CHW to HWC``; empty for none."""
+    low: Any = None
+    high: Any = None
+    n: int | None = None
+    """Number of categories, which are the integers from 0 to n - 1."""
+    binary: bool = False
+    """Whether every element is 0 or 1."""
+    constant: float | None = None
+    """Value of every step, instead of an array."""
+    state: bool | None = None
+    """Whether there is a value before and after every step, as of an observation; None if the key decides."""
+    floats: str = ""
+    """Dtype that floats are converted to; by default, they keep theirs."""
+    optional: bool = False
+    """Whether a file may lack the array; it then has no such field."""
+
+    @property
+    def is_state(self) -> bool:
+        """Whether there is a value before and after every step."""
+        return self.key[0] in _STATES if self.state is None else self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which arrays of a file are which fields, and how the file marks the ends of episodes."""
+
+    fields: tuple[Field, ...] = ()
+    """The fields of a step. The field ``next.observation`` has the states after the steps, and is not stored itself."""
+    inferred: bool = False
+    """Whether other arrays with usual names are fields, too."""
+    alignment: str = ""
+    """One of `ALIGNMENTS`; by default inferred from the numbers of rows."""
+    by: str = ""
+    """One of `WAYS`, or "last-rows"; by default inferred from the arrays of the file."""
+    marks: str = ""
+    """Name of the array that marks the episodes, if `by` needs one."""
+    starts: str = ""
+    """Name of an array of the first rows of episodes, which end episodes beside the flags; a file may lack the array."""
+    seams: bool = False
+    """Whether an episode ends where the state after a step is not the state of the next row; by default, such a row
+    is an error."""
+    table: str = ""
+    """Name of a second Parquet file with one row per episode; its columns are arrays named ``episodes/<column>``."""
+    final: str = ""
+    """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
+    final_known: str = ""
+    """Name of the array of whether these states are known; by default all are."""
+    vectors: bool = False
+    """Whether an array of one number for each row is a field of the shape [1]; by default, only the reward is."""
+
+    def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
+        """Return the fields of a file with these arrays: the described ones, and those inferred from usual names."""
+        arrays = [*arrays]
+        fields = tuple(field for field in self.fields if not field.optional or field.array in arrays)
+        if not self.inferred:
+            return fields
+        described = {field.key for field in fields}
+        taken = {field.array for field in fields} | {self.marks}
+        inferred = [
+            Field(key, array)
+            for array, key in usual_keys(arrays).items()
+            if array not in taken and not any(overlap(key, other) for other in described)
+        ]
+        if {NEXT_TERMINATED, NEXT_TRUNCATED} & {field.key for field in (*fields, *inferred)}:
+            inferred = [field for field in inferred if field.key != NEXT_DONE]
+        return (*fields, *inferred)
+
+    def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
+        """Return the way in which a file marks the ends of episodes, one of `WAYS`, and the array that marks them."""
+        if self.by:
+            return self.by, self.marks
+        marks = next((name for name in arrays if name in _MARKS), "")
+        if marks:
+            return "column", marks
+        flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
+        return ("flags", "") if flags & {field.key for field in fields} else ("file", "")
+
+
+def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
+    """Return the keys of the arrays with usual names; of several names for a key, the first one is used."""
+    keys: dict[str, Key] = {}
+    roots: dict[Key, str] = {}
+    parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
+    for key, names in _USUAL.items():
+        for usual_name in names:
+            root = tuple(usual_name.split("/"))
+            for array, names_ in parts.items():
+                if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
+                    keys[array] = (*key, *names_[len(root) :])
+    return keys
+
+
+def overlap(left: Key, right: Key) -> bool:
+    """Return whether one of two keys is the beginning of the other."""
+    common = min(len(left), len(right))
+    return left[:common] == right[:common]

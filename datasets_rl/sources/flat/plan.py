@@ -1,0 +1,233 @@
+"""Mapping of the arrays of a file to columns and flags, as its layout states it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.format.schema import END_COLUMNS, Column, Form
+from datasets_rl.read.streams import ITEMS_MAX
+from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.layout import Field, Layout
+from datasets_rl.sources.values import WIDENED
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
+
+SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
+"""Dtypes of arrays that can be stored."""
+_FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
+_TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSlice:
+    """Array with the column that it is converted to."""
+
+    array: str
+    column: Column
+    turn: tuple[int, ...] = ()
+    """New order of the axes of a row; empty if they are not transposed."""
+    constant: float | None = None
+
+    @property
+    def state(self) -> bool:
+        """Whether it is a state, which exists before and after every step."""
+        return self.column.shared
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Mapping of the arrays of a file to columns and flags."""
+
+    layout: Layout
+    parts: tuple[ColumnSlice, ...]
+    following: Mapping[Key, str]
+    """Names of the arrays of next observations, by the key of the observation."""
+    flags: Mapping[Key, str]
+    """Names of the arrays of end flags."""
+    finals: Mapping[Key, str]
+    """Names of the arrays of the states after the last step of each episode, by key; empty if there are none."""
+    by: str
+    marks: str = ""
+    left_out: tuple[str, ...] = ()
+    widened: int = 0
+    """Number of columns that are stored with a wider dtype than in the file."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Every column, including the flags."""
+        return (*(part.column for part in self.parts), *END_COLUMNS)
+
+
+def is_empty(file: ArrayFile, layout: Layout) -> bool:
+    """Return whether a file has no steps: its arrays of steps have no rows, and those of states at most one."""
+    rows = [
+        (field.is_state, file.arrays[field.array].rows)
+        for field in layout.fields_of(file.arrays)
+        if field.array in file.arrays
+    ]
+    states = [count for is_state, count in rows if is_state]
+    steps = [count for is_state, count in rows if not is_state]
+    return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
+
+
+def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column] | None = None) -> Plan:
+    """Map the arrays of a file to columns and flags.
+
+    Args:
+        file: The file.
+        layout: The layout of the file.
+        known_columns: The columns of the first file, which this file must have too.
+
+    Raises:
+        ConversionError: If the file does not match its description; the error names every problem.
+    """
+    fields = layout.fields_of(file.arrays)
+    problems = list(_missing_problems(file, fields))
+    by, marks = layout.end_marks(file.arrays, fields)
+    if marks and marks not in file.arrays:
+        problems.append(f"it has no array {marks}, which marks its episodes")
+    present = [field for field in fields if field.array in file.arrays]
+    problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
+    finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
+    problems.extend(_final_problems(file, [*finals.values(), *filter(None, [layout.final_known])]))
+    if problems:
+        raise ConversionError(file.name, problems)
+    after = _after_fields(fields)
+    parts = tuple(
+        _column_slice(field, file.arrays.get(field.array), vectors=layout.vectors)
+        for field in fields
+        if field.key not in _FLAGS and field not in after
+    )
+    result = Plan(
+        layout,
+        parts,
+        {field.key[1:]: field.array for field in after},
+        {field.key: field.array for field in fields if field.key in _FLAGS},
+        finals,
+        by,
+        marks,
+        tuple(sorted(_unused_arrays(file, fields) - {marks, layout.final_known, *finals.values()})),
+        sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
+    )
+    problems.extend(_following_problems(result, file))
+    problems.extend(_column_problems(result.columns, known_columns or result.columns))
+    if problems:
+        raise ConversionError(file.name, problems)
+    return result
+
+
+_AFTER = (NEXT, *OBSERVATION)
+
+
+def _after_fields(fields: Sequence[Field]) -> list[Field]:
+    """Return the fields of next observations, except those of an observation that is not a state."""
+    steps = {field.key for field in fields if not field.is_state}
+    return [field for field in fields if field.key[:2] == _AFTER and field.key[1:] not in steps]
+
+
+def _unused_arrays(file: ArrayFile, fields: Sequence[Field]) -> set[str]:
+    return set(file.arrays) - {field.array for field in fields}
+
+
+def _final_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
+    rows = {name: file.arrays[name].rows for name in names if name in file.arrays}
+    yield from (f"it has no array {name}, of the states after the last steps" for name in names if name not in rows)
+    if len(set(rows.values())) > 1:
+        yield f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+
+
+def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
+    arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()], ITEMS_MAX) or "none"
+    for field in fields:
+        if field.array and field.array not in file.arrays:
+            yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"
+    states = any(field.state for field in fields)
+    for key in (*(() if states else (OBSERVATION,)), ACTION, NEXT_REWARD):
+        # The actions of agents are in a group: ("agents", "action").
+        if not any(field.key[: len(key)] == key or (key == ACTION and ACTION[0] in field.key) for field in fields):
+            yield f"no array is described or named as {dotted_name(key)}; it has {arrays}"
+
+
+def _array_problems(field: Field, array: Array) -> Iterator[str]:
+    name, shape = field.array, [array.rows, *array.shape]
+    single = field.key in _FLAGS or field.key == NEXT_REWARD
+    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
+        yield f"{name} has {'strings' if array.text else 'encoded images'}; expected numbers"
+    elif not array.text and array.dtype not in SUPPORTED:
+        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+        yield f"{name} has {objects}; expected booleans, integers that fit into int64, or floats"
+    if single and math.prod(array.shape) != 1:
+        yield f"{name} has shape {shape}; expected one number per row"
+    if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
+        yield f"{name} has shape {shape}; expected images, three axes per row, to convert {field.layout}"
+    if not array.rows:
+        yield f"{name} has no row"
+    if array.encoded and not array.shape:
+        yield f"{name} has no bytes in its first row; expected a PNG or JPEG image"
+    if 0 in array.shape:
+        yield f"{name} has shape {shape}, which has no values"
+    for bound in (field.low, field.high):
+        axes = np.shape(bound) if bound is not None and not array.text else ()
+        if not _broadcasts(axes, array.shape):
+            yield f"{name} has rows of shape {list(array.shape)}; its bounds have {list(axes)}"
+
+
+def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(axes, shape) == shape
+    except ValueError:
+        return False
+
+
+def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> ColumnSlice:
+    key = field.key
+    if array is None:
+        return ColumnSlice("", Column(key, np.dtype(np.float32), (1,)), constant=field.constant)
+    turn = _TURNS[field.layout]
+    shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
+    shape = shape or ((1,) if vectors else ())
+    dtype = WIDENED.get(array.dtype, array.dtype)
+    dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
+    form: Form = "encoded" if array.encoded else "raw"
+    column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
+    return ColumnSlice(field.array, column, turn)
+
+
+def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
+    by_key = {part.column.key: part for part in plan.parts}
+    for key, name in plan.following.items():
+        part, array = by_key.get(key), file.arrays[name]
+        if part is None:
+            yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
+        elif array.shape != file.arrays[part.array].shape or array.dtype.kind != file.arrays[part.array].dtype.kind:
+            yield f"{name} is {array}; {part.array} is {file.arrays[part.array]}"
+    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
+    if plan.following and missing:
+        yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"
+
+
+def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
+    own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
+    for key in first_columns.keys() - own_columns.keys():
+        yield f"it has no {dotted_name(key)}, unlike the first file"
+    for key in own_columns.keys() - first_columns.keys():
+        yield f"it has {dotted_name(key)}, unlike the first file"
+    for key in own_columns.keys() & first_columns.keys():
+        own, first = own_columns[key], first_columns[key]
+        if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
+            shapes = f"{own.dtype.name} {list(own.shape)}; in the first file {first.dtype.name} {list(first.shape)}"
+            yield f"{dotted_name(key)} is {shapes}"
