@@ -1,6 +1,6 @@
-"""Acting: functions that take an open dataset and make something of it: a figure, a dict, an environment, a dataset.
+"""Acting: functions that take an open dataset and make a figure, a dict, an environment or another dataset of the steps.
 
-The methods of `BaseDatasetExperienceReplay` with the same names describe them.
+The methods of `BaseDatasetExperienceReplay` with the same names have the descriptions.
 """
 
 from __future__ import annotations

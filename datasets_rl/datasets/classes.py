@@ -1,4 +1,4 @@
-"""The class of the datasets of a source: the class in the module of the source, or a class that is made from its catalog."""
+"""The class of the datasets of a source: the class in the module of the source, or a class made from the catalog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
 
     Raises:
         UnknownIdError: If there is no such source.
-        InvalidArgumentError: If another package registered it and it cannot be imported.
+        InvalidArgumentError: If another package registered the source, and the module cannot be imported.
     """
     catalog = get_source(source).catalog  # an error of its module is explained here; find_spec would pass it on
     package, room = module_name(source), __name__.rpartition(".")[0]

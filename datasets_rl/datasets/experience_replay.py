@@ -73,51 +73,50 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         >>> dataset[10:20].shape, dataset["observation"].shape
         (torch.Size([10]), torch.Size([15000, 3]))
 
-    An integer, a slice, a mask or an index tensor selects transitions; a key, ``"observation"`` or ``("next",
-    "reward")``, selects one field of all rows without reading the others. Writing to the returned tensors does not
-    change the files.
+    An integer, a slice, a mask or an index tensor selects transitions. A key, ``"observation"`` or ``("next", "reward")``,
+    selects one field of all rows without reading other fields. Writing to the returned tensors does not change the files.
 
     If the dataset lacks the final observation of some episodes, every batch has the field ``("next", "final_known")``,
-    bool [*B, 1]. It is False exactly on the last transition of such an episode: its next observation consists of zeros
-    and must not be used in a target.
+    bool [*B, 1]. The field is False exactly on the last transition of such an episode, where the next observation consists
+    of zeros and must not be used in a target.
 
     Args:
         dataset_id: The id within the source.
         batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
-        sampler: The sampler of the steps; uniform with replacement by default.
+        sampler: The sampler of the steps. By default, steps are drawn uniformly with replacement.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         delta_timestamps: Fields to replace by windows, and the steps of each window in seconds from the step of the batch,
             as in LeRobot: ``{"observation.images.top": [-0.1, 0], "action": [0, 0.1, 0.2]}``. Names may be LeRobot's.
             The windows come before the other transforms, see `WindowTransform.delta_timestamps`.
-        fps: Steps per second for `delta_timestamps`, instead of those that the manifest states.
-        tolerance_s: Largest difference between the seconds of `delta_timestamps` and those of a step.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and
+        fps: Steps per second for `delta_timestamps`, instead of the number in the manifest.
+        tolerance_s: Largest difference between the seconds of `delta_timestamps` and the time of a step.
+        root: The folder of the source, ``<RLDS_HOME>/<source>`` by default.
+        download: True downloads a dataset that is not stored. False requires a stored dataset. "force" downloads and
             converts the dataset again.
-        selection: The selection to open, `Selection(episodes="0:100")`. The stored selection decides everything that it
-            leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
-            the buffer shows the requested episodes and fields; a smaller one grows by a download. If no dataset is
-            stored, everything left open is downloaded.
-        storage: Not supported, because the storage of a dataset is its files; expected None.
-        final_unknown: The treatment of transitions whose next observation is unknown. "keep" keeps them; None, the
-            default, keeps them with one `UnknownFinalWarning` per dataset and process. "drop" drops them: the episode
-            ends one transition earlier, truncated. "drop_truncated" drops them unless they are terminated, because the
-            target of a terminated transition needs no next observation.
+        selection: The selection to open, `Selection(episodes="0:100")`. What this selection leaves
+            open, the stored selection decides: without a selection, the stored dataset is opened as a whole. Of a larger
+            stored selection, the buffer shows the requested episodes and fields. A smaller stored selection grows by a
+            download. If no dataset is stored, everything left open is downloaded.
+        storage: Not supported, because the files are the storage of a dataset. Only None is accepted.
+        final_unknown: The treatment of transitions with an unknown next observation. "keep" keeps such transitions. None,
+            the default, does so with one `UnknownFinalWarning` per dataset and process. "drop" drops such transitions: the
+            episode ends one transition earlier, truncated. "drop_truncated" does so unless a transition is terminated,
+            because the target of a terminated transition needs no next observation.
 
-    The arguments from `writer` on are those of `TensorDictReplayBuffer`. A dataset is read-only and its files are shared by
-    all processes: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
+    `TensorDictReplayBuffer` describes `writer` and the arguments after it. A dataset is read-only, and all processes share
+    the files: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
-        InvalidArgumentError: If a choice contradicts the stored one; if `download` is False and the stored dataset lacks
-            a part of the selection; or if `delta_timestamps` are not those of steps, or no frame rate is known.
+        InvalidArgumentError: If a choice contradicts the choice of the stored dataset, or `download` is False and the stored
+            dataset lacks a part of the selection, or `delta_timestamps` are not times of steps, or no frame rate is known.
         FetchError: If no upstream serves the files of a dataset that is to be downloaded.
     """
 
     source: ClassVar[str]
     streaming: ClassVar[bool] = False
     available_datasets = _Available()
-    """The ids that the class accepts; no network."""
+    """The ids that the class accepts, without a request."""
 
     def __init__(
         self,
@@ -179,7 +178,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 0, windows_by_seconds(self.manifest, steps.keys(), delta_timestamps, fps, tolerance_s)
             )
         elif fps is not None:
-            raise InvalidArgumentError(f"fps is {fps}, but there are no delta_timestamps, which it is for")
+            raise InvalidArgumentError(f"fps is {fps}, and delta_timestamps is None; fps needs delta_timestamps")
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Give a constructor that passes `**options` on a signature with the arguments of this class, for `help`."""
@@ -199,27 +198,27 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         )
 
     def _open(self, stored: StoredDataset) -> DatasetStorage | View:
-        """Return the visible steps of a version of the dataset, which is from now on the one that this buffer shows."""
+        """Return the visible steps of a version of the dataset, which this buffer shows from now on."""
         self.stored = stored
         return self._visible(self._shown)
 
     def _settings(self) -> Settings:
-        """Return the settings of the download; sources with arguments for settings override this."""
+        """Return the settings of the download. Sources with arguments for settings override this method."""
         return Settings.from_env()
 
     def _local_copy(self) -> Path | None:
-        """Return the path of a local copy of the upstream files to read instead of a download; None to download."""
+        """Return the path of a local copy of the upstream files, which is read instead of a download, or None."""
         return None
 
     @property
     def selection(self) -> Selection:
-        """The selection that the buffer shows; an empty selection stands for the whole dataset."""
+        """The selection that the buffer shows. An empty selection stands for the whole dataset."""
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
     @property
     def final_unknown(self) -> FinalUnknown | None:
-        """The treatment of transitions whose next observation is unknown."""
+        """The treatment of transitions with an unknown next observation."""
         return self._shown.final_unknown
 
     @property
@@ -232,7 +231,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return DatasetStorage(self.stored)
 
     def selected_steps(self) -> DatasetStorage | View:
-        """Return the storage of the selected episodes and fields; a source may add names, or choose rows."""
+        """Return the storage of the selected episodes and fields. A source may add names, or choose rows."""
         return select_part(self.stored_steps(), self.selection)
 
     def _visible(self, shown: Shown) -> DatasetStorage | View:
@@ -242,14 +241,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return steps
 
     def _show(self, shown: Shown) -> Self:
-        """Replace the storage by that of other steps; after an error, nothing has changed."""
+        """Replace the storage by a storage of other steps. After an error, nothing has changed."""
         self.set_storage(shown.stored_where(self._visible(shown)), self._components.collate_fn)
         self._shown = shown
         self.__dict__.pop("specs", None)
         return self
 
     def select(self, keys: str | Iterable[str | Key]) -> Self:
-        """Limit batches to some fields, in place: the others are not read. An epoch of the sampler starts anew.
+        """Limit batches to some fields, in place: other fields are not read. An epoch of the sampler starts anew.
 
             >>> dataset = load("demo/pendulum").select(["observation", "action"])
 
@@ -257,14 +256,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         episodes, whatever the fields are.
 
         Args:
-            keys: Fields, each as a dotted name or a tuple of names; a name of several fields, "next", stands for all of
-                them.
+            keys: Fields, each as a dotted name or a tuple of names. A name of several fields, "next", stands for all these
+                fields.
 
         Returns:
             This buffer.
 
         Raises:
-            UnknownKeyError: If the dataset has no such field; nothing has changed.
+            UnknownKeyError: If the dataset has no such field. Nothing has changed then.
         """
         return self._show(replace(self._shown, keys=key_names(keys)))
 
@@ -274,24 +273,24 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> dataset = load("d4rl/hopper-medium-v2", batch_size=256).to("cuda")
             >>> batch = dataset.sample()                    # on the device; no step waits for it
 
-        The copy contains the fields that batches have, the final states included; it takes about as many bytes as the
-        files. A uniform sampler with replacement, the default, draws on the device, with its generator, and all shapes
+        The copy contains the fields that batches have, the final states included, and takes about as many bytes as the
+        files. A uniform sampler with replacement, the default, draws on the device by a generator there, and all shapes
         are static. Other samplers choose rows in main memory, which are then moved. An epoch of the sampler starts anew.
 
         Args:
-            device: The device; "cpu" copies the steps to main memory, and None reads them from the files again.
+            device: The device. "cpu" copies the steps to main memory, and None reads the steps from the files again.
 
         Returns:
             This buffer.
 
         Raises:
             InvalidArgumentError: If there is no such device, elements are whole episodes, or a field consists of encoded
-                images; nothing has changed.
+                images. Nothing has changed then.
         """
         if device is not None and self.split_trajs:
             raise InvalidArgumentError(
                 f"the elements are whole episodes, which cannot be kept on {device}",
-                hint="open the dataset without split_trajs; a SliceSampler draws parts of episodes",
+                hint="open the dataset without split_trajs: a SliceSampler draws parts of episodes",
             )
         return self._show(replace(self._shown, device=usable_device(device)))
 
@@ -299,19 +298,19 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Return the vocabulary of a text field: ``texts[number]`` is the text for a stored number.
 
         Raises:
-            UnknownKeyError: If there is no such text field; the error names the existing ones.
+            UnknownKeyError: If there is no such text field. The error names the existing text fields.
         """
         return self.stored.texts(as_key(key))
 
     @property
     def episodes(self) -> EpisodeTable:
-        """The table of the episodes: where each starts and stops among the steps, and its return."""
+        """The table of the episodes: the start, the stop and the return of each episode."""
         table: EpisodeTable = self.storage.episodes  # type: ignore[attr-defined]  # all three storages have it
         return table
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the dataset, with its description and its origin."""
+        """The manifest of the dataset, with the description and the origin."""
         return self.stored.manifest
 
     @property
@@ -321,12 +320,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     @property
     def data_path_root(self) -> Path:
-        """The same folder: it has only files of this dataset, so that code written for TorchRL may remove it."""
+        """The same folder, which has only files of this dataset: code written for TorchRL may remove the folder."""
         return self._path
 
     @property
     def root(self) -> Path:
-        """The folder of the source, which contains its other datasets, too."""
+        """The folder of the source, which contains the other datasets of the source, too."""
         return self._path.parents[self.dataset_id.count("/")]
 
     @cached_property
@@ -352,7 +351,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """The statistics of the whole stored dataset, by dotted key: min, max, mean, std and quantiles, q01 to q99.
 
         ``dataset.statistics["action"]["q99"]`` has a number for each element, ``"return"`` and ``"length"`` describe the
-        episodes. They are in the manifest. Float fields have statistics; `describe` describes all fields.
+        episodes. The statistics are in the manifest. Float fields have statistics. `describe` describes all fields.
         """
         return self.stored.manifest.statistics
 
@@ -368,11 +367,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         are read.
 
         Args:
-            keys: The fields; by default all but the flags.
+            keys: The fields. By default, all fields but the flags are described.
             bins: Maximum number of bins of a histogram.
 
         Raises:
-            UnknownKeyError: If a field does not exist; the error names the existing ones.
+            UnknownKeyError: If a field does not exist. The error names the existing fields.
         """
         return describe(
             acting.step_reader(self), keys=None if keys is None else [as_key(key) for key in keys], bins=bins
@@ -403,7 +402,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
             >>> dataset.export("hdf5", "./pendulum")
 
-        Transforms of batches are not applied. The arguments, the result and the errors are those of `datasets_rl.export`.
+        Transforms of batches are not applied. `datasets_rl.export` describes the arguments, the result and the errors.
 
         Raises:
             InvalidArgumentError: If the dataset shows transitions instead of whole episodes, too.
@@ -418,23 +417,23 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> env = load("minari/D4RL/door/human-v2").make_env(render_mode="human")
 
         The name is that of the stored specification (Minari, `RecordEpisodes`), of the metadata (``environment`` in
-        ``dataset.toml``), or of the catalog. A specification also states arguments and wrappers; of the wrappers, those
-        of Gymnasium are applied, and a warning names the others. Where D4RL names an environment of mujoco-py, its
+        ``dataset.toml``), or of the catalog. A specification also states arguments and wrappers. Wrappers of
+        Gymnasium are applied, and a warning names other wrappers. Where D4RL names an environment of mujoco-py, its
         successor with the same observations, actions and rewards takes its place, with a warning.
 
-        Observations and actions are those of the dataset: the steps of the recipes that made it are applied to each
+        Observations and actions are as in the dataset: the steps of the recipes that made the dataset are applied to each
         observation, and their inverses to each action, with the parameters that were fitted to the dataset. The spaces
-        change accordingly. Rewards are those of the environment, so that returns and scores compare.
+        change accordingly. Rewards are left as they are, so that returns and scores compare.
 
         Args:
-            steps: Whether the steps of the recipes are applied; if not, the environment is that of the raw data.
-            **kwargs: Arguments of `gymnasium.make`; they come before those of the specification.
+            steps: Whether the steps of the recipes are applied. If not, the environment fits the raw data.
+            **kwargs: Arguments of `gymnasium.make`, which take precedence over the specification.
 
         Raises:
-            InvalidArgumentError: If the dataset names no environment, or nothing registers it; if a step cannot be
+            InvalidArgumentError: If the dataset names no environment, or nothing registers the name, or a step cannot be
                 applied to an environment, such as a function or `frame_skip`. The error names the step.
-            MissingDependencyError: If Gymnasium, or the library with the environment, is not installed; the error names
-                the extra.
+            MissingDependencyError: If Gymnasium, or the library with the environment, is not installed. The error
+                names the extra.
         """
         return acting.make_env(self, steps=steps, **kwargs)
 
@@ -444,8 +443,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> description = dataset.describe_env()
             >>> env = datasets_rl.make_env(description)             # elsewhere, without the dataset
 
-        It has the name, the arguments and the wrappers of the environment, each step with its fitted parameters, and the
-        dtypes and shapes of the fields. A checkpoint that holds it can be evaluated without the dataset.
+        The description has the name, the arguments and the wrappers of the environment, each step with the fitted
+        parameters, and the dtypes and shapes of the fields. A checkpoint with the description can be evaluated without the
+        dataset.
 
         Raises:
             InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
@@ -461,8 +461,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         Transforms are not applied.
 
         Args:
-            numbers: Numbers of the episodes in `episodes`, in any order; by default all. Negative ones count from the
-                end.
+            numbers: Numbers of the episodes in `episodes`, in any order. By default, all are yielded. Negative numbers
+                count from the end.
 
         Raises:
             IndexError: If there is no such episode.
@@ -494,7 +494,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                   the dataset has masks, such as a single task of OGBench, terminals are 1 - masks
         "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
                   terminated
-        "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5; masks, and dones (bool), the ends of
+        "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5. Further masks, and dones (bool), the ends of
                   trajectories
         ========= ================================================================================================
 
@@ -502,23 +502,23 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
 
         With numpy and with torch on the CPU, the observations, actions and rewards of the whole dataset, and the flags
-        of "d4rl", are views of the files, mapped copy-on-write: no memory is used until they are read, and writing to
-        them changes neither the files nor this buffer. Copies are: next_observations, masks, float32 flags, clipped
+        of "d4rl", are views of the files, mapped copy-on-write: no memory is used until an array is read, and writing to
+        an array changes neither the files nor this buffer. Copies are: next_observations, masks, float32 flags, clipped
         actions, fields that are not stored as float32, and every array of a part of a dataset.
 
-        Layouts with next_observations leave out transitions whose next observation is unknown, unless they are
-        terminated, as `final_unknown="drop_truncated"` does; `final_unknown="keep"` keeps them.
+        Layouts with next_observations leave out transitions with an unknown next observation that are not terminated, as
+        `final_unknown="drop_truncated"` does. `final_unknown="keep"` keeps these transitions.
 
         Args:
             layout: The keys and dtypes.
             framework: The type of the arrays: "numpy", "torch" or "jax".
-            device: The device of the arrays of torch or jax; by default the CPU, or the default device of jax.
+            device: The device of the arrays of torch or jax: the CPU, or the default device of jax, by default.
             compact: Whether to return the compact form of "ogbench", as `compact_dataset=True` of OGBench: no
                 next_observations, but a row for the final observation of each episode, [N + E, ...]. `valids` is 0 in
-                these rows, whose action, reward and mask are those of the last step.
-            timeouts: Whether to keep the last transition of each truncated episode. `d4rl.qlearning_dataset`, and with it
-                CORL, IQL and RLPD, leave it out, because D4RL's files lack its next observation; if False, the rows are
-                theirs, except that D4RL also leaves out the last row of a file if it is terminated.
+                these rows, which repeat the action, the reward and the mask of the last step.
+            timeouts: Whether to keep the last transition of each truncated episode. `d4rl.qlearning_dataset`, and with
+                this function CORL, IQL and RLPD, leave this transition out, because D4RL's files lack the next observation.
+                With False, the rows are the same as there, except that D4RL also leaves out a terminated last row of a file.
 
         Raises:
             InvalidArgumentError: If the arguments do not exist, no transition remains, jax is not installed, elements are
@@ -532,7 +532,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
             >>> dataset.push("hf://me/hopper")
 
-        The arguments, the result and the errors are those of `datasets_rl.push`.
+        `datasets_rl.push` describes the arguments, the result and the errors.
         """
         return acting.publish(self, address, private=private, message=message)
 
@@ -565,31 +565,31 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> dataset.preprocess(fn, batched=True, num_workers=8, dest="mapped")    # takes many steps at once
             >>> dataset.preprocess(drop_failures, per="episode", dest="successes")    # returns a TensorDict or None
 
-        The result is stored in the folder `dest`; use `derive` for a dataset with a separate id. With `in_place`, the
+        The result is stored in the folder `dest`. Use `derive` for a dataset with a separate id. With `in_place`, the
         dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
         version. All earlier versions are kept (`restore`). If the function fails, or the process dies, the dataset is
         unchanged, and the same call resumes.
 
         Args:
-            fn: A function from a TensorDict to a TensorDict; or a `Recipe`, its name or file, a `Step` or a
+            fn: A function from a TensorDict to a TensorDict, or a `Recipe`, the name or file of a recipe, a `Step` or a
                 `Transform`. It may add, drop and change fields, but must keep the reward and the flags of episode ends.
                 Fields under ``next`` that equal the root one step later are stored once.
             dim: The axis of the steps: 0.
-            num_workers: The number of processes; by default the number of cores if the dataset is large. 0 and 1 use
+            num_workers: The number of processes, for a large dataset the number of cores by default. 0 and 1 use
                 this process.
-            chunksize: The maximum number of steps that are passed to the function at once; the dataset is read in
+            chunksize: The maximum number of steps that are passed to the function at once. The dataset is read in
                 batches of about 8 MB. 0 passes single steps.
             num_chunks: The same as a number of chunks of the whole dataset.
-            pool: A process pool of the caller, which writes the partial datasets; without `num_workers`.
+            pool: A process pool of the caller, which writes the partial datasets. Excludes `num_workers`.
             generator: The generator that seeds the random numbers of the function.
             max_tasks_per_child: The number of partial datasets after which a process is replaced.
             worker_threads: The number of torch threads in each process.
-            index_with_generator: Accepted for compatibility with TorchRL; the whole dataset is never in memory.
+            index_with_generator: Accepted for compatibility with TorchRL. The whole dataset is never in memory.
             pbar: Whether progress is shown.
-            mp_start_method: Accepted for compatibility with TorchRL; the processes are separate programs, so that
+            mp_start_method: Accepted for compatibility with TorchRL. The processes are separate programs, so that
                 lambdas work, and the script of the caller is not run again.
             num_frames: The number of steps to read, from the first, to try a function.
-            dest: A folder for the result, as TorchRL names it.
+            dest: A folder for the result.
             batched: Whether the function takes a batch of steps, [B].
             per: "step", "batch" or "episode": the input of the function.
             max_ram: The approximate memory in bytes that all processes may use for data.
@@ -600,8 +600,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             The storage of the result.
 
         Raises:
-            PreprocessError: If the function fails; the error names the line, the step of the recipe, the episode and
-                its fields.
+            PreprocessError: If the function fails. The error names the line, the step of the recipe, the episode and
+                the fields.
             InvalidArgumentError: If arguments exclude each other.
         """
         arguments = PreprocessArguments(
@@ -628,13 +628,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return acting.preprocess(self, arguments)
 
     def restore(self, version: str | int = "parent") -> Self:
-        """Make another version of the dataset the current one, which this buffer then shows; see `datasets_rl.restore`.
+        """Make another version of the dataset current, and show this version, see `datasets_rl.restore`.
 
             >>> dataset.preprocess(fn, in_place=True)
             >>> dataset.restore()                               # the version before
 
         Args:
-            version: The number or the name of a version; "parent" is the version that the current one was made of.
+            version: The number or the name of a version. "parent" is the version that the current version was made of.
 
         Raises:
             InvalidArgumentError: If there is no such version.
@@ -662,21 +662,21 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         force: bool = False,
         **options: Any,
     ) -> BaseDatasetExperienceReplay:
-        """Derive a separate dataset from this one, unless it exists already, and open it.
+        """Derive a separate dataset from this dataset, unless the separate dataset exists already, and open the result.
 
             >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
             >>> dataset.derive(fn, per="episode", name="successes")  # demo/pendulum@successes
 
-        This dataset is unchanged. The derived one has an id, which `load` and the command line accept. It is computed
+        This dataset is unchanged. The result has an id, which `load` and the command line accept. The result is computed
         from the whole stored dataset, even if this buffer shows only a selection, and is opened with the defaults of
-        its class.
+        the class.
 
         Args:
-            recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as for `preprocess`.
-            name: The name after the ``@``; by default that of the recipe.
+            recipe: A `Recipe`, the name or file of a recipe, a `Step`, a `Transform`, or a function as for `preprocess`.
+            name: The name after the ``@``, the name of the recipe by default.
             per: "step", "batch" or "episode": the input of a function.
             batched: Whether a function takes a batch of steps, [B].
-            num_workers: The number of processes; see `preprocess`.
+            num_workers: The number of processes, see `preprocess`.
             num_frames: The number of steps to read, from the first.
             max_ram: The approximate memory in bytes that all processes may use for data.
             pbar: Whether progress is shown.
@@ -700,12 +700,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return self._derived(call.run(self._path, name=name), options)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
-        """Open a dataset that was derived from this one."""
+        """Open a dataset that was derived from this dataset."""
         name = f"{self.dataset_id}{folder.name[len(self._path.name) :]}"
         return type(self)(name, root=self.root, **{"download": True, **options})
 
     def delete(self) -> None:
-        """Remove the dataset from the disk; this buffer must not be used afterwards."""
+        """Remove the dataset from the disk. This buffer must not be used afterwards."""
         store.remove(f"{self.source}/{self.dataset_id}", root=self.root)
 
     def __getitem__(self, index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Opening a dataset by its id or folder, after downloading it if necessary."""
+"""Opening a dataset by an id or a folder, after a download if the dataset is not stored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load(  # noqa: D417 -- the class describes the others
     streaming: bool | None = None,
     **options: Any,
 ) -> BaseDatasetExperienceReplay:
-    """Open a dataset as a replay buffer, after downloading it if it is not stored.
+    """Open a dataset as a replay buffer, after a download if the dataset is not stored.
 
         >>> from datasets_rl import load
         >>> dataset = load("demo/pendulum", batch_size=256)     # or the folder of any stored dataset
@@ -53,23 +53,23 @@ def load(  # noqa: D417 -- the class describes the others
         >>> sorted(some.sample(8).keys())
         ['action', 'index', 'observation']
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
-        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
-            ``d4rl:hopper-medium-v2``; an id with a prefix of `register_dataset`; the address of a published dataset,
-            ``hf://user/name@revision``; or the folder of a stored dataset. A folder in the working directory never
+        dataset_id: An id with the name of a source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
+            ``d4rl:hopper-medium-v2``, or an id with a prefix of `register_dataset`, or the address of a published dataset,
+            ``hf://user/name@revision``, or the folder of a stored dataset. A folder in the working directory never
             hides an id.
         batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
-        download: True downloads a dataset that is not stored; False never downloads; "force" downloads and converts the
+        download: True downloads a dataset that is not stored. False never downloads. "force" downloads and converts the
             dataset again. By default True, but a dataset of openx that is not stored is streamed.
-        keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.select`. Unlike
-            `Selection(keys=...)`, they do not change what is downloaded.
-        device: The device to copy the steps to, where batches are then drawn and gathered; see
+        keys: The fields of batches. Other fields are not read, see `BaseDatasetExperienceReplay.select`. Unlike
+            `Selection(keys=...)`, this choice does not change what is downloaded.
+        device: The device to copy the steps to, where batches are then drawn and gathered, see
             `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
-        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, whose arguments are
-            then valid, too; for a dataset in the stored format, the address may also be that of its folder in a bucket or on
-            a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
+        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, and the
+            arguments of this class are then valid, too. A dataset in the stored format may also be named by the address of a
+            folder in a bucket or on a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
@@ -78,9 +78,9 @@ def load(  # noqa: D417 -- the class describes the others
         and not those of a stored dataset.
 
     Raises:
-        UnknownIdError: If there is no such id; `NotADatasetError` if the folder is not a dataset.
-        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if an
-            option of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+        UnknownIdError: If there is no such id. `NotADatasetError`, which is a subclass, if the folder is not a dataset.
+        InvalidArgumentError: If the class of the source has no such argument (the error names similar arguments), or an
+            option of the selection contradicts the stored dataset, or `dataset_id` is the file of a mixture.
         UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """

@@ -1,4 +1,4 @@
-"""Opening: from the id of a dataset to its folder on this disk, after a download if the dataset is not stored."""
+"""Opening: from the id of a dataset to the folder on this disk, after a download if the dataset is not stored."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def find_folder(
     """Return the folder of a dataset that has a selection, after a download if `download` is not False.
 
     Args:
-        dataset_id: The id with its source.
-        selection: The requested selection. The stored selection decides everything that it leaves open.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        dataset_id: The id with the name of the source.
+        selection: The requested selection. What this selection leaves open, the stored selection decides.
+        root: The folder of the source, ``<RLDS_HOME>/<source>`` by default.
         download: As for `BaseDatasetExperienceReplay`.
         from_local: A local copy of the upstream files to read instead of a download.
         settings: The settings of the download.
@@ -64,7 +64,7 @@ def folder_with(folder: Path, selection: Selection) -> Path:
     """Return the folder of a stored dataset, which must have a selection.
 
     Raises:
-        InvalidArgumentError: If it does not; the error names both selections.
+        InvalidArgumentError: If the dataset lacks a part of the selection. The error names both selections.
     """
     stored_selection.check_contains(Manifest.read(folder), folder, selection)
     return folder

@@ -34,15 +34,15 @@ _warned: set[tuple[int, str, str]] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a buffer shows of the selected steps; a change of the buffer is another object."""
+    """What a buffer shows of the selected steps. When the buffer shows other steps, another object replaces this one."""
 
     final_unknown: FinalUnknown | None = None
     split_trajs: bool = False
     """Whether elements are whole episodes."""
     keys: tuple[Key, ...] | None = None
-    """Names of the fields of batches, see `load`; None for all."""
+    """Names of the fields of batches, see `load`, or None for all fields."""
     device: torch.device | None = None
-    """The device that has a copy of the steps; None if the steps are read from the files."""
+    """The device that has a copy of the steps, or None if the steps are read from the files."""
 
     def visible(self, steps: DatasetStorage | View) -> DatasetStorage | View:
         """Return the steps that remain by the choice of fields and the treatment of unknown final observations.

@@ -27,14 +27,12 @@ ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_ste
 _TRANSFORMS = "transforms"
 """The module of the steps that are transforms, in `STEPS`."""
 _INSTEAD: Mapping[str, str] = {
-    "binarize_reward": "binarize_rewards",
     "cat_frames": "stack_frames",
     "cat_tensors": "concatenate",
     "d_type_cast": "cast",
     "double_to_float": "cast",
     "multi_step": "n_step_targets",
     "observation_norm": "normalize",
-    "reward_clipping": "clip_rewards",
     "reward_scaling": "scale_rewards",
 }
 """The names of transforms for which there is a step of whole episodes, with the name of the step."""

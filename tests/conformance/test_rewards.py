@@ -495,11 +495,10 @@ def _success(rewards: np.ndarray, otherwise: float = 0.0, at: float = 1.0) -> di
 
 
 STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
-    "binarize_rewards": changed_rewards(lambda r, threshold=0.0: r > threshold),
+    "binarize_reward": changed_rewards(lambda r, threshold=0.0: r > threshold),
     "clip": lambda r, in_keys, low, high: (
         {REWARD: np.clip(r, low, high)[:, None]} if in_keys == ["next.reward"] else {}
     ),
-    "clip_rewards": changed_rewards(lambda r, **limits: np.clip(r, limits.get("min", -1.0), limits.get("max", 1.0))),
     "delay_rewards": lambda r: {REWARD: per_episode(lambda part: [0.0] * (len(part) - 1) + [part.sum()], r)},
     "frame_skip": lambda r, n: {REWARD: per_episode(skipped(n), r)},
     "gae": _gae,
@@ -519,6 +518,7 @@ STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
     "normalize_quantiles": lambda r, keys=("action",), **_: _between(r, keys),
     "normalize_range": lambda r, keys=("observation",), **_: _between(r, keys),
     "returns_to_go": _returns_to_go,
+    "reward_clipping": changed_rewards(lambda r, clamp_min=-np.inf, clamp_max=np.inf: np.clip(r, clamp_min, clamp_max)),
     "reward_sum": lambda r: {("next", "episode_reward"): per_episode(so_far, r)},
     "scale_by_returns": _scale_by_returns,
     "scale_rewards": changed_rewards(lambda r, scale=1.0, shift=0.0: r * scale + shift),

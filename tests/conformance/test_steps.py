@@ -45,7 +45,7 @@ STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "
 WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_chunk": ({"chunk_size": 3},),
     "action_scaling": ({"loc": 0.5, "scale": 2.0},),
-    "binarize_rewards": ({}, {"threshold": 0.5}),
+    "binarize_reward": ({}, {"threshold": 0.5}),
     "cast": (
         {"dtype": "float32", "only": "float64"},
         {"dtype": "float16"},
@@ -53,7 +53,6 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "center_crop": ({"w": 4},),
     "clip": ({"in_keys": ["observation"], "low": -0.5, "high": 0.5},),
-    "clip_rewards": ({"min": -0.5, "max": 0.5}, {"min": None, "max": 0.0}),
     "compress_images": ({"keys": ["pixels"]}, {"keys": ["pixels"], "form": "raw"}),
     "concatenate": (
         {"key": "goal"},
@@ -98,6 +97,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}, {"gamma": 0.9, "failure": -1.0}),
+    "reward_clipping": ({"clamp_min": -0.5, "clamp_max": 0.5}, {"clamp_max": 0.0}),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0}, {"max_steps": 2}),
     "scale_rewards": ({"scale": 2.0, "shift": 1.0},),

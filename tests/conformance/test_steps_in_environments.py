@@ -118,8 +118,7 @@ APPLIED: Mapping[str, tuple[dict[str, Any], ...]] = {
 """Steps that are applied to observations and actions."""
 UNAFFECTED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_chunk": ({"chunk_size": 3},),
-    "binarize_rewards": ({},),
-    "clip_rewards": ({},),
+    "binarize_reward": ({},),
     "compress_images": ({"keys": ["observation.camera"]},),
     "delay_rewards": ({},),
     "drop_episodes": ({"numbers": [1]},),
@@ -136,6 +135,7 @@ UNAFFECTED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "linearise_rewards": ({"in_keys": ["next.reward"], "weights": [2.0]},),
     "n_step_targets": ({"n_steps": 3},),
     "returns_to_go": ({},),
+    "reward_clipping": ({"clamp_max": 0.0},),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0},),
     "scale_rewards": ({"scale": 2.0},),
