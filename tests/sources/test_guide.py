@@ -20,7 +20,12 @@ NOT_COPIED = {".git", ".venv", "site", "build", "dist"}
 """What the root of a checkout may have beside the repository."""
 CACHES = shutil.ignore_patterns("__pycache__", "*_cache", ".hypothesis", "*.egg-info")
 PACKAGE_OF_OTHERS = {"pyproject.toml", "example.py"}
-DOCUMENTED = ("tests/docs/test_catalog_pages.py", "tests/docs/test_site.py", "tests/docs/test_links.py", "tests/docs/test_source_tables.py")
+DOCUMENTED = (
+    "tests/docs/test_catalog_pages.py",
+    "tests/docs/test_site.py",
+    "tests/docs/test_links.py",
+    "tests/docs/test_source_tables.py",
+)
 LISTED = ("tests/catalog", "tests/sources/test_figures.py", "tests/sources/test_catalog.py", "tests/cli/test_list.py")
 CONVERTED = ("tests/conformance/test_sources.py", "-k", "arm", "-m", "slow or not slow")
 
