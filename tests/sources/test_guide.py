@@ -27,7 +27,7 @@ DOCUMENTED = (
     "tests/docs/test_source_tables.py",
 )
 LISTED = ("tests/catalog", "tests/sources/test_figures.py", "tests/sources/test_catalog.py", "tests/cli/test_list.py")
-CONVERTED = ("tests/conformance/test_sources.py", "-k", "arm", "-m", "slow or not slow")
+CONVERTED = ("tests/conformance/test_sources.py", "--timeout", "600", "-k", "arm", "-m", "slow or not slow")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_page_has_every_file_that_its_table_names():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)  # nothing of the copy is compiled yet
 @pytest.mark.parametrize(
     "words",
     [
