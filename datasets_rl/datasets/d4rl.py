@@ -28,6 +28,8 @@ from datasets_rl.ted.keys import (
     ROOT_FLAGS,
     Key,
 )
+from datasets_rl.ted.row_ranges import RowRanges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.writers.base import Writer
 
 _CAST = (OBSERVATION, ACTION, (NEXT, *OBSERVATION), NEXT_REWARD)
@@ -131,14 +133,15 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     def _stored_steps(self) -> DatasetStorage:
         return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
+    def _visible_part(self, storage: DatasetStorage) -> tuple[RowRanges | None, dict[Key, torch.dtype | None]]:
         rows, fields = super()._visible_part(storage)
         if self.from_env:
             return rows, fields
         chosen = qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end)
-        rows = chosen if rows is None else np.intersect1d(rows, chosen)
+        if rows is not None:
+            chosen = np.intersect1d(concatenated_ranges(rows.starts, rows.lengths), chosen)
         casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
-        return rows, {key: dtype for key, dtype in casts.items() if key in fields}
+        return RowRanges.from_rows(chosen), {key: dtype for key, dtype in casts.items() if key in fields}
 
 
 def _check_env_kwargs(names: Sequence[str]) -> None:

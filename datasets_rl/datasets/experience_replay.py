@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
 from typing_extensions import Self, Unpack
 
@@ -50,6 +49,7 @@ from datasets_rl.storages.view import View
 from datasets_rl.store.find import locate, shown_id
 from datasets_rl.taking import taking
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
+from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
@@ -250,8 +250,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Return the storage of the whole stored dataset."""
         return DatasetStorage(self.stored)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
-        """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to.
+    def _visible_part(self, storage: DatasetStorage) -> tuple[RowRanges | None, dict[Key, torch.dtype | None]]:
+        """Return the rows that the selection shows, and its fields, each with the dtype it is cast to.
 
         The rows are None if they are all rows.
         """
@@ -260,7 +260,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if shown.episodes != part.episodes:
             selected = select_episodes(shown.episodes, stored.episodes.numbers)
             if not selected.all():
-                rows = np.flatnonzero(np.repeat(selected, stored.episodes.lengths))
+                rows = RowRanges(stored.episodes.starts[selected], stored.episodes.lengths[selected])
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())
         if shown.keys != part.keys:
             kept = shown.kept_keys([field.key for field in stored.schema])
@@ -499,7 +499,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
             )
         rows, fields = self._visible_part(self._stored_steps())
-        shown = None if rows is None else np.unique(self.stored.episodes.episode_of(rows))
+        table = self.stored.episodes
+        shown = None if rows is None else np.unique(table.episode_of(rows.split_at(table.starts).starts))
         content = Content(self.stored, shown, fields, fps, images)
         return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
