@@ -132,28 +132,27 @@ class View(EpisodicStorage):
 
     def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of the dataset that some of these M rows are, by their numbers."""
-        return numbers if self.rows is None else self._locate(torch.from_numpy(numbers)).rows.numpy()
+        return numbers if self.rows is None else self._locate(self.rows, torch.from_numpy(numbers)).rows.numpy()
 
-    def _locate(self, rows: Tensor) -> _Located:
+    def _locate(self, ranges: RowRanges, rows: Tensor) -> _Located:
         """Return where some of the M rows are in the dataset."""
-        assert self.rows is not None
         numbers = np.ascontiguousarray(rows.numpy()).reshape(-1)
         if self._located < _ROWS_BEFORE_LOADING:
             self._located += len(numbers)
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
-                return self._locate(wrap_negative_rows(rows, len(self)))
+                return self._locate(ranges, wrap_negative_rows(rows, len(self)))
             episodes, _ = self._episode_trajectories.locate(numbers)
-            found = numbers + self.rows.shifts[episodes]
+            found = numbers + ranges.shifts[episodes]
             cut = self._cut_rows[episodes] == found
         else:
             from datasets_rl.storages.range_loop import locate_rows  # deferred: it imports numba
 
             found, episodes, cut = np.empty_like(numbers), np.empty_like(numbers), np.empty(len(numbers), np.bool_)
             if not locate_rows(
-                *(numbers, *self._episode_trajectories.blocks, self.rows.shifts, self._cut_rows, len(self)),
+                *(numbers, *self._episode_trajectories.blocks, ranges.shifts, self._cut_rows, len(self)),
                 *(found, episodes, cut),
             ):
-                return self._locate(wrap_negative_rows(rows, len(self)))
+                return self._locate(ranges, wrap_negative_rows(rows, len(self)))
         if rows.ndim == 1:
             return _Located(torch.from_numpy(found), torch.from_numpy(episodes), torch.from_numpy(cut))
         return _Located(*(torch.from_numpy(part).view(rows.shape) for part in (found, episodes, cut)))
@@ -179,7 +178,7 @@ class View(EpisodicStorage):
     @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
         stored = tuple(dict.fromkeys(self.names.get(key, key) for key in keys)) if self.names else tuple(keys)
-        found = None if self.rows is None else self._locate(rows)
+        found = None if self.rows is None else self._locate(self.rows, rows)
         data = self.dataset.take_fields(rows if found is None else found.rows, stored)
         for key in self._changed.intersection(stored):
             data[key] = self._change(key, data[key], found)
@@ -212,13 +211,13 @@ class View(EpisodicStorage):
     @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         key = self.names.get(key, key)
-        found = None if self.rows is None else self._locate(rows)
+        found = None if self.rows is None else self._locate(self.rows, rows)
         values = self.dataset.pick(key, rows if found is None else found.rows)
         return self._change(key, values, found) if key in self._changed else values
 
     @override
     def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
-        key, selected = self.names.get(key, key), rows if self.rows is None else self._locate(rows).rows
+        key, selected = self.names.get(key, key), rows if self.rows is None else self._locate(self.rows, rows).rows
         values, dtype = self.dataset.pick_states(key, selected, following), self.fields.get(key)
         return values if dtype is None else values.to(dtype)
 
