@@ -184,14 +184,17 @@ def _png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def sparse_dataset(folder: Path, episodes: int, length: int) -> StoredDataset:
-    """Write a dataset of zeros whose rows take no room on disk; the return of episode e is e."""
+def sparse_dataset(folder: Path, episodes: int, length: int, *, unknown: int = 0) -> StoredDataset:
+    """Write a dataset of zeros whose rows take no room on disk; the return of episode e is e.
+
+    The final observations of the first `unknown` episodes are unknown.
+    """
     stored = write_dataset(folder, [trajectory(2)], columns())
     schema, steps = stored.schema, episodes * length
     table = np.zeros(episodes, np.load(folder / "episodes.npy").dtype)
     table["start"], table["length"] = np.arange(episodes) * length, length
     table["return"] = table["source"] = np.arange(episodes)
-    table["final_known"] = True
+    table["final_known"] = np.arange(episodes) >= unknown
     np.save(folder / "episodes.npy", table)
     for name, dtype, rows, trailing in (
         ("rows.npy", schema.record, steps, schema.record_bytes),
@@ -203,7 +206,7 @@ def sparse_dataset(folder: Path, episodes: int, length: int) -> StoredDataset:
         with path.open("r+b") as stream:
             stream.truncate(path.stat().st_size + trailing)
     document = json.loads((folder / "manifest.json").read_text())
-    document["steps"], document["episodes"] = steps, episodes
+    document["steps"], document["episodes"], document["final_unknown"] = steps, episodes, unknown
     for entry in document["files"]:
         entry["bytes"] = (folder / entry["path"]).stat().st_size
     (folder / "manifest.json").write_text(json.dumps(document))

@@ -91,7 +91,8 @@ def export(
             hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
         )
     steps = View.of(dataset.selected_steps())
-    shown = None if steps.rows is None else np.unique(dataset.stored.episodes.episode_of(steps.rows))
+    table = dataset.stored.episodes
+    shown = None if steps.rows is None else np.unique(table.episode_of(steps.rows.split_at(table.starts).starts))
     content = Content(dataset.stored, shown, steps.fields, fps, images)
     return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 

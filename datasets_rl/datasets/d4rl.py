@@ -31,6 +31,8 @@ from datasets_rl.ted.keys import (
     ROOT_FLAGS,
     Key,
 )
+from datasets_rl.ted.row_ranges import RowRanges
+from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.writers.base import Writer
 
 _CAST = (OBSERVATION, ACTION, (NEXT, *OBSERVATION), NEXT_REWARD)
@@ -143,7 +145,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         view, rows = View.of(steps), qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end)
         casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
         fields = {key: dtype for key, dtype in casts.items() if key in view.fields}
-        return View(view.dataset, rows if view.rows is None else np.intersect1d(view.rows, rows), fields)
+        if view.rows is not None:
+            rows = np.intersect1d(concatenated_ranges(view.rows.starts, view.rows.lengths), rows)
+        return View(view.dataset, RowRanges.from_rows(rows), fields)
 
 
 def _check_env_kwargs(names: Sequence[str]) -> None:

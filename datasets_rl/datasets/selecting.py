@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from datasets_rl.errors import InvalidArgumentError, UnknownFinalWarning
@@ -22,6 +21,7 @@ from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
 from datasets_rl.store.find import shown_id
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key
+from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable
 
 Steps = DatasetStorage | View | DeviceStorage
@@ -72,7 +72,7 @@ def select_part(whole: DatasetStorage, selection: Selection) -> DatasetStorage |
     if selection.episodes != part.episodes:
         selected = select_episodes(selection.episodes, stored.episodes.numbers)
         if not selected.all():
-            rows = np.flatnonzero(np.repeat(selected, stored.episodes.lengths))
+            rows = RowRanges(stored.episodes.starts[selected], stored.episodes.lengths[selected])
     keys = whole.keys()
     masks = {NEXT_FINAL_KNOWN} if whole.masked else set()
     if selection.keys != part.keys:

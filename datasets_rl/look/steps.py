@@ -13,6 +13,7 @@ from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
 from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable
 
 
@@ -21,7 +22,7 @@ class StepReader:
 
     Args:
         stored: The dataset.
-        rows: Rows of the dataset that are the steps, int64 [N], ascending; all rows by default.
+        rows: Rows of the dataset that are the steps; all rows by default.
         episodes: Table of the episodes that the steps form; that of the dataset by default.
         keys: Keys of the visible fields; all by default.
     """
@@ -29,7 +30,7 @@ class StepReader:
     def __init__(
         self,
         stored: StoredDataset,
-        rows: NDArray[np.int64] | None = None,
+        rows: RowRanges | None = None,
         episodes: EpisodeTable | None = None,
         keys: Sequence[Key] | None = None,
     ) -> None:
@@ -56,12 +57,12 @@ class StepReader:
     def read(self, key: Key, start: int, stop: int) -> NDArray[Any]:
         """Return a field of consecutive steps, [stop - start, ...], in the dtype of the file."""
         if self.rows is not None:
-            return self._take(key, self.rows[start:stop])
+            return self._take(key, self.rows.at(np.arange(start, stop)))
         return np.asarray(self.stored.items(key)[start:stop])
 
     def take(self, key: Key, steps: NDArray[np.int64]) -> NDArray[Any]:
         """Return a field of steps in ascending order, [K, ...], in the dtype of the file."""
-        return self._take(key, steps if self.rows is None else self.rows[steps])
+        return self._take(key, steps if self.rows is None else self.rows.at(steps))
 
     def _take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         items = self.stored.items(key)
@@ -75,7 +76,7 @@ class StepReader:
         """Return the value of a shared field after the action of a step, [...]; None if it is unknown."""
         episode = int(self.episodes.episode_of(step))
         last = step == self.episodes.stops[episode] - 1
-        row = step if self.rows is None else int(self.rows[step])
+        row = step if self.rows is None else int(self.rows.at(np.array([step]))[0])
         if last and not self.episodes["final_known"][episode]:
             return None
         whole = self.stored.episodes

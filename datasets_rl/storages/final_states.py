@@ -46,10 +46,12 @@ def select_final_known(steps: DatasetStorage | View, final_unknown: FinalUnknown
     """
     if final_unknown in {None, "keep"} or not steps.masked:
         return steps
-    ends = steps.episodes.stops[~steps.episodes["final_known"]] - 1
+    episodes = steps.episodes
+    lost = ~episodes["final_known"]
     if final_unknown == "drop_truncated":
-        ends = ends[~steps.pick(NEXT_TERMINATED, torch.from_numpy(ends))[:, 0].numpy()]
-    return _without(steps, ends, f"final_unknown is {final_unknown!r}")
+        ends = torch.from_numpy(episodes.stops[lost] - 1)
+        lost[lost] = ~steps.pick(NEXT_TERMINATED, ends)[:, 0].numpy()
+    return _without(steps, lost, f"final_unknown is {final_unknown!r}")
 
 
 def select_without_timeouts(steps: DatasetStorage | View) -> View:
@@ -63,14 +65,14 @@ def select_without_timeouts(steps: DatasetStorage | View) -> View:
     view, ends = View.of(steps), steps.episodes.stops - 1
     # The flags of the dataset: where a view has cut an episode, the transition at the time-out is gone already.
     truncated = view.dataset.pick(NEXT_TRUNCATED, torch.from_numpy(view.rows_of(ends)))[:, 0].numpy()
-    return _without(view, ends[truncated], "timeouts is False")
+    return _without(view, truncated, "timeouts is False")
 
 
-def _without(steps: DatasetStorage | View, numbers: NDArray[np.int64], setting: str) -> View:
-    kept = np.delete(np.arange(len(steps)), numbers)
-    if not len(kept):
+def _without(steps: DatasetStorage | View, lost: NDArray[np.bool_], setting: str) -> View:
+    """Return a view without the last transition of some episodes, a mask [E]."""
+    if (steps.episodes.lengths == lost).all():
         raise InvalidArgumentError(
             f"{setting}, which removes all {len(steps):,} steps: every episode has a single one",
             hint="keep these steps: final_unknown='keep', timeouts=True",
         )
-    return View.of(steps).with_rows(kept)
+    return View.of(steps).without_last_rows(lost)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
@@ -26,8 +27,25 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
-from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.row_ranges import RowRanges
+from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
 from datasets_rl.ted.windows import Windows
+
+_AT_ONCE = 1 << 20
+"""Maximum number of rewards that are read at once; an episode with more is read at once."""
+_ROWS_BEFORE_LOADING = 1 << 16
+"""The compiled loop takes half a second to load: only for a program that reads more rows."""
+
+
+class _Located(NamedTuple):
+    """Where some rows of a view are in its dataset."""
+
+    rows: Tensor
+    """Rows of the dataset, int64 [...]."""
+    episodes: Tensor
+    """Their episodes in the view, int64 [...]."""
+    cut: Tensor
+    """Whether an episode lost the row after each of them, bool [...]."""
 
 
 class View(EpisodicStorage):
@@ -41,12 +59,15 @@ class View(EpisodicStorage):
         selected   0  1  2       4     6  7     rows 2 and 4 also end episodes here
         episode    0  0  0       1     2  2
 
+    The memory that a view takes, and the time to open it, grow with the number of episodes and not with that of rows. The
+    returns of episodes that lost rows are computed when they are read.
+
     Batches and columns have the selected fields only. Samplers and transforms that read single fields of other rows may
     read the others, too.
 
     Args:
         dataset: The dataset.
-        rows: Rows of the dataset, int64 [M], strictly ascending, at least one; all rows by default.
+        rows: Rows of the dataset, as ranges, or int64 [M], strictly ascending, at least one; all rows by default.
         fields: Keys of the visible fields, each with the dtype to convert it to (None to keep its own); all keys by
             default. ``("next", "final_known")`` is left out if the next state of every selected row is known.
         names: Maps second names to keys of fields, which are then the same tensors under both.
@@ -58,29 +79,28 @@ class View(EpisodicStorage):
     def __init__(
         self,
         dataset: DatasetStorage,
-        rows: NDArray[np.int64] | None = None,
+        rows: RowRanges | NDArray[np.int64] | None = None,
         fields: Mapping[Key, torch.dtype | None] | None = None,
         names: Mapping[Key, Key] | None = None,
     ) -> None:
-        if rows is not None and (not len(rows) or (np.diff(rows) <= 0).any()):
-            raise InvalidArgumentError(
-                f"the {len(rows)} rows are empty or not strictly ascending; expected at least one, each above the previous"
-            )
+        if isinstance(rows, np.ndarray):
+            rows = RowRanges.from_rows(rows)
+        if rows is not None:
+            rows = rows.split_at(dataset.episodes.starts)
         super().__init__(len(dataset) if rows is None else len(rows))
         self.dataset = dataset
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
         self.names = dict(names or {})
         self.rows = rows
-        """The selected rows of the dataset, int64 [M], ascending; None for all."""
-        self._rows: Tensor | None = None
+        """The selected rows of the dataset, a range for each episode of the view; None for all."""
         self._episodes = dataset.episodes
+        self._located = 0
         self._changed = {key for key, dtype in self.fields.items() if dtype is not None}
         """Keys of the fields whose values are not those of the dataset."""
         if rows is not None:
-            self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
             self._episodes, cut = _table_of_rows(dataset, rows)
-            self._cut = torch.from_numpy(cut)
-            self._numbers = torch.from_numpy(np.repeat(np.arange(len(self._episodes)), self._episodes.lengths))
+            self._cut_rows = np.where(cut, rows.stops - 1, -1)
+            """The last row, in the dataset, of each episode that lost the row after it, [E]; -1 for other episodes."""
             self._cut_keys = {NEXT_TRUNCATED, NEXT_DONE} if dataset.truncated_as_done else {NEXT_TRUNCATED}
             self._changed |= {EPISODE, *self._cut_keys}
             if self._episodes["final_known"].all():
@@ -93,9 +113,10 @@ class View(EpisodicStorage):
         """Return a view of all rows and fields of a dataset, or a view unchanged."""
         return steps if isinstance(steps, View) else cls(steps)
 
-    def with_rows(self, numbers: NDArray[np.int64]) -> View:
-        """Return a view of some of these M rows, by their numbers, strictly ascending."""
-        return View(self.dataset, self.rows_of(numbers), self.fields, self.names)
+    def without_last_rows(self, of: NDArray[np.bool_]) -> View:
+        """Return a view of these M rows without the last row of some episodes, a mask [E]."""
+        starts = self._episodes.starts if self.rows is None else self.rows.starts
+        return View(self.dataset, RowRanges(starts, self._episodes.lengths - of), self.fields, self.names)
 
     def with_keys(self, keys: Collection[Key]) -> View:
         """Return a view of some of these fields and second names."""
@@ -111,7 +132,30 @@ class View(EpisodicStorage):
 
     def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of the dataset that some of these M rows are, by their numbers."""
-        return numbers if self.rows is None else self.rows[numbers]
+        return numbers if self.rows is None else self._locate(self.rows, torch.from_numpy(numbers)).rows.numpy()
+
+    def _locate(self, ranges: RowRanges, rows: Tensor) -> _Located:
+        """Return where some of the M rows are in the dataset."""
+        numbers = np.ascontiguousarray(rows.numpy()).reshape(-1)
+        if self._located < _ROWS_BEFORE_LOADING:
+            self._located += len(numbers)
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
+                return self._locate(ranges, wrap_negative_rows(rows, len(self)))
+            episodes, _ = self._episode_trajectories.locate(numbers)
+            found = numbers + ranges.shifts[episodes]
+            cut = self._cut_rows[episodes] == found
+        else:
+            from datasets_rl.storages.range_loop import locate_rows  # deferred: it imports numba
+
+            found, episodes, cut = np.empty_like(numbers), np.empty_like(numbers), np.empty(len(numbers), np.bool_)
+            if not locate_rows(
+                *(numbers, *self._episode_trajectories.blocks, ranges.shifts, self._cut_rows, len(self)),
+                *(found, episodes, cut),
+            ):
+                return self._locate(ranges, wrap_negative_rows(rows, len(self)))
+        if rows.ndim == 1:
+            return _Located(torch.from_numpy(found), torch.from_numpy(episodes), torch.from_numpy(cut))
+        return _Located(*(torch.from_numpy(part).view(rows.shape) for part in (found, episodes, cut)))
 
     @property
     @override
@@ -134,21 +178,22 @@ class View(EpisodicStorage):
     @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
         stored = tuple(dict.fromkeys(self.names.get(key, key) for key in keys)) if self.names else tuple(keys)
-        data = self.dataset.take_fields(rows if self._rows is None else self._rows[rows], stored)
+        found = None if self.rows is None else self._locate(self.rows, rows)
+        data = self.dataset.take_fields(rows if found is None else found.rows, stored)
         for key in self._changed.intersection(stored):
-            data[key] = self._change(key, data[key], rows)
+            data[key] = self._change(key, data[key], found)
         if self.names:
             for name in self.names.keys() & set(keys):
                 data[name] = data[self.names[name]]
             data = data.select(*keys)
         return data
 
-    def _change(self, key: Key, values: Tensor, rows: Tensor) -> Tensor:
-        """Return the values of a field at some of the M rows, from those in the dataset, which may be overwritten."""
-        if self._rows is not None and key == EPISODE:
-            values = self._numbers.take(rows)
-        elif self._rows is not None and key in self._cut_keys:
-            values.logical_or_(self._cut[rows].unsqueeze(-1))
+    def _change(self, key: Key, values: Tensor, found: _Located | None) -> Tensor:
+        """Return the values of a field in the view, from those in the dataset, which may be overwritten."""
+        if found is not None and key == EPISODE:
+            values = found.episodes
+        elif found is not None and key in self._cut_keys:
+            values.logical_or_(found.cut.unsqueeze(-1))
         dtype = self.fields.get(key)
         return values if dtype is None else values.to(dtype)
 
@@ -157,7 +202,7 @@ class View(EpisodicStorage):
         """Return one field of all M rows, [M, ...], a copy unless the view has all rows."""
         if key not in self._keys:
             raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self._keys])
-        if self._rows is not None:
+        if self.rows is not None:
             return self.pick(key, torch.arange(len(self)))
         key = self.names.get(key, key)
         values, dtype = self.dataset.column(key), self.fields.get(key)
@@ -166,12 +211,13 @@ class View(EpisodicStorage):
     @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         key = self.names.get(key, key)
-        values = self.dataset.pick(key, rows if self._rows is None else self._rows[rows])
-        return self._change(key, values, rows) if key in self._changed else values
+        found = None if self.rows is None else self._locate(self.rows, rows)
+        values = self.dataset.pick(key, rows if found is None else found.rows)
+        return self._change(key, values, found) if key in self._changed else values
 
     @override
     def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
-        key, selected = self.names.get(key, key), rows if self._rows is None else self._rows[rows]
+        key, selected = self.names.get(key, key), rows if self.rows is None else self._locate(self.rows, rows).rows
         values, dtype = self.dataset.pick_states(key, selected, following), self.fields.get(key)
         return values if dtype is None else values.to(dtype)
 
@@ -180,7 +226,7 @@ class View(EpisodicStorage):
         self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
         stored = [self.names.get(key, key) for key in keys]
-        if self._rows is not None or self._changed.intersection(stored) or end_key not in {None, NEXT_DONE}:
+        if self.rows is not None or self._changed.intersection(stored) or end_key not in {None, NEXT_DONE}:
             return super().take_windows(keys, rows, offsets, end_key=end_key)
         return self.dataset.take_windows(stored, rows, offsets)
 
@@ -192,16 +238,34 @@ class View(EpisodicStorage):
         return f"View({len(self):,} rows, {', '.join(map(dotted_name, self._keys))} of {self.dataset!r})"
 
 
-def _table_of_rows(dataset: DatasetStorage, rows: NDArray[np.int64]) -> tuple[EpisodeTable, NDArray[np.bool_]]:
+def _table_of_rows(dataset: DatasetStorage, rows: RowRanges) -> tuple[EpisodeTable, NDArray[np.bool_]]:
+    """Return the table of the episodes that ranges within episodes form, and which of them lost the row after, [E]."""
     whole = dataset.episodes
-    numbers = whole.episode_of(rows)
-    last = np.append((np.diff(numbers) > 0) | (np.diff(rows) > 1), [True])
-    cut = last & (whole.stops[numbers] - 1 != rows)
-    lengths = np.diff(np.flatnonzero(last), prepend=-1)
-    records = whole.records[numbers[last]]
-    records["length"] = lengths
-    records["start"] = np.cumsum(lengths) - lengths
-    records["final_known"] |= cut[last]
-    rewards = dataset.column(NEXT_REWARD)[torch.from_numpy(rows)].numpy()[:, 0].astype(np.float64)
-    records["return"] = np.add.reduceat(rewards, records["start"])
-    return EpisodeTable(records), cut
+    numbers = whole.episode_of(rows.starts)
+    cut = whole.stops[numbers] != rows.stops
+    records = np.zeros(len(numbers), whole.dtype)
+    for name in whole.names:
+        if name != "return":
+            records[name] = whole[name][numbers]
+    records["length"] = rows.lengths
+    records["start"] = np.cumsum(rows.lengths) - rows.lengths
+    records["final_known"] |= cut
+    return EpisodeTable(records, partial(_returns, dataset, rows, numbers)), cut
+
+
+def _returns(dataset: DatasetStorage, rows: RowRanges, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sum of rewards of each range within an episode, [E]; those of whole episodes are known."""
+    whole = dataset.episodes
+    returns: NDArray[np.float64] = whole["return"][numbers]
+    changed = np.flatnonzero(whole.lengths[numbers] != rows.lengths)
+    ends = np.cumsum(rows.lengths[changed])
+    first = 0
+    while first < len(changed):
+        stop = int(ends.searchsorted((ends[first - 1] if first else 0) + _AT_ONCE, "right"))
+        block = changed[first : max(stop, first + 1)]
+        lengths = rows.lengths[block]
+        found = torch.from_numpy(concatenated_ranges(rows.starts[block], lengths))
+        rewards = dataset.pick(NEXT_REWARD, found)[:, 0].numpy().astype(np.float64)
+        returns[block] = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
+        first += len(block)
+    return returns

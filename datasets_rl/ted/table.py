@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
@@ -43,16 +43,17 @@ class EpisodeTable:
 
     Args:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
+        returns: Function that returns the field ``return``, [E], if it is only computed when it is read.
 
     Raises:
         InvalidArgumentError: If a field is missing, or the episodes are not contiguous from row 0.
     """
 
-    def __init__(self, records: NDArray[np.void]) -> None:
+    def __init__(self, records: NDArray[np.void], returns: Callable[[], NDArray[np.float64]] | None = None) -> None:
         missing = [name for name in EPISODE_DTYPE.names or () if name not in (records.dtype.names or ())]
         if missing:
             raise InvalidArgumentError(f"the episode table lacks the fields {missing}")
-        self.records = records
+        self._records, self._returns = records, returns
         starts, lengths = records["start"], records["length"]
         # If the sum of the lengths overflows, a start is negative.
         wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != np.cumsum(lengths) - lengths))
@@ -74,11 +75,19 @@ class EpisodeTable:
 
     def __len__(self) -> int:
         """Return the number of episodes, E."""
-        return len(self.records)
+        return len(self._records)
+
+    @property
+    def records(self) -> NDArray[np.void]:
+        """The table as a structured array, [E]."""
+        if self._returns is not None:
+            self._records["return"] = self._returns()
+            self._returns = None
+        return self._records
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a field of the table, [E]."""
-        column: NDArray[Any] = self.records[name]
+        column: NDArray[Any] = (self.records if name == "return" else self._records)[name]
         return column
 
     def __iter__(self) -> Iterator[range]:
@@ -88,7 +97,12 @@ class EpisodeTable:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields of the table."""
-        return tuple(self.records.dtype.names or ())
+        return tuple(self._records.dtype.names or ())
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The dtype of the records."""
+        return self._records.dtype
 
     @property
     def metadata_names(self) -> list[str]:

@@ -152,7 +152,7 @@ class Trajectories:
         A bisection of unordered places costs ten times as much as to look up the trajectory at the start of a block of
         places, and to go on by a few trajectories from there.
         """
-        shift, owners_of_blocks, firsts = self._blocks
+        shift, owners_of_blocks, firsts = self.blocks
         blocks = places >> shift
         if blocks.min(initial=0) >= 0 and blocks.max(initial=-1) < len(owners_of_blocks):
             owners: Index = owners_of_blocks[blocks]
@@ -164,7 +164,7 @@ class Trajectories:
         return firsts.searchsorted(places, "right") - 1
 
     @cached_property
-    def _blocks(self) -> tuple[int, Index, Index]:
+    def blocks(self) -> tuple[int, Index, Index]:
         """The logarithm of the number of places in a block, the trajectory at the start of each block, and first places.
 
         A block is about as long as a trajectory. The first places end with the largest number, which no place reaches.

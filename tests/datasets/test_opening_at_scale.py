@@ -33,7 +33,12 @@ def opened(folder):
         sampler = datasets_rl.PrioritizedSampler(**arguments)
         if kind == "slices by priority":
             sampler = datasets_rl.PrioritizedSliceSampler(**arguments, slice_len=8)
-    dataset = datasets_rl.load(folder, batch_size=32, sampler=sampler)
+    options = {}
+    if kind == "without unknown finals":
+        options = {"final_unknown": "drop_truncated"}
+    if kind == "selected episodes":
+        options = {"selection": datasets_rl.Selection(episodes="1:")}
+    dataset = datasets_rl.load(folder, batch_size=32, sampler=sampler, **options)
     if kind == "sequences":
         dataset.append_transform(SequenceTransform.dt_corl(20))
     if kind != "load":
@@ -58,7 +63,9 @@ CASES = [
     ("sequences", 350),
     ("slices", 250),
     ("priorities", 250),
-    ("slices by priority", 350),
+    pytest.param("slices by priority", 350, marks=pytest.mark.slow),
+    ("without unknown finals", 350),
+    pytest.param("selected episodes", 350, marks=pytest.mark.slow),
 ]
 
 
@@ -67,8 +74,9 @@ def folders(tmp_path_factory):
     """Datasets of ten thousand steps and of a billion, a hole of 32 GB."""
     folder = tmp_path_factory.mktemp("scale")
     for name, episodes, length in (("small", 1000, 10), ("large", 1_000_000, 1000)):
-        (folder / name).mkdir()
-        sparse_dataset(folder / name, episodes, length)
+        for unknown, folder_name in ((0, name), (10, f"{name}, unknown finals")):
+            (folder / folder_name).mkdir()
+            sparse_dataset(folder / folder_name, episodes, length, unknown=unknown)
     return folder
 
 
@@ -76,7 +84,9 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(("kind", "megabytes"), CASES)
 def test_a_billion_steps_open_without_memory_and_time_for_each(folders, kind, megabytes):
     """8 bytes a step would be 8 GB. The table of a million episodes has 33 MB, and is read by the first batch."""
-    arguments = [sys.executable, "-c", MEASURED, str(folders / "small"), str(folders / "large"), kind]
+    ending = ", unknown finals" if kind == "without unknown finals" else ""
+    folders_of_kind = [str(folders / f"{name}{ending}") for name in ("small", "large")]
+    arguments = [sys.executable, "-c", MEASURED, *folders_of_kind, kind]
     printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     grown, after, before = map(float, printed.split())
 

@@ -9,6 +9,7 @@ from stored_data import Trajectory, columns, trajectory, write_dataset
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import Column
 from datasets_rl.look import Image, StepReader, episode_rows
+from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable
 
 EPISODES = [trajectory(3), trajectory(6, seed=1, terminated=True), trajectory(4, seed=2, known=False)]
@@ -61,7 +62,7 @@ def test_selected_steps_end_with_the_true_next_observation(steps):
     table = EpisodeTable.from_lengths(np.array([3]))
     table.records["final_known"] = True
 
-    found = episode_rows(StepReader(steps.stored, np.array([3, 4, 5]), table), 0)
+    found = episode_rows(StepReader(steps.stored, RowRanges.from_rows(np.array([3, 4, 5])), table), 0)
 
     assert found.length == 3
     assert found.final["observation"].tolist() == EPISODES[1].states["observation",][3].tolist()
