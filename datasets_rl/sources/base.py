@@ -453,7 +453,9 @@ class Source(ABC):
         return self.ids()
 
     def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, without network access.
+        """Return the catalog entry of an id, without network access; by default from its `facts`.
+
+        ``params`` in the catalog names the facts that are `Entry.params`.
 
         Raises:
             UnknownIdError: If this source has no such id; the error suggests the closest ids.
@@ -461,12 +463,13 @@ class Source(ABC):
         facts = self.facts(name)
         texts: Mapping[str, str] = self.catalog.get("known_issues", {})
         plain = ("title", "description", "environment", "license", "citation", "homepage")
-        others = ("time_limit", "deprecated", "params")
+        params = {field: facts[field] for field in self.catalog.get("params", ()) if field in facts}
         return Entry(
             self.name,
             name,
             **{field: facts.get(field, self.catalog.get(field, "")) for field in plain},
-            **{field: facts[field] for field in others if field in facts},
+            **{field: facts[field] for field in ("time_limit", "deprecated") if field in facts},
+            params=params,
             **self.figures({"bytes": facts.get("size"), **facts}),
             observation=SpaceSummary.of(facts.get("observation")),
             action=SpaceSummary.of(facts.get("action")),
@@ -476,8 +479,9 @@ class Source(ABC):
         )
 
     def _score(self, low: float, high: float, origin: str = "") -> Score:
-        """Return the reference returns, whose origin is a key of ``score_origins`` in the catalog, or the only one."""
-        return Score(low, high, self.catalog["score_origins"][origin] if origin else self.catalog["score_origin"])
+        """Return the reference returns, whose origin is stated, or a key of ``score_origins``, or the only one."""
+        origins: Mapping[str, str] = self.catalog.get("score_origins", {})
+        return Score(low, high, origins.get(origin, origin) or self.catalog["score_origin"])
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about an id, see `merged`.
@@ -485,24 +489,25 @@ class Source(ABC):
         Raises:
             UnknownIdError: If the catalog does not list it.
         """
-        return self.merged(self.listed_facts(name))
+        return self.merged(name, self.listed_facts(name))
 
-    def merged(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def merged(self, name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts about an id: the ``defaults`` of the catalog, those of the groups that the id is in, and its own.
 
         A later fact replaces an earlier one, but lists of tags and of known issues are joined. A text is a format string of
-        the facts: ``"title": "{robot}: {policy}"``.
+        the facts and of the ``id``: ``"title": "{robot}: {policy}"``.
 
         Args:
+            name: The id.
             stated: The facts of the id alone. ``in`` names its group, or its groups in order, among ``groups``.
         """
         groups = stated.get("in", [])
         groups = [groups] if isinstance(groups, str) else groups
-        facts: dict[str, Any] = {"tags": [], "known_issues": []}
+        facts: dict[str, Any] = {"id": name, "tags": [], "known_issues": []}
         for part in (self.catalog.get("defaults", {}), *(self.catalog["groups"][group] for group in groups), stated):
-            joined = {name: [*facts[name], *part[name]] for name in ("tags", "known_issues") if name in part}
+            joined = {field: [*facts[field], *part[field]] for field in ("tags", "known_issues") if field in part}
             facts |= {**part, **joined}
-        return {name: value.format(**facts) if isinstance(value, str) else value for name, value in facts.items()}
+        return {field: value.format(**facts) if isinstance(value, str) else value for field, value in facts.items()}
 
     def catalog_entry(self, name: str, **fields: Any) -> Entry:
         """Return an entry with the license, the citation and the homepage of the catalog, and with further fields."""
@@ -588,7 +593,7 @@ class Source(ABC):
         """Return the files of an id, if the catalog lists them; by default the file at its ``path``."""
         ids = self.catalog.get("ids")
         stated = ids.get(name) if isinstance(ids, dict) else None
-        facts = self.merged(stated) if isinstance(stated, dict) else {}
+        facts = self.merged(name, stated) if isinstance(stated, dict) else {}
         if "path" not in facts:
             raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
         known = {field: facts[field] for field in ("size", "sha256", "md5") if field in facts}

@@ -25,7 +25,7 @@ def compare(dataset_id: str, files: Mapping[str, Path], column: Column, episodes
     """Compare every value of every episode, and the metadata in the file names."""
     (path,) = files.values()
     game = dataset_id.partition("/")[2].partition("-")[0]
-    other_games = set(sources.get_source("gen_dgrl").catalog["games"]) - {game}
+    other_games = {name.partition("-")[0] for name in sources.get_source("gen_dgrl").ids()} - {game}
     differences = Differences(column)
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     seen = 0

@@ -148,7 +148,7 @@ def test_no_sentence_of_the_catalog_is_unused():
     catalog = json.loads(files("datasets_rl.sources.d4rl").joinpath("catalog.json").read_text("utf-8"))
     used = {
         fault
-        for entry in (*catalog["ids"].values(), *catalog["families"].values())
+        for entry in (*catalog["ids"].values(), *catalog["groups"].values())
         for fault in entry.get("known_issues", ())
     }
 

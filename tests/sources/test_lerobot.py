@@ -373,22 +373,6 @@ def test_names_are_those_of_torchrl_and_every_name_has_a_key(convert, folder, dr
         convert(OLD, keys=("observation.depth",))
 
 
-def test_a_decision_on_the_whole_dataset_counts_once_however_many_files_it_has(convert, folder, drawn):
-    """Three files with the data of an episode each; meta/info.json is the same for all of them."""
-    write_old(folder, drawn, video=False)
-
-    def add(info):
-        info["features"]["sound"] = {"dtype": "audio", "shape": [1], "names": None}
-        info["features"]["action"]["names"] = ["pan"]
-
-    edit(folder / "meta/info.json", add)
-    stored = convert(OLD, checked=False)
-
-    found = rules(stored)
-    assert found["lerobot-same-row"].count > 1
-    assert found["left-out sound"].count == found["names action"].count == 1
-
-
 def test_a_field_below_another_one_gets_a_joined_name(convert, folder, drawn):
     write_old(folder, drawn, video=False)
 

@@ -86,7 +86,7 @@ def test_the_digest_of_a_listed_file_is_checked(convert, rng, monkeypatch, tmp_p
     arrays = arrays_of([draw(rng, 4, "", SIZES)])
     np.savez(tmp_path / "any.npz", **arrays)
     digest = hashlib.md5((tmp_path / "any.npz").read_bytes()).hexdigest()
-    monkeypatch.setitem(get_source("neorl").catalog["digests"], "Simglucose-val", digest)
+    monkeypatch.setitem(get_source("neorl").catalog["ids"]["Simglucose-val"], "md5", digest)
 
     assert convert(arrays, "Simglucose-val").manifest.steps == 4
 

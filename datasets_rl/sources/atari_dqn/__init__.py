@@ -25,11 +25,9 @@ from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
 )
 from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
@@ -69,37 +67,8 @@ class AtariDQN(Source):
     )
 
     @override
-    def ids(self) -> Sequence[str]:
-        return sorted(f"{game}/{run}" for game in self.catalog["games"] for run in self.catalog["runs"])
-
-    @override
-    def entry(self, name: str) -> Entry:
-        game, _, run = name.partition("/")
-        catalog = self.catalog
-        if game not in catalog["games"] or run not in map(str, catalog["runs"]):
-            raise self.unknown(name)
-        return self.catalog_entry(
-            name,
-            title=f"Atari {game}: 50 million steps of a DQN agent, run {run} of 5",
-            description=catalog["description"],
-            environment=f"{game}NoFrameskip-v0",
-            observation=SpaceSummary("pixels", (84, 84)),
-            action=SpaceSummary("discrete", None, catalog["actions"][game]),
-            **self.figures(catalog["figures"]),
-            tags=("atari", "games", "replay"),
-            score=self._reference_score(game),
-            known_issues=tuple(catalog["known_issues"]),
-            time_limit=catalog["time_limit"],
-            params={"rlu": game in catalog["rlu_games"]},
-        )
-
-    @override
     def addresses(self, name: str) -> Sequence[str]:
         return (f"{self.catalog['bucket']}/dqn/{name}/replay_logs",)
-
-    def _reference_score(self, game: str) -> Score | None:
-        scores = self.catalog["scores"].get(game)
-        return None if scores is None else Score(*(*scores, self.catalog["score_origin"]))
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the checkpoints of a run, each of which is a shard; see `Source.resolve`."""
@@ -117,8 +86,9 @@ class AtariDQN(Source):
 
     def _select_episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:
         if not entry.params["rlu"]:
+            count = sum(group["rlu"] for group in self.catalog["groups"].values())
             raise InvalidArgumentError(
-                f"RL Unplugged has no {entry.name}; it has {len(self.catalog['rlu_games'])} of the 60 games",
+                f"RL Unplugged has no {entry.name}; it has {count} of the 60 games",
                 hint=Remedy("omit {}", _UPSTREAM),
             )
         path = f"rlu_atari_checkpoints_ordered/{entry.name.replace('/', '_run_')}"

@@ -9,24 +9,22 @@ The zip file is read in place, in parts of whole episodes. A folder of the unpac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
 from datasets_rl.sources.base import (
+    AT_ADDRESS,
     Entry,
-    EpisodeReader,
     Listing,
     Selection,
     Source,
-    SpaceSummary,
     cut_file,
     group_files,
 )
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
-from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -48,57 +46,20 @@ class ExORL(Source):
     """Source of six domains, each explored by nine algorithms."""
 
     name = "exorl"
+    kind = "zip"
+    reader = "datasets_rl.sources.exorl.reader:ExORLReader"
     image_forms = ()
     selects = frozenset({"episodes"})
 
-    @override
-    def ids(self) -> Sequence[str]:
-        catalog = self.catalog
-        return sorted(f"{domain}/{algorithm}" for domain in catalog["domains"] for algorithm in catalog["algorithms"])
-
-    @override
-    def entry(self, name: str) -> Entry:
-        domain, _, algorithm = name.partition("/")
-        catalog = self.catalog
-        if domain not in catalog["domains"] or algorithm not in catalog["algorithms"]:
-            raise self.unknown(name)
-        facts, steps = catalog["domains"][domain], catalog["steps"]
-        # Of each step: float32 for the observation, the action, the reward and the discount, and float64 for the physics.
-        step_bytes = 4 * (facts["observation"] + facts["action"] + 2) + 8 * facts["physics"]
-        size = [int(steps * step_bytes * catalog["ratio"]), "values"]
-        return self.catalog_entry(
-            name,
-            title=f"{facts['title']}, explored by {catalog['algorithms'][algorithm]}",
-            description=f"{catalog['description']} Tasks of the domain: {facts['tasks']}.",
-            observation=SpaceSummary("state", (facts["observation"],)),
-            action=SpaceSummary("continuous", (facts["action"],), None, -1, 1),
-            **self.figures(
-                {
-                    "bytes": [catalog["bytes"][name], "server"] if name in catalog["bytes"] else size,
-                    "steps": [steps, "paper"],
-                    "episodes": [steps // facts["time_limit"], "limit"],
-                }
-            ),
-            tags=("dm_control", "exploration", "unsupervised"),
-            known_issues=tuple(catalog["known_issues"]),
-            time_limit=facts["time_limit"],
-        )
-
-    @override
-    def assets(self, name: str) -> Sequence[Asset]:
-        self.entry(name)
-        return (self.listed_file(f"{name}.zip", "zip"),)
-
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Split the zip file, or a folder of its files, into shards; see `Source.resolve`."""
-        entry = self.entry(name)
         try:
             listed = upstream.folder(name, ()).assets
         except FetchError:
             listed = ()  # neither a folder of the user nor a mirror that lists files
         found = {asset.path.removeprefix(f"{name}/"): asset for asset in listed}
         unpacked = [] if f"{name}.zip" in found else _episodes(found)
-        return _listing(entry, unpacked or [upstream.with_size(asset) for asset in self.assets(name)], selection)
+        return self.listing(unpacked or [upstream.with_size(asset) for asset in self.assets(name)], selection)
 
     @override
     def recognize(self, files: AddressFiles) -> str:
@@ -120,13 +81,17 @@ class ExORL(Source):
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         zips = [asset for asset in folder.assets if asset.path.lower().endswith(".zip")]
         found = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
-        return _listing(entry, [asset.of_kind("zip") for asset in zips] or _episodes(found), selection)
+        listing = self.listing([asset.of_kind("zip") for asset in zips] or _episodes(found), selection)
+        return replace(listing, params={AT_ADDRESS: True})
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.exorl.reader import ExORLReader
-
-        return ExORLReader(f"{self.name}/{name}", files)
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        """Split a zip file, or the files of episodes, into shards."""
+        if assets[0].kind == "zip":
+            kept, shards = tuple(assets), cut_file(assets[0], _SHARD_BYTES, unsized=_UNSIZED_SHARDS)
+        else:
+            kept, shards = group_files(assets, selection, _SHARD_BYTES)
+        return replace(super().listing(kept, selection), shards=shards, growth=_GROWTH)
 
 
 def _is_episode(path: str) -> bool:
@@ -137,21 +102,6 @@ def _episodes(files: Mapping[str, Asset]) -> list[Asset]:
     """Return the files of episodes in order, from those of a folder by their path in it."""
     paths = sorted(filter(_is_episode, files), key=lambda path: episode_order(path) or ())
     return [files[path].of_kind("npz") for path in paths]
-
-
-def _listing(entry: Entry, assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Split a zip file, or the files of episodes, into shards."""
-    if assets[0].kind == "zip":
-        kept, shards = tuple(assets), cut_file(assets[0], _SHARD_BYTES, unsized=_UNSIZED_SHARDS)
-    else:
-        kept, shards = group_files(assets, selection, _SHARD_BYTES)
-    return Listing(
-        kept,
-        shards,
-        entry=entry,
-        growth=_GROWTH,
-        numbers=Numbers.read(selection.episodes),
-    )
 
 
 SOURCE = ExORL()

@@ -87,6 +87,7 @@ class ExORLReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
+        facts: Nothing that is needed.
 
     Raises:
         ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
@@ -94,7 +95,8 @@ class ExORLReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+        del facts
         self._dataset_id = dataset_id
         self._paths = {path: Path(file) for path, file in files.items()}
         self._zip: ZipReader | None = None

@@ -19,7 +19,7 @@ from datasets_rl.read.ragged import Ragged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from datasets_rl.read.hdf5 import Hdf5Array
+    from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 
 _WHOLE_MAX_BYTES = 64 << 20
 _TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
@@ -192,6 +192,29 @@ class Hdf5Arrays(ArrayFile):
 
     def __exit__(self, *details: object) -> None:
         self.file.close()
+
+
+class Hdf5Group(Hdf5Arrays):
+    """Group of an open HDF5 file, whose arrays have their names in the group. The file stays open."""
+
+    def __init__(self, file: Hdf5File, group: str, name: str) -> None:
+        file.enter(group)
+        self.name = name
+        self.file = file
+        self.unwritten = file.unwritten
+        self._prefix = f"{group}/"
+        self.arrays = {
+            array_name.removeprefix(self._prefix): _hdf5_array(array, f"{name}: {array_name}")
+            for array_name, array in file.arrays.items()
+            if array.shape
+        }
+
+    @override
+    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+        for block in self.file.blocks([self._prefix + name], rows=rows):
+            yield block.columns[self._prefix + name]
+
+    def __exit__(self, *details: object) -> None: ...
 
 
 def _hdf5_array(array: Hdf5Array, name: str) -> Array:

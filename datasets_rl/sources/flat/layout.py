@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl.ted.keys import (
     ACTION,
@@ -21,6 +21,9 @@ from datasets_rl.ted.keys import (
     OBSERVATION,
     Key,
 )
+
+if TYPE_CHECKING:
+    from datasets_rl.format.schema import Form
 
 WAYS = ("file", "flags", "column", "lengths", "ends")
 """Ways to mark the ends of episodes that a user can state. A source may also state "last-rows": an array of flags, which
@@ -59,6 +62,8 @@ class Field:
     """Value of every step, instead of an array."""
     state: bool | None = None
     """Whether there is a value before and after every step, as of an observation; None if the key decides."""
+    form: Form = "raw"
+    """Form in which images are stored; an array of encoded images keeps its own."""
     floats: str = ""
     """Dtype that floats are converted to; by default, they keep theirs."""
     optional: bool = False
@@ -95,6 +100,8 @@ class Layout:
     """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
     final_known: str = ""
     """Name of the array of whether these states are known; by default all are."""
+    unit: str = "file"
+    """What the arrays are in, for messages: a file, or a group of one."""
     vectors: bool = False
     """Whether an array of one number for each row is a field of the shape [1]; by default, only the reward is."""
 

@@ -124,7 +124,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
     )
     problems.extend(_following_problems(result, file))
-    problems.extend(_column_problems(result.columns, known_columns or result.columns))
+    problems.extend(_column_problems(result.columns, known_columns or result.columns, layout.unit))
     if problems:
         raise ConversionError(file.name, problems)
     return result
@@ -202,7 +202,8 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
     dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
-    form: Form = "encoded" if array.encoded else "raw"
+    form: Form = "encoded" if array.encoded else field.form
+    dtype = np.dtype(np.uint8) if form == "compressed" else dtype
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)
 
@@ -220,14 +221,14 @@ def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
         yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"
 
 
-def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
+def _column_problems(columns: Sequence[Column], known: Sequence[Column], unit: str) -> Iterator[str]:
     own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
     for key in first_columns.keys() - own_columns.keys():
-        yield f"it has no {dotted_name(key)}, unlike the first file"
+        yield f"it has no {dotted_name(key)}, unlike the first {unit}"
     for key in own_columns.keys() - first_columns.keys():
-        yield f"it has {dotted_name(key)}, unlike the first file"
+        yield f"it has {dotted_name(key)}, unlike the first {unit}"
     for key in own_columns.keys() & first_columns.keys():
         own, first = own_columns[key], first_columns[key]
         if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
-            shapes = f"{own.dtype.name} {list(own.shape)}; in the first file {first.dtype.name} {list(first.shape)}"
+            shapes = f"{own.dtype.name} {list(own.shape)}; in the first {unit} {first.dtype.name} {list(first.shape)}"
             yield f"{dotted_name(key)} is {shapes}"

@@ -21,14 +21,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import FetchError
 from datasets_rl.sources.base import (
-    Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
 )
 from datasets_rl.sources.selection import MIN_RATIO, Numbers
@@ -43,7 +40,6 @@ __all__ = ["SOURCE", "GenDGRL"]
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _SHARD_STEPS = 50_000  # 600 MB of frames
 _FRAME_BYTES = 3 * 64 * 64
-_ACTIONS = 15
 _STEP_BYTES = 20  # of everything except the frame
 
 
@@ -53,33 +49,6 @@ class GenDGRL(Source):
     name = "gen_dgrl"
     image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
-
-    @override
-    def ids(self) -> Sequence[str]:
-        catalog = self.catalog
-        return sorted(f"{game}-{category}" for game in catalog["games"] for category in catalog["categories"])
-
-    @override
-    def entry(self, name: str) -> Entry:
-        game, category = self._game_and_category(name)
-        catalog = self.catalog
-        return self.catalog_entry(
-            name,
-            title=f"Procgen's {game}: {category['title']}",
-            description=catalog["description"],
-            environment=f"procgen-{game}-v0",
-            observation=SpaceSummary("pixels", (3, 64, 64)),
-            action=SpaceSummary("discrete", (1,), _ACTIONS),
-            **self.figures(
-                {
-                    "bytes": [category["steps"] * catalog["step_bytes"], "assumed"],
-                    "steps": [category["steps"], "nominal"],
-                }
-            ),
-            tags=("procgen", "games", "generalization", _quality(category)),
-            score=Score(*(*catalog["scores"][game], catalog["score_origin"])),
-            known_issues=tuple(catalog["known_issues"][issue] for issue in category["known_issues"]),
-        )
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the archive of an id; its path is the first one above."""
@@ -100,7 +69,7 @@ class GenDGRL(Source):
         others = tuple(url for path in paths[1:] for url in upstream.mirror_urls(path))
         asset = replace(asset, urls=(*others, *asset.urls))
         asset = next((_with_format(listed[path]) for path in paths if path in listed), asset)
-        steps = self._game_and_category(name)[1]["steps"]
+        steps = self.facts(name)["steps"][0]
         parts = max(1, steps // _SHARD_STEPS)
         frame_bytes = _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
         sizes = {"compressed": _STEP_BYTES + frame_bytes / MIN_RATIO, "raw": _STEP_BYTES + frame_bytes}
@@ -120,24 +89,13 @@ class GenDGRL(Source):
         from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
         (path,) = files.values()
-        games = {game: game == self._game_and_category(name)[0] for game in self.catalog["games"]}
+        facts, groups = self.facts(name), self.catalog["groups"].values()
+        games = {group["game"]: group["game"] == facts["game"] for group in groups if "game" in group}
         return GenDGRLReader(f"{self.name}/{name}", Path(path), games)
 
-    def _game_and_category(self, name: str) -> tuple[str, dict[str, Any]]:
-        """Return the game and the catalog entry of the category."""
-        game, _, category = name.partition("-")
-        if game not in self.catalog["games"] or category not in self.catalog["categories"]:
-            raise self.unknown(name)
-        return game, self.catalog["categories"][category]
-
     def _archive_paths(self, name: str) -> list[str]:
-        game, category = self._game_and_category(name)
-        return [path.format(game=game) for path in category["paths"]]
-
-
-def _quality(category: Mapping[str, Any]) -> str:
-    is_expert = "expert" in category["title"] and "1M_S" not in category["known_issues"]
-    return "expert" if is_expert else "suboptimal"
+        facts = self.facts(name)
+        return [path.format(**facts) for path in facts["paths"]]
 
 
 def _with_format(asset: Asset) -> Asset:

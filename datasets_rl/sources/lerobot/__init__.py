@@ -36,7 +36,6 @@ from datasets_rl.sources.base import (
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
     group_by_size,
 )
@@ -76,23 +75,10 @@ class LeRobot(Source):
     )
 
     @override
-    def entry(self, name: str) -> Entry:
+    def listed_facts(self, name: str) -> dict[str, Any]:
         if not _ID.fullmatch(name):
             raise UnknownIdError(f"{self.name}/{name}", known=f"datasets of the hub; expected {self.name}/USER/NAME")
-        listed = self.catalog["ids"].get(name, {})
-        return replace(
-            self.catalog_entry(
-                name,
-                title=listed.get("title", ""),
-                description=self.catalog["description"] if listed else "",
-                observation=SpaceSummary("pixels+state"),
-                action=SpaceSummary("continuous"),
-                tags=("robot", "manipulation"),
-                known_issues=tuple(listed.get("known_issues", ())),
-                **self.figures(listed.get("figures", {})),
-            ),
-            homepage=f"https://huggingface.co/datasets/{name}",
-        )
+        return dict(self.catalog["ids"].get(name, {}))
 
     @override
     def addresses(self, name: str) -> Sequence[str]:

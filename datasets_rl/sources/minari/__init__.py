@@ -31,7 +31,6 @@ from datasets_rl.sources.base import (
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     group_by_size,
     quality_tags,
 )
@@ -86,8 +85,9 @@ class Minari(Source):
                 failures.append(error)
         raise failures[0]
 
-    def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
+    @override
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id; for an id that the catalog does not list, words of its name.
 
         Raises:
             UnknownIdError: If the id is not of Minari's form: names joined by slashes, with a version,
@@ -95,37 +95,11 @@ class Minari(Source):
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
-        facts = self._facts(name)
-        return self.catalog_entry(
-            name,
-            title=facts.get("title", ""),
-            description=facts.get("description", ""),
-            environment=facts.get("environment", ""),
-            observation=SpaceSummary.of(facts.get("observation")),
-            action=SpaceSummary.of(facts.get("action")),
-            **self.figures(facts.get("figures", {})),
-            tags=(*facts.get("tags", ()), *quality_tags(name)),
-            score=self._reference_score(facts),
-        )
+        return dict(self.catalog["ids"].get(name, {"tags": quality_tags(name)}))
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
         return _dataset_urls(name)
-
-    def _facts(self, name: str) -> dict[str, Any]:
-        """Return what the catalog states about an id, and about the group of ids that it belongs to."""
-        catalog = self.catalog
-        group: dict[str, Any] = next(
-            (facts for prefix, facts in catalog["groups"].items() if name.startswith(prefix)), {}
-        )
-        listed = catalog["ids"].get(name)
-        return {} if listed is None else {**group, **listed}
-
-    def _reference_score(self, facts: Mapping[str, Any]) -> Score | None:
-        if "score" not in facts:
-            return None
-        low, high, origin = facts["score"]
-        return Score(low, high, self.catalog["score_origins"][origin])
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:

@@ -9,12 +9,11 @@ Pipeline-50-train               any other name of this form: a file of the user 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Entry, Score, SpaceSummary, quality_tags
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.source import FlatSource
@@ -36,10 +35,6 @@ __all__ = ["SOURCE", "NeoRL"]
 _REST = re.compile(
     r"(?:-(?P<level>low|medium|high|expert))?(?:-(?P<episodes>[1-9]\d*))?-(?P<split>train|val)", re.ASCII
 )
-_ROW_BYTES = 12
-"""The reward, the flags and the container of a row, without observations and actions."""
-_WITHOUT_NOISE = "ib"
-_EXACT_LENGTH = "citylearn"
 
 
 class NeoRL(FlatSource):
@@ -93,79 +88,38 @@ class NeoRL(FlatSource):
     )
 
     @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["digests"])
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id that the catalog lists, or of another name of this form.
 
-    @override
-    def entry(self, name: str) -> Entry:
-        task, words = self._words(name)
-        facts = self.catalog["tasks"][task]
-        collection = self.catalog["collections"][facts["collection"]]
-        issues = [self.catalog["issues"][facts["issue"]]] if "issue" in facts else []
-        parts = [facts["title"], f"{words['level']} level" if words["level"] else ""]
-        parts += [f"{int(words['episodes']):,} trajectories"] if words["episodes"] else []
-        parts += ["the validation file"] if words["split"] == "val" else []
-        return Entry(
-            self.name,
-            name,
-            title=", ".join(filter(None, parts)),
-            description=collection["description"],
-            environment=task,
-            observation=SpaceSummary("state", _shape(facts, "observation")),
-            action=SpaceSummary("continuous", _shape(facts, "action"), None, -1, 1),
-            **self.figures(_figures(task, facts, int(words["episodes"] or 0))),
-            tags=(*facts["tags"], *quality_tags(words["level"] or "")),
-            license=self.catalog["license"],
-            citation=collection["citation"],
-            homepage=collection["homepage"],
-            known_issues=tuple(issues),
-            score=_score(facts, collection),
-            time_limit=facts.get("time_limit"),
-        )
+        Raises:
+            UnknownIdError: If the name is not made up of a task, a level, a number of episodes and a split.
+        """
+        for task in (task for task in self.catalog["groups"] if name.startswith(task)):
+            rest = _REST.fullmatch(name, len(task))
+            if rest is None or name in self.catalog["ids"]:
+                continue
+            collection = next(
+                facts["in"][0] for listed, facts in self.catalog["ids"].items() if listed.startswith(task)
+            )
+            title = [
+                "{task}",
+                *["{level} level"] * bool(rest["level"]),
+                *["{count:,} trajectories"] * bool(rest["episodes"]),
+            ]
+            title += ["the validation file"] * (rest["split"] == "val")
+            groups = [collection, task, *filter(None, [rest["level"]])]
+            facts: dict[str, Any] = {"in": groups, "title": ", ".join(title)}
+            if rest["episodes"]:
+                count, limit = int(rest["episodes"]), self.catalog["groups"][task].get("time_limit")
+                facts |= {"count": count, "episodes": [count, "name"]}
+                facts |= {"steps": [count * limit, "most"]} if limit else {}
+            return facts
+        return super().listed_facts(name)
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
-        task, _ = self._words(name)
-        is_second = self.catalog["tasks"][task]["collection"] == "neorl2"
-        noise = "" if is_second or task == _WITHOUT_NOISE else "-noise"
-        path = f"{'neorl2' if is_second else 'v2'}/{task}/{name}{noise}.npz"
-        return (self.listed_file(path, "npz", md5=self.catalog["digests"].get(name)),)
-
-    def _words(self, name: str) -> tuple[str, dict[str, str | None]]:
-        """Return the task of an id, and its level, number of episodes and split.
-
-        Raises:
-            UnknownIdError: If the id is not made up of these.
-        """
-        for task in self.catalog["tasks"]:
-            rest = _REST.fullmatch(name, len(task)) if name.startswith(task) else None
-            if rest is not None:
-                return task, rest.groupdict()
-        raise self.unknown(name)
-
-
-def _shape(facts: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
-    return (facts[name],) if name in facts else None
-
-
-def _score(facts: Mapping[str, Any], collection: Mapping[str, Any]) -> Score | None:
-    if "score" not in facts:
-        return None
-    low, high = facts["score"]
-    return Score(low, high, collection["score_origin"])
-
-
-def _figures(task: str, facts: Mapping[str, Any], episodes: int) -> dict[str, Any]:
-    """Return the figures that follow from the number of episodes in the name, if it has one, and the time limit."""
-    if not episodes:
-        return {}
-    stated: dict[str, Any] = {"episodes": [episodes, "name"]}
-    if "time_limit" in facts:
-        steps = episodes * facts["time_limit"]
-        stated["steps"] = [steps, "exact" if task == _EXACT_LENGTH else "most"]
-        if "observation" in facts:
-            stated["bytes"] = [steps * (4 * (2 * facts["observation"] + facts["action"]) + _ROW_BYTES), "assumed"]
-    return stated
+        facts = self.facts(name)
+        return (self.listed_file(facts["path"], self.kind, md5=facts.get("md5")),)
 
 
 SOURCE = NeoRL()

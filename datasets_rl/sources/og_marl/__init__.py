@@ -7,7 +7,6 @@ cfcql/smac_v1/6h_vs_8z/Expert      the vault Expert of prior_work/cfcql/smac_v1/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +19,17 @@ from datasets_rl.sources.base import (
     Option,
     Selection,
     Source,
-    SpaceSummary,
     quality_tags,
 )
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["OGMARL", "SOURCE"]
 
-_UID = re.compile(r"[\w-]+", re.ASCII)
+_VAULT = re.compile(r"[\w-]+", re.ASCII)
 
 
 class OGMARL(Source):
@@ -43,39 +41,6 @@ class OGMARL(Source):
     image_forms = ()
     selects = frozenset({"episodes"})
     options = (Option("vault", "Vault of a zip file at an address, by its quality, such as Good."),)
-
-    @override
-    def ids(self) -> Sequence[str]:
-        scenarios = self.catalog["scenarios"].items()
-        return sorted(f"{scenario}/{uid}" for scenario, facts in scenarios for uid in facts["uids"])
-
-    @override
-    def entry(self, name: str) -> Entry:
-        facts, uid = self._scenario(name)
-        catalog = self.catalog
-        collection, environment, scenario = name.split("/")[:3]
-        described = catalog["environments"][environment]
-        issues = [catalog["issues"][issue] for issue in ("all", described.get("issue")) if issue]
-        agents = f", {facts['agents']} agents" if "agents" in facts else ""
-        return self.catalog_entry(
-            name,
-            title=f"{described['title']}: {scenario}{agents}, {uid}",
-            description=f"{catalog['collections'][collection]}. Agents cooperate; each has its own observation and action.",
-            environment=f"{environment}/{scenario}",
-            observation=SpaceSummary("state"),
-            action=SpaceSummary(described["action"], (facts["agents"],) if "agents" in facts else None)
-            if described["action"] == "discrete"
-            else SpaceSummary("continuous", None, None, -1, 1),
-            tags=("multi-agent", *described["tags"], *quality_tags(uid)),
-            known_issues=tuple(issues),
-            **self.figures(facts.get("figures", {}).get(uid, {})),
-        )
-
-    @override
-    def assets(self, name: str) -> Sequence[Asset]:
-        facts, _ = self._scenario(name)
-        path = f"{facts['folder']}/{name.split('/')[2]}.zip"
-        return (self.listed_file(path, "zip"),)
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -118,20 +83,12 @@ class OGMARL(Source):
         return replace(self.listing([asset.of_kind(self.kind)], selection), params={"vault": chosen})
 
     @override
-    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"vault": params.get("vault") or self._scenario(name)[1]}
-
-    def _scenario(self, name: str) -> tuple[dict[str, Any], str]:
-        """Return what the catalog states about the scenario of an id, and the name of its vault.
-
-        Raises:
-            UnknownIdError: If the catalog does not have the scenario.
-        """
-        scenario, _, uid = name.rpartition("/")
-        facts: dict[str, Any] | None = self.catalog["scenarios"].get(scenario)
-        if facts is None or not _UID.fullmatch(uid):
-            raise self.unknown(name)
-        return facts, uid
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id that the catalog lists, or of another vault of a scenario that it lists."""
+        scenario, _, vault = name.rpartition("/")
+        if name not in self.catalog["ids"] and scenario in self.catalog["groups"] and _VAULT.fullmatch(vault):
+            return {"in": [*scenario.split("/")[:2], scenario], "vault": vault, "tags": quality_tags(vault)}
+        return super().listed_facts(name)
 
 
 def _vaults(files: AddressFiles, path: str) -> list[str]:

@@ -22,10 +22,8 @@ from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Source,
-    SpaceSummary,
     by_images,
     group_files,
 )
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "RLUnplugged"]
 
 _RWRL, _LOCOMOTION = "rwrl", "locomotion"
-_RWRL_NAME = re.compile(r"(?P<domain>[a-z]+)_(?P<task>[a-z]+)_(?P<challenge>[a-z]+)_(?P<share>\d+_percent)")
 _FILE = re.compile(r"(?:train|episodes\.tfrecord)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _SHARD_BYTES = 64 << 20
 _GROWTH = {"compressed": 1.2, "raw": 2.0}
@@ -54,51 +51,12 @@ class RLUnplugged(Source):
     selects = frozenset({"episodes"})
 
     @override
-    def ids(self) -> Sequence[str]:
-        rwrl = self.catalog["rwrl"]
-        names = (
-            f"{_RWRL}/{task}_{challenge}_{share}"
-            for task in rwrl["tasks"]
-            for challenge in rwrl["challenges"]
-            for share in rwrl["shares"]
-        )
-        return sorted([*self.catalog["ids"], *names])
-
-    @override
-    def entry(self, name: str) -> Entry:
-        catalog, facts = self.catalog, self._facts(name)
-        group, _, task = name.partition("/")
-        of_set = catalog["sets"][group]
-        limit = facts.get("time_limit", of_set.get("time_limit"))
-        episodes = facts["episodes"]
-        if group == _LOCOMOTION:
-            size = [facts["bytes"], "images"]
-        else:
-            # Of each step: the observation, the action, the reward and the discount, as float32.
-            values = facts["observation"] + facts["action"] + 2
-            size = [int(episodes * (limit + 1) * 4 * values * of_set["ratio"]), "values"]
-        issues = catalog["known_issues"]
-        return self.catalog_entry(
-            name,
-            title=f"{facts['title']}: {of_set['title']}",
-            description=" ".join([of_set["description"], facts.get("description", "")]).strip(),
-            environment=facts.get("environment", ""),
-            observation=SpaceSummary("pixels+state" if group == _LOCOMOTION else "state"),
-            action=SpaceSummary("continuous", (facts["action"],), None, -1, 1),
-            **self.figures({"bytes": size, "steps": [episodes * limit, "limit"], "episodes": [episodes, "tfds"]}),
-            tags=tuple(of_set["tags"]),
-            score=None if group == _LOCOMOTION else Score(*(*catalog["score"], catalog["score_origin"])),
-            known_issues=tuple(issues[key] for key in (group, task) if key in issues),
-            time_limit=limit,
-        )
-
-    @override
     def addresses(self, name: str) -> Sequence[str]:
-        return (f"{self.catalog['bucket']}/{self._path(name)}",)
+        return (f"{self.catalog['bucket']}/{self.facts(name)['folder']}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the folder into shards; see `Source.resolve`."""
-        entry, path = self.entry(name), self._path(name)
+        entry, path = self.entry(name), self.facts(name)["folder"]
         listing = _listing(entry, path, upstream.folder(path, self.addresses(name)), selection)
         images = name.startswith(f"{_LOCOMOTION}/")
         return replace(listing, growth=by_images(_GROWTH, selection) if images and not selection.keys else {})
@@ -128,34 +86,6 @@ class RLUnplugged(Source):
 
         separator = (params or {}).get("separator", ":" if name.startswith(f"{_RWRL}/") else "/")
         return RLUnpluggedReader(f"{self.name}/{name}", files, LAYOUTS[separator])
-
-    def _facts(self, name: str) -> dict[str, Any]:
-        """Return what the catalog states about a dataset."""
-        catalog, (group, _, task) = self.catalog, name.partition("/")
-        if name in catalog["ids"]:
-            return dict(catalog["ids"][name])
-        rwrl, match = catalog["rwrl"], _RWRL_NAME.fullmatch(task)
-        known = match is not None and group == _RWRL and f"{match['domain']}_{match['task']}" in rwrl["tasks"]
-        if not known or match is None or match["challenge"] not in rwrl["challenges"]:
-            raise self.unknown(name)
-        share, challenge = rwrl["shares"].get(match["share"]), match["challenge"]
-        if share is None:
-            raise self.unknown(name)
-        facts = rwrl["tasks"][f"{match['domain']}_{match['task']}"]
-        return {
-            **facts,
-            "title": f"{facts['title']}, {match['share'].replace('_percent', '%')} {rwrl['challenges'][challenge]}",
-            "episodes": round(facts["episodes"] * share),
-            "observation": facts["observation"] + rwrl["dummies"][challenge],
-        }
-
-    def _path(self, name: str) -> str:
-        """Return the folder of a dataset in the bucket."""
-        self._facts(name)
-        group, _, task = name.partition("/")
-        match = _RWRL_NAME.fullmatch(task)
-        fields = match.groupdict() if group == _RWRL and match is not None else {"task": task}
-        return str(self.catalog["sets"][group]["path"].format(**fields))
 
 
 def _separator(files: AddressFiles, path: str) -> str:

@@ -21,11 +21,9 @@ from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
 )
 from datasets_rl.sources.selection import Numbers, Option
@@ -56,8 +54,9 @@ class Robomimic(Source):
         ),
     )
 
-    def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
+    @override
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id; none for other names, which are those of files or folders of the user.
 
         Raises:
             UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by
@@ -65,29 +64,7 @@ class Robomimic(Source):
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
-        facts = self._facts(name)
-        catalog = self.catalog
-        if facts is None:
-            return Entry(self.name, name)
-        collection = catalog["collections"][facts["in"]]
-        score = collection.get("score")
-        return Entry(
-            self.name,
-            name,
-            title=facts["title"],
-            description=collection["description"],
-            environment=facts.get("environment", ""),
-            observation=SpaceSummary(facts.get("observation", collection["observation"])),
-            action=SpaceSummary("continuous", tuple(facts["action"]) if "action" in facts else None),
-            **self.figures({figure: facts[figure] for figure in ("bytes", "episodes") if figure in facts}),
-            tags=tuple(collection["tags"]),
-            license=collection["license"],
-            citation=collection["citation"],
-            homepage=collection["homepage"],
-            known_issues=(*collection["known_issues"], *facts.get("known_issues", ())),
-            score=None if score is None else Score(*score),
-            time_limit=facts.get("time_limit"),
-        )
+        return self._facts(name) or {}
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
@@ -175,11 +152,11 @@ class Robomimic(Source):
 
         MimicGen's images are compressed, LIBERO's are not, and robomimic's files have the observations twice.
         """
-        sizes: dict[str, float] = {} if facts is None else self.catalog["collections"][facts["in"]]["growth"]
+        sizes: dict[str, float] = {} if facts is None else self.merged("", facts).get("growth", {})
         return sizes if "raw" not in sizes else by_images(sizes, selection)
 
     def _urls(self, facts: Mapping[str, Any]) -> list[str]:
-        return [f"{base}/{facts['path']}".rstrip("/") for base in self.catalog["collections"][facts["in"]]["addresses"]]
+        return [f"{base}/{facts['path']}".rstrip("/") for base in self.merged("", facts)["addresses"]]
 
     def _list_folder(
         self, name: str, facts: Mapping[str, Any] | None, upstream: Upstream

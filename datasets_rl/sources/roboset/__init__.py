@@ -8,28 +8,23 @@ An id is the prefix of the paths of its files; a file belongs to the longest id 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, Remedy
 from datasets_rl.sources.base import (
     Entry,
-    EpisodeReader,
     Listing,
     Selection,
     Source,
-    SpaceSummary,
     group_files,
-    quality_tags,
 )
-from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.sources.address_files import AddressFiles
 
@@ -38,7 +33,6 @@ __all__ = ["SOURCE", "RoboSet"]
 _PICKLES = (".pickle", ".pkl")
 _EXCLUDE = Remedy("exclude them with {}", Argument("selection", Call("Selection", exclude=("*.pickle", "*.pkl"))))
 _SHARD_BYTES = 64 << 20
-_ENDINGS = (".h5", ".hdf5")
 _TRIAL = re.compile(r"Trial\d+/", re.ASCII)
 
 
@@ -46,26 +40,10 @@ class RoboSet(Source):
     """Source of the simulated part of RoboSet."""
 
     name = "roboset"
+    endings = (".h5", ".hdf5")
+    kind = "HDF5"
+    reader = "datasets_rl.sources.roboset.reader:RoboSetReader"
     selects = frozenset({"episodes"})
-
-    @override
-    def entry(self, name: str) -> Entry:
-        catalog = self.catalog
-        if name not in catalog["ids"]:
-            raise self.unknown(name)
-        task = name.rpartition("/")[2]
-        sizes: Mapping[str, int] = catalog["action_sizes"]
-        size = next((size for prefix, size in sizes.items() if task.startswith(prefix)), None)
-        return self.catalog_entry(
-            name,
-            title=catalog["ids"][name],
-            description=catalog["description"],
-            environment=task if "_v2d" in task else "",
-            observation=SpaceSummary("state"),
-            action=SpaceSummary("continuous", None if size is None else (size,)),
-            tags=("manipulation", "hand" if name.startswith("DAPG") else "kitchen", *quality_tags(name)),
-            known_issues=tuple(catalog["known_issues"]),
-        )
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
@@ -75,25 +53,25 @@ class RoboSet(Source):
         """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""
         entry = self.entry(name)
         revision, assets = self._list_files(entry, selection, upstream)
-        return _listing(revision, assets, selection)
+        return replace(self.listing(assets, selection), revision=revision)
 
     @override
     def recognize(self, files: AddressFiles) -> str:
-        path = files.first_in_folder(*_ENDINGS)
+        path = files.first_in_folder(*self.endings)
         trial = next((name for name in files.arrays(path) if _TRIAL.fullmatch(name)), "") if path else ""
         return f"{path} has the group {trial.rstrip('/')}" if trial else ""
 
     @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        found = sorted((asset for asset in folder.assets if asset.path.endswith(_ENDINGS)), key=lambda one: one.path)
-        assets = tuple(asset.of_kind("HDF5") for asset in found)
-        return _listing(folder.revision, assets, selection)
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.roboset.reader import RoboSetReader
-
-        return RoboSetReader(f"{self.name}/{name}", files, params or {})
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        """Group files into shards; the number of each is the seed of its trials."""
+        seeds = {asset.path: seed for seed, asset in enumerate(assets)}
+        kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
+        return replace(
+            super().listing(kept, selection),
+            shards=tuple(replace(shard, part=list(shard.paths)) for shard in shards),
+            common=(kept[0].path,),  # the first trial of the first file defines the columns
+            params={"seeds": seeds},
+        )
 
     def _list_files(self, entry: Entry, selection: Selection, upstream: Upstream) -> tuple[str, tuple[Asset, ...]]:
         """Return the revision and the HDF5 files of an id, sorted by path."""
@@ -109,7 +87,7 @@ class RoboSet(Source):
         if pickles:
             problem = f"{pickles[0]} and {len(pickles) - 1:,} other files are pickles, which can run code"
             raise ConversionError(entry.id, [problem], hint=_EXCLUDE)
-        assets = tuple(by_path[path].of_kind("HDF5") for path in sorted(by_path) if path.endswith(".h5"))
+        assets = tuple(by_path[path].of_kind(self.kind) for path in sorted(by_path) if path.endswith(".h5"))
         if not assets:
             files = ", ".join(sorted(by_path)[:5]) or "none"
             raise ConversionError(entry.id, [f"it has no .h5 file; its files are {files}"])
@@ -119,20 +97,6 @@ class RoboSet(Source):
         """Return the id of a file: the longest one that is a prefix of its path."""
         prefixes = [id_ for id_ in self.catalog["ids"] if path.startswith(id_) and not path[len(id_) :][:1].isalnum()]
         return max(prefixes, key=len, default="")
-
-
-def _listing(revision: str, assets: tuple[Asset, ...], selection: Selection) -> Listing:
-    """Group files into shards; the number of each is the seed of its trials."""
-    seeds = {asset.path: seed for seed, asset in enumerate(assets)}
-    kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
-    return Listing(
-        kept,
-        tuple(replace(shard, part=list(shard.paths)) for shard in shards),
-        common=(kept[0].path,),  # the first trial of the first file defines the columns
-        params={"seeds": seeds},
-        revision=revision,
-        numbers=Numbers.read(selection.episodes),
-    )
 
 
 SOURCE = RoboSet()

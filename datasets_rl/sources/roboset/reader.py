@@ -102,7 +102,7 @@ class RoboSetReader(EpisodeReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path: those of the shard, and the first file of the dataset, whose first trial
             defines the columns.
-        metadata: `Listing.params`: the number of each path.
+        facts: `Listing.params`: the number of each path, ``seeds``.
 
     Raises:
         ConversionError: If a file has anything other than trials, or their columns differ; the error names every
@@ -111,12 +111,10 @@ class RoboSetReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._files = dict(files)
-        self._seeds: Mapping[str, int] = metadata.get("seeds") or {
-            path: seed for seed, path in enumerate(sorted(files))
-        }
+        self._seeds: Mapping[str, int] = facts.get("seeds") or {path: seed for seed, path in enumerate(sorted(files))}
         self.metadata = {f"files/{seed}": path for path, seed in self._seeds.items()}
         first = min(files, key=self._seeds.__getitem__)
         with Hdf5File(files[first], threads=1) as file:
