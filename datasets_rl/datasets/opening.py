@@ -57,7 +57,7 @@ def find_folder(
         as_stored=True,
         settings=settings,
     )
-    return downloading.run_download(dataset_id, options, sweep=False).folder
+    return downloading.ensure_stored(dataset_id, options).folder
 
 
 def folder_with(folder: Path, selection: Selection) -> Path:

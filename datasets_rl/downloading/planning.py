@@ -17,6 +17,7 @@ from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import current_version
+from datasets_rl.store.find import raw_files_id
 from datasets_rl.store.publish import build_folder
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
     """Return the plan of a download; see `plan`."""
     from datasets_rl.fetch import remaining_bytes
 
-    target = Target.find(dataset_id, options)
+    target = Target.find(raw_files_id(dataset_id), options)
     paths, missing = target.paths, target.missing()
     selection = missing or target.selection
     build = _abandoned(build_folder(paths, target.request(selection), current_version(paths)))

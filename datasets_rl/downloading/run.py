@@ -23,7 +23,7 @@ from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
-from datasets_rl.store.find import stored_manifest, warn_of_recordings
+from datasets_rl.store.find import raw_files_id, stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
@@ -131,20 +131,24 @@ class Downloaded:
     """The manifest of the dataset; None for raw files."""
 
 
-def run_download(dataset_id: str, options: DownloadOptions, *, sweep: bool = True) -> Downloaded:
-    """Download a dataset; see `download`.
+def run_download(dataset: str, options: DownloadOptions) -> Downloaded:
+    """Download a dataset that a user names by an id, an address or the path of raw files, see `download`."""
+    target = Target.find(raw_files_id(dataset), options)
+    if not _is_present(target):
+        return _download(target)
+    sweep_dataset(target.paths)
+    return _present(target)
 
-    Args:
-        dataset_id: The id.
-        options: The options.
-        sweep: Whether what a killed process left of a stored dataset is removed; if not, the stored dataset is only read.
-    """
+
+def ensure_stored(dataset_id: str, options: DownloadOptions) -> Downloaded:
+    """Return the dataset of an id, which is only read if what is requested is stored, and else downloaded."""
     target = Target.find(dataset_id, options)
+    return _present(target) if _is_present(target) else _download(target)
+
+
+def _download(target: Target) -> Downloaded:
+    """Download what the stored dataset lacks."""
     paths, options = target.paths, target.options
-    if _is_present(target):
-        if sweep:
-            sweep_dataset(paths)
-        return Downloaded(target.id, paths.folder, present=True, entry=target.entry, manifest=target.stored)
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not options.force and not options.raw_only:
@@ -152,7 +156,7 @@ def run_download(dataset_id: str, options: DownloadOptions, *, sweep: bool = Tru
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
         if selection is None:
-            return Downloaded(target.id, paths.folder, present=True, entry=target.entry, manifest=target.stored)
+            return _present(target)
         request_text, parent = target.request(selection), current_version(paths, replaces=options.force)
         if not options.raw_only and point_to_published(paths, request_text, parent):
             return _stored(target)
@@ -184,6 +188,11 @@ def run_download(dataset_id: str, options: DownloadOptions, *, sweep: bool = Tru
             if not keep_raw and raw != paths.raw and not has_only_copy(paths):
                 disk.discard(raw, paths.folder)
     return _stored(target)
+
+
+def _present(target: Target) -> Downloaded:
+    """Return the result for a dataset that was stored before."""
+    return Downloaded(target.id, target.paths.folder, present=True, entry=target.entry, manifest=target.stored)
 
 
 def _stored(target: Target) -> Downloaded:

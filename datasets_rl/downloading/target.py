@@ -14,7 +14,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.find import entry_paths, missing_error, raw_files_id, stored_manifest
+from datasets_rl.store.find import entry_paths, missing_error, stored_manifest
 from datasets_rl.store.publish import canonical
 from datasets_rl.ted.keys import NEXT
 
@@ -69,7 +69,7 @@ class Target:
 
     @classmethod
     def find(cls, dataset_id: str, options: DownloadOptions) -> Target:
-        """Return the target of an id, an address, ``hf://user/name@revision``, or the path of raw files.
+        """Return the target of an id or an address, ``hf://user/name@revision``.
 
         Raises:
             UnknownIdError: If there is no such id.
@@ -82,8 +82,7 @@ class Target:
                 f"selection is {options.selection!r}; expected a Selection",
                 hint="as in Selection(episodes='0:100', keys=('observation', 'action'))",
             )
-        # Raw files that the user names by their path are stored under an id, which names them the next time.
-        dataset_id, selection = sources.split_address(raw_files_id(dataset_id), options.selection or Selection())
+        dataset_id, selection = sources.split_address(dataset_id, options.selection or Selection())
         entry = sources.find(dataset_id)
         if options.from_local is None:
             options = replace(options, from_local=sources.path_of_id(entry.id))

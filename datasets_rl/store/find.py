@@ -122,7 +122,9 @@ def id_or_path(dataset: str | Path) -> str | Path:
 
 
 def raw_files_id(dataset: str) -> str:
-    """Return the id of raw files that are named by their path; an id and an address are unchanged.
+    """Return the id of raw files that are named by a path. An id and an address are unchanged.
+
+    The files are stored under this id, by which the user may name the dataset the next time.
 
     Raises:
         InvalidArgumentError: If the path is that of a stored dataset, does not exist, or has no raw files.

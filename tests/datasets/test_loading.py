@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from d4rl_files import mujoco
@@ -96,6 +97,15 @@ def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, 
     monkeypatch.chdir(tmp_path)
 
     assert load("demo/pendulum").data_path == home / "demo" / "pendulum"
+
+
+def test_a_class_takes_ids_and_never_the_path_of_raw_files(tmp_path, monkeypatch):
+    (tmp_path / "demo" / "nothing").mkdir(parents=True)
+    np.savez(tmp_path / "demo" / "nothing" / "episodes.npz", observations=np.zeros((3, 1)))
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UnknownIdError, match="no dataset 'demo/nothing'"):
+        DemoExperienceReplay("nothing")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,15 @@ def test_each_page_of_the_api_begins_with_a_summary_and_the_base_class(generate)
     assert all(len(found) < 10 for title, found in names.items() if title.startswith("Samplers"))
 
 
+def test_a_class_that_is_made_of_a_catalog_is_described_in_the_api(generate):
+    page = generate.api_page("Datasets", generate.public_names()["Datasets"])
+    section = page.partition("\n## DSRLExperienceReplay\n")[2].partition("\n## ")[0]
+
+    assert "| [`DSRLExperienceReplay`](#dsrlexperiencereplay) | Replay buffer of a DSRL dataset: safe" in page
+    assert '    >>> dataset = DSRLExperienceReplay("OfflineCarCircle-v0", batch_size=256)' in section
+    assert "**Args:** dataset_id: The id of the task in DSRL" in section
+
+
 @pytest.mark.slow
 def test_each_folder_of_the_site_has_an_index(generate):
     pages = generate.generated_pages()

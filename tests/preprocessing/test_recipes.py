@@ -631,7 +631,7 @@ def test_success_rewards_use_the_next_state():
         ("select", "keys is missing"),
         ("scale_rewards:by=2", "it has no argument 'by'"),
         ("delay_rewards:1", "expected at most 0 arguments"),
-        ("resize", "resize takes"),
+        ("resize", "w is missing"),
         ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
         ("d_type_cast:float64,float16", r"there is no step 'd_type_cast' \(did you mean cast\?"),
     ],

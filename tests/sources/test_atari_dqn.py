@@ -557,7 +557,7 @@ def test_the_arguments_of_the_reference_choose_the_sampler(tree, convert, option
 def test_the_requested_number_of_processes_is_used(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        downloading, "run_download", lambda _, options, **__: asked.append(options.settings.jobs) or 1 / 0
+        downloading, "ensure_stored", lambda _, options, **__: asked.append(options.settings.jobs) or 1 / 0
     )
 
     for number in (0, 3):
