@@ -18,7 +18,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.sources.flat.arrays import ArrayFile, RowReader, open_arrays
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
-from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
@@ -73,6 +73,9 @@ class FlatReader(EpisodeReader):
         ConversionError: If the first file with a row is damaged, or does not match the layout.
     """
 
+    stated_in = "the layout"
+    """Where the bounds of fields are stated, for messages."""
+
     def __init__(
         self, dataset_id: str, layout: Layout, file_format: str, paths: Mapping[str, Path], facts: Mapping[str, Any]
     ) -> None:
@@ -86,6 +89,7 @@ class FlatReader(EpisodeReader):
         self._plan = self._first_plan([first, *names] if first else names)
         self.columns: Sequence[Column] = self._plan.columns
         self._known = self.columns
+        self._limits = self._read_limits()
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
@@ -101,6 +105,16 @@ class FlatReader(EpisodeReader):
                     yield from self._read_file(file, plan, self.find_ends(file, plan), number)
             except ConversionError as error:
                 raise self.failure(error, [name for name, _ in files[index + 1 :]]) from error
+
+    @override
+    def specs(self) -> Mapping[str, Any]:
+        fields = {field.key: field for field in self._layout.fields}
+        pairs = ((part, fields.get(part.column.key)) for part in self._plan.parts)
+        return {
+            dotted_name(part.column.key): spec
+            for part, field in pairs
+            if field and (spec := _spec_of_field(part, field))
+        }
 
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by its name."""
@@ -163,6 +177,7 @@ class FlatReader(EpisodeReader):
         for start in range(0, len(ends.terminated), rows.block):
             block = rows.read(start)
             self._end_at_seams(block, rows)
+            self._check_limits(block)
             metadata = self.before(block, ends, number)
             self._count_block(block, plan, ends)
             yield from rows.split(block, metadata, is_begun=is_begun)
@@ -218,6 +233,38 @@ class FlatReader(EpisodeReader):
         known = len(last) * is_kept if ends.known is None else int(ends.known[block.episodes].sum())
         self.counts["final-observation-kept"] += known
         self.counts["final-observation-unknown"] += len(last) - known
+
+    def _read_limits(self) -> dict[Key, tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the least and the greatest value that the layout states of fields, each for one step."""
+        limits: dict[Key, tuple[Any, Any]] = {}
+        specs = self.specs()
+        for key in (stated.key for stated in self._layout.fields):
+            spec = specs.get(dotted_name(key), {})
+            if spec.get("kind") == "bounded":
+                limits[key] = (spec["low"], spec["high"])
+            elif spec:
+                limits[key] = (0, spec.get("n", 2) - 1)
+        return {key: (np.asarray(low), np.asarray(high)) for key, (low, high) in limits.items()}
+
+    def _check_limits(self, block: Block) -> None:
+        """Check the values of a block, [T, ...] each; NaN and infinity are in no bounds, and counted elsewhere."""
+        problems, columns = [], {**block.steps, **block.states}
+        for key, (low, high) in self._limits.items():
+            if not isinstance(values := columns.get(key), np.ndarray):
+                continue
+            outside = (values < low) | (values > high)
+            if values.dtype.kind == "f":
+                outside &= np.isfinite(values)
+            if not outside.any():
+                continue
+            row, *element = place = tuple(np.argwhere(outside)[0].tolist())
+            least, most = (np.broadcast_to(limit, values.shape)[place] for limit in (low, high))
+            problems.append(
+                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}; "
+                f"{self.stated_in} states {least} to {most} ({outside.sum():,} such values)"
+            )
+        if problems:
+            raise ConversionError(block.name, problems, hint=f"correct the bounds in {self.stated_in}, or the file")
 
 
 class _Rows:
@@ -378,3 +425,27 @@ def _chosen(values: Any, mask: NDArray[np.bool_]) -> Any:
 
 def _problems_with_file(error: ConversionError) -> list[str]:
     return [f"{error.name}: {problem}" for problem in error.problems]
+
+
+def _spec_of_field(column_slice: ColumnSlice, field: Field) -> dict[str, Any] | None:
+    plain = {"dtype": column_slice.column.dtype.name, "shape": list(column_slice.column.shape)}
+    if field.n is not None:
+        return {"kind": "discrete", **plain, "n": field.n}
+    if field.binary:
+        return {"kind": "binary", **plain}
+    if field.low is None:
+        return None
+    return {
+        "kind": "bounded",
+        **plain,
+        "low": _bound_of_column(column_slice, field.low),
+        "high": _bound_of_column(column_slice, field.high),
+    }
+
+
+def _bound_of_column(column_slice: ColumnSlice, value: Any) -> Any:
+    bound = np.asarray(value).astype(column_slice.column.dtype)
+    if column_slice.turn and bound.ndim:
+        shape = [column_slice.column.shape[column_slice.turn.index(axis)] for axis in range(len(column_slice.turn))]
+        bound = np.broadcast_to(bound, shape).transpose(column_slice.turn)
+    return bound.tolist()
