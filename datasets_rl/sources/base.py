@@ -704,11 +704,9 @@ class Source(ABC):
         return reader
 
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a reader needs: the parameters of the entry and the listing, and only the latter at an address."""
-        if AT_ADDRESS in params:
-            return params
-        entry = self.entry(name)
-        return {"time_limit": entry.time_limit, **entry.params, **params}
+        """Return what the reader needs beside the files; by default `Listing.params`."""
+        del name
+        return params
 
     def listed_facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about an id under ``ids``.

@@ -125,7 +125,9 @@ def _set(row: int, value: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 FAULTS = {
     "no colors": Fault(_changed(lambda file: file.__delitem__("87/tty_colors")), "game 87: it has no array tty_colors"),
-    "fewer actions": Fault(_put("1203/actions", lambda v: v[:-1]), "game 1203: actions has 149 rows, rewards has 150 rows"),
+    "fewer actions": Fault(
+        _put("1203/actions", lambda v: v[:-1]), "game 1203: actions has 149 rows, rewards has 150 rows"
+    ),
     "a screen of another size": Fault(_put("9041/tty_chars", lambda v: v[:, :21]), "in the first game uint8 [24, 80]"),
     "screens of floats": Fault(_put("1203/tty_chars", lambda v: v.astype("f4")), "expected bytes"),
     "screens of one axis": Fault(_put("1203/tty_chars", lambda v: v[:, 0]), "expected 3 axes"),
@@ -133,7 +135,9 @@ FAULTS = {
         _put("12/actions", lambda v: np.stack([v, v], 1)), "expected one value for each row"
     ),
     "a negative color": Fault(_put("9041/tty_colors", _set(7, -1)), "game 9041: tty_colors of row 7 is negative"),
-    "an end within a game": Fault(_put("1203/dones", _set(4, True)), "game 1203: a flag is set at step 4, within an episode"),
+    "an end within a game": Fault(
+        _put("1203/dones", _set(4, True)), "game 1203: a flag is set at step 4, within an episode"
+    ),
     "flags of two": Fault(_put("87/dones", _set(2, 2)), "game 87: dones is 2 at row 2; expected 0 or 1"),
     "no points": Fault(
         _changed(lambda file: file["87"].attrs.__delitem__("points")), "game 87: its attribute points is None"

@@ -93,12 +93,8 @@ def _served(folder: Path) -> Iterator[Mapping[str, str]]:
 FAULTS = {
     "no rewards": Fault(changed_arrays(FIRST, reward=None), "it has no array reward"),
     "no next observations": Fault(changed_arrays(FIRST, next_obs=None), "it has no array next_obs"),
-    "fewer actions": Fault(
-        changed_arrays(FIRST, action=lambda v: v[:-1]), "action has 35 rows"
-    ),
-    "two rewards for each step": Fault(
-        changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one number per row"
-    ),
+    "fewer actions": Fault(changed_arrays(FIRST, action=lambda v: v[:-1]), "action has 35 rows"),
+    "two rewards for each step": Fault(changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one number per row"),
     "next observations of another width": Fault(
         changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is float32 [36, 17]; obs is float32 [36, 18]"
     ),
@@ -114,7 +110,9 @@ FAULTS = {
     "an index of two axes": Fault(
         changed_arrays(FIRST, index=lambda v: v[:, None]), "expected the first row of each trajectory"
     ),
-    "text for actions": Fault(changed_arrays(FIRST, action=lambda v: v.astype("S4")), "action has dtype |S4; expected booleans"),
+    "text for actions": Fault(
+        changed_arrays(FIRST, action=lambda v: v.astype("S4")), "action has dtype |S4; expected booleans"
+    ),
     "Python objects": Fault(changed_arrays(FIRST, action=python_objects), "action"),
     "a truncated file": Fault(changed_bytes(FIRST, lambda data: data[:-100]), ""),
     "a changed byte": Fault(

@@ -133,7 +133,9 @@ FAULTS = {
     "no end at all": Fault(changed_arrays(SCENE, terminals=np.zeros_like), "terminals of the last row"),
     "flags of two": Fault(changed_arrays(SCENE, terminals=lambda v: v * 2.0), "expected 0 or 1"),
     "flags of two axes": Fault(changed_arrays(SCENE, terminals=lambda v: v[:, None]), "one flag for each row"),
-    "fewer actions": Fault(changed_arrays(SCENE, actions=lambda v: v[:-1]), "actions has 27 rows, terminals has 28 rows"),
+    "fewer actions": Fault(
+        changed_arrays(SCENE, actions=lambda v: v[:-1]), "actions has 27 rows, terminals has 28 rows"
+    ),
     "no observations": Fault(changed_arrays(SCENE, observations=None), "it has no array observations"),
     "no joints": Fault(changed_arrays(SCENE, qpos=None), "it has no array qpos, from which the rewards"),
     "joints of another robot": Fault(changed_arrays(SCENE, qpos=lambda v: v[:, 1:]), "the task needs 25 elements"),

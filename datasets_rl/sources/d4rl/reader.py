@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,7 @@ class D4RLReader(FlatReader):
     def plan(self, file: ArrayFile) -> Plan:
         if self._known is not None:
             return self._plan  # there is one file
-        assert isinstance(file, Hdf5Arrays)
+        file = cast("Hdf5Arrays", file)
         made = plan_file(file.file.arrays, _LAYOUT, self._dataset_id, self._facts)
         plan, self.steps = made.plan, made.rows
         self.metadata = {stored: file.file.value(name) for name, stored in made.metadata.items()}
