@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint slow lowest coverage bench docs clean
+.PHONY: demo test quick lint slow lowest coverage bench docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -19,6 +19,9 @@ demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify
 test: .venv/test.stamp  ## the default tests
 	$(PYTEST)
 
+quick: .venv/test.stamp  ## what a change most likely broke, in half a minute: ruff, mypy, the nearest tests; SINCE=main
+	$(BIN)/python tests/quick.py $(SINCE)
+
 lint: .venv/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -27,13 +30,16 @@ lint: .venv/test.stamp
 slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover; PART=3/12 runs a part
 	$(PYTEST) -m slow $(if $(PART),--part $(PART))
 
-# uv finds the lowest versions; LOWEST='--constraint FILE' pins some of them, such as torch.
-lowest:  ## the default tests with the lowest versions that pyproject.toml allows, in .venv-lowest
-	$(PYTHON) -m venv .venv-lowest
+# uv finds the lowest versions. LOWEST='--constraint FILE' pins some of them, such as torch. A library may need newer
+# versions of others than this package: WITHOUT='datasets transformers' leaves it and its tests out.
+lowest:  ## the default tests with the lowest versions that pyproject.toml allows, in .venv-lowest; TESTS=... runs some
+	$(PYTHON) -m venv --clear .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
-	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct --no-build --extra test $(LOWEST) pyproject.toml -o .venv-lowest/versions.txt
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/versions.txt --editable '.[test]'
-	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning
+	for name in $(WITHOUT); do echo "$$name; python_version < '3'"; done > .venv-lowest/without.txt
+	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct --no-build --extra test --override .venv-lowest/without.txt $(LOWEST) pyproject.toml -o .venv-lowest/versions.txt
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python -r .venv-lowest/versions.txt
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --no-deps --editable .
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning $(TESTS)
 
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
 	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)

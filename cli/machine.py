@@ -8,7 +8,6 @@ import mmap
 import os
 import platform
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -22,7 +21,14 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.downloading import planning
-from datasets_rl.errors import DatasetsRLError, DiskFullError, FetchError, IntegrityError, MissingDependencyError
+from datasets_rl.errors import (
+    DatasetsRLError,
+    DiskFullError,
+    FetchError,
+    IntegrityError,
+    LibraryError,
+    MissingDependencyError,
+)
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.probe import Probe, probe_all
 from datasets_rl.fetch.schemes import scheme_of, without_credentials
@@ -148,7 +154,9 @@ def _import_checks() -> Iterator[Check]:
             module = importlib.import_module(name)
         except (ImportError, OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            yield Check("packages", f"import {name}", reason, MissingDependencyError, f"pip install --upgrade {name}")
+            missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            problem = MissingDependencyError if missing else LibraryError
+            yield Check("packages", f"import {name}", reason, problem, f"pip install --upgrade {name}")
             continue
         text = f"{time.perf_counter() - began:.1f} s"
         if name == "torch":
@@ -173,7 +181,7 @@ def disk_checks(home: Path, needed: int | None = None) -> Iterator[Check]:
     kind = _file_system(folder)
     remark = " (a network file system: locks and mapped files may be slow)" if _NETWORK_SYSTEMS.search(kind) else ""
     yield Check("disk", "file system", f"{kind}{remark}")
-    free = shutil.disk_usage(folder).free
+    free = disk.free_bytes(folder)
     short = free < (_FREE_MIN if needed is None else needed)
     wanted = f", expected {'at least ' if needed is None else ''}{(needed or _FREE_MIN) / 1e9:.1f} GB" if short else ""
     problem = DiskFullError if short else None
@@ -207,14 +215,13 @@ def _write(folder: Path) -> str:
     began = time.perf_counter()
     with (folder / "a").open("wb") as stream:
         stream.write(os.urandom(_TEST_BYTES))
-        stream.flush()
-        os.fsync(stream.fileno())
+        disk.sync_stream(stream)
     return f"1 MB in {(time.perf_counter() - began) * 1e3:.0f} ms"
 
 
 def _rename(folder: Path) -> str:
     (folder / "b").write_bytes(b"old")
-    os.replace(folder / "a", folder / "b")
+    disk.move_path(folder / "a", folder / "b")
     if (folder / "b").stat().st_size != _TEST_BYTES:
         raise OSError(0, "the renamed file does not have the content that was written")
     return "yes"
@@ -230,11 +237,7 @@ def _map(folder: Path) -> str:
 
 
 def _link(folder: Path) -> str:
-    try:
-        os.link(folder / "b", folder / "e")
-    except OSError:
-        return "no; versions of datasets are copied instead"
-    return "yes"
+    return "yes" if disk.link_file(folder / "b", folder / "e") else "no; versions of datasets are copied instead"
 
 
 def _lock(folder: Path) -> str:

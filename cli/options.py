@@ -23,6 +23,7 @@ from datasets_rl.errors import (
     ConfirmationRequiredError,
     DatasetsRLError,
     InvalidArgumentError,
+    LibraryError,
     MissingDependencyError,
     UnknownIdError,
 )
@@ -239,7 +240,9 @@ def convert_memory_errors() -> Iterator[None]:
     try:
         yield
     except (ImportError, RuntimeError, SystemError) as error:
-        if isinstance(error, DatasetsRLError) or not _NO_MEMORY.search(str(error)):
+        if (isinstance(error, DatasetsRLError) and not isinstance(error, LibraryError)) or not _NO_MEMORY.search(
+            str(error)
+        ):
             raise
         raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error
     except OSError as error:

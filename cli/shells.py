@@ -114,7 +114,7 @@ def uninstall(shell: str) -> list[Path]:
     script, start = _files(shell)
     changed = []
     if _is_own(script):
-        script.unlink()
+        disk.remove_file(script)
         changed.append(script)
     if start is not None and start.is_file():
         before = _text(start)

@@ -15,23 +15,43 @@ from typing import Any
 import lazy_loader
 
 
-class _Checkout:
-    """Finder of `datasets_rl.cli` and `datasets_rl.recipes`, which a checkout has beside this folder; the wheel has them inside.
+class _Finder:
+    """Finder that is asked for the modules of this package which no other finder has found.
 
-    With the root of the checkout on `__path__`, a walk over all modules would find this package inside of itself, without an end.
+    A checkout has `datasets_rl.cli` and `datasets_rl.recipes` beside this folder. The wheel has them inside. With the root
+    of the checkout on `__path__`, a walk over all modules would find this package inside of itself, without an end.
     """
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where one of the two packages is."""
-        package, _, folder = name.rpartition(".")
-        if package != __name__ or folder not in {"cli", "recipes"}:
+        """Return where one of the two packages is.
+
+        Raises:
+            ImportError: If the name is near a public name. Of ``from datasets_rl import name``, Python would leave out what
+                the `AttributeError` of `__getattr__` says.
+        """
+        package, _, child = name.rpartition(".")
+        if package != __name__:
             return None
-        return spec_from_file_location(name, Path(__file__).parents[1] / folder / "__init__.py")
+        if child in {"cli", "recipes"} and (file := Path(__file__).parents[1] / child / "__init__.py").is_file():
+            return spec_from_file_location(name, file)
+        if meant := _meant(child):
+            raise ImportError(f"cannot import name {child!r} from {__name__!r}{meant}", name=__name__)
+        return None
 
 
-if not Path(__file__).with_name("cli").is_dir():
-    sys.meta_path.append(_Checkout)
+class _NoNameError(AttributeError):
+    """Raised for a name that does not exist. Near names are looked up when a person reads the error."""
+
+    def __init__(self, name: str) -> None:
+        # Without `obj`, the interpreter adds no second suggestion.
+        super().__init__(name, name=name, obj=None)
+
+    def __str__(self) -> str:
+        return f"module {__name__!r} has no attribute {self.name!r}{_meant(str(self.name))}"
+
+
+sys.meta_path.append(_Finder)
 
 _public_name, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
@@ -45,8 +65,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name or module when it is first used.
 
     Raises:
-        AttributeError: If there is no such name; the error names the module that has it, or similar names.
-        ImportError: Likewise, in ``from datasets_rl import name``.
+        AttributeError: If there is no such name. The error names the module that has it, or similar names.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -56,20 +75,13 @@ def __getattr__(name: str) -> Any:
         return _public_name(name)
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    caller = sys._getframe(1)  # noqa: SLF001 -- the only way to know a ``from datasets_rl import name``
-    is_module = f"{__name__}.{name}" in sys.modules or caller.f_globals.get("__name__") == "importlib._bootstrap"
-    if name.startswith("_") or is_module:
-        # Only a question: the import system asks so before it looks for a module of this name.
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dis import opname
+    raise _NoNameError(name)
 
-    nearest = _nearest_names(name)
-    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-    if opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
-        # It would turn an AttributeError into an ImportError without the suggestion.
-        raise ImportError(f"cannot import name {name!r} from {__name__!r}{meant}", name=__name__)
-    # Without `obj`, the interpreter adds no second suggestion.
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}", name=name, obj=None)
+
+def _meant(name: str) -> str:
+    """Return the end of an error: what a name may mean, or nothing."""
+    nearest = [] if name.startswith("_") else _nearest_names(name)
+    return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
 
 
 def _nearest_names(name: str) -> list[str]:

@@ -3,7 +3,18 @@
 # Datasets
 from .datasets import (
     BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
+    DSRLExperienceReplay as DSRLExperienceReplay,
     DemoExperienceReplay as DemoExperienceReplay,
+    ExORLExperienceReplay as ExORLExperienceReplay,
+    GenDGRLExperienceReplay as GenDGRLExperienceReplay,
+    KatakombaExperienceReplay as KatakombaExperienceReplay,
+    LeRobotExperienceReplay as LeRobotExperienceReplay,
+    NeoRLExperienceReplay as NeoRLExperienceReplay,
+    OGBenchExperienceReplay as OGBenchExperienceReplay,
+    OGMARLExperienceReplay as OGMARLExperienceReplay,
+    RLUnpluggedExperienceReplay as RLUnpluggedExperienceReplay,
+    RobomimicExperienceReplay as RobomimicExperienceReplay,
+    RobosetExperienceReplay as RobosetExperienceReplay,
     StoredExperienceReplay as StoredExperienceReplay,
     StreamedExperienceReplay as StreamedExperienceReplay,
 )
@@ -39,21 +50,10 @@ from .settings import Settings as Settings
 from .sources import Selection as Selection
 from .datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
 from .datasets.d4rl import D4RLExperienceReplay as D4RLExperienceReplay
-from .datasets.dsrl import DSRLExperienceReplay as DSRLExperienceReplay
-from .datasets.exorl import ExORLExperienceReplay as ExORLExperienceReplay
-from .datasets.gen_dgrl import GenDGRLExperienceReplay as GenDGRLExperienceReplay
-from .datasets.katakomba import KatakombaExperienceReplay as KatakombaExperienceReplay
-from .datasets.lerobot import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .datasets.local import LocalExperienceReplay as LocalExperienceReplay
 from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
-from .datasets.neorl import NeoRLExperienceReplay as NeoRLExperienceReplay
-from .datasets.og_marl import OGMARLExperienceReplay as OGMARLExperienceReplay
-from .datasets.ogbench import OGBenchExperienceReplay as OGBenchExperienceReplay
 from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
 from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay
-from .datasets.rl_unplugged import RLUnpluggedExperienceReplay as RLUnpluggedExperienceReplay
-from .datasets.robomimic import RobomimicExperienceReplay as RobomimicExperienceReplay
-from .datasets.roboset import RobosetExperienceReplay as RobosetExperienceReplay
 from .datasets.vd4rl import VD4RLExperienceReplay as VD4RLExperienceReplay
 from .verification.run import (
     Verification as Verification,

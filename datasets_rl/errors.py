@@ -471,18 +471,19 @@ class MissingDependencyError(DatasetsRLError, ImportError):
 
 
 class LibraryError(DatasetsRLError, RuntimeError):
-    """Raised when a library lacks what this package calls: no file is at fault.
+    """Raised when a library cannot be imported, or lacks what this package calls: no file is at fault.
 
     Args:
         library: The library with its version, as in ``av 15.0.0``.
         problem: What the library lacks, and where.
+        hint: What to do next; by default another version.
     """
 
-    def __init__(self, library: str, problem: str) -> None:
+    def __init__(self, library: str, problem: str, *, hint: str | Remedy = "") -> None:
         name = library.partition(" ")[0]
         super().__init__(
-            f"{library} does not fit this version of datasets-rl: {problem}",
-            hint=f"pip install --upgrade {name}; if the newest version has the same fault, report the message",
+            f"{library} cannot be used by this version of datasets-rl: {problem}",
+            hint=hint or f"pip install --upgrade {name}; if the newest version has the same fault, report the message",
         )
         self.library = library
         self.problem = problem

@@ -20,7 +20,6 @@ from typing import Any
 import typer
 from catalog_pages import REPOSITORY, catalog_pages, table_cell, with_catalogs
 
-import datasets_rl
 from datasets_rl.cli.frame import make_app
 from datasets_rl.cli.help_page import split_help
 from datasets_rl.cli.options import GLOBALS
@@ -208,14 +207,17 @@ def api_page(title: str, names: list[str]) -> str:
     Names that stand for another one are listed at the end.
     """
     defined = {name: path for name in sorted(names, key=_depth) if (path := _definition(name))}
-    others = [f"| `{name}` | `{_original(_value(name))}` |" for name in names if name not in defined]
+    made = [name for name in names if name not in defined and getattr(_value(name), "__name__", "") == name]
+    others = [f"| `{name}` | `{_original(_value(name))}` |" for name in names if name not in {*defined, *made}]
     table = ["\n## Other names\n\n| name | stands for |\n| --- | --- |", *others] if others else []
     lines = [
         f"# {title}\n\nEach name is imported from `{MODULES.get(title, 'datasets_rl')}`.\n",
         "| name | summary |\n| --- | --- |",
         *(f"| [`{name}`][{path}] | {table_cell(_summary(name))} |" for name, path in defined.items()),
+        *(f"| [`{name}`](#{name.lower()}) | {table_cell(_summary(name))} |" for name in made),
         "",
         *(f"::: {path}\n" for path in defined.values()),
+        *(f"## {name}\n\n{_made_section(name)}\n" for name in made),
     ]
     return "\n".join([*lines, *table]) + "\n"
 
@@ -238,11 +240,13 @@ def _definition(name: str) -> str | None:
 
 
 def _original(value: Any) -> str:
-    """Return the original of another name: a class, the base of a class made at run time, or a value."""
-    own_name = getattr(value, "__name__", None)
-    if own_name is None:
-        return repr(value)
-    return value.__mro__[1].__name__ if getattr(datasets_rl, own_name, None) is value and own_name else own_name
+    """Return the original of another name: the name of a class, or a value."""
+    return str(getattr(value, "__name__", repr(value)))
+
+
+def _made_section(name: str) -> str:
+    """Return the docstring of a class that is made at run time, as Markdown; mkdocstrings reads only files."""
+    return re.sub(r"^(Args|Raises):\n\s+", r"**\1:** ", inspect.getdoc(_value(name)) or "", flags=re.MULTILINE)
 
 
 def command_pages() -> Iterator[tuple[str, str]]:

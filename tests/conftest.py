@@ -37,6 +37,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+SLOW_SECONDS = 1200
+"""The timeout of slow tests: twice what one may take alone, and the length of a part."""
 MEMORY = Path("/dev/shm")  # on Linux
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -100,7 +102,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _mark_slow_cases(items):
-    """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves."""
+    """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves.
+
+    A slow test takes longer than the timeout of the default tests.
+    """
     taken = Counter()
     for item in items:
         mark = item.get_closest_marker("first")
@@ -112,6 +117,9 @@ def _mark_slow_cases(items):
         taken[group] += 1
         if taken[group] > count:
             item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 def _hashable(value):

@@ -206,6 +206,7 @@ def write_dataset(
             "schema": written.schema,
             "files": written.files,
             "statistics": written.statistics,
+            "spikes": written.spikes,
             "specs": specs_of_schema(written.schema, {}),
             **manifest,
         }

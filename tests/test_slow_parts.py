@@ -39,7 +39,7 @@ def collected(*options):
         "no:cacheprovider",
     ]
     done = subprocess.run(
-        [*command, *options, "tests/test_disk.py"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, *options, "tests/disk/test_disk.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return [line for line in done.stdout.splitlines() if "::" in line], done
 
@@ -78,3 +78,8 @@ def test_the_table_is_made_of_reports(tmp_path, monkeypatch):
     main([report])
 
     assert json.loads((tmp_path / "table.json").read_text()) == {"tests.a.test_b.test_c": 3.5}
+
+
+@pytest.mark.slow
+def test_a_slow_test_is_ended_after_the_time_of_a_part(request):
+    assert request.node.get_closest_marker("timeout").args == (20 * 60,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,6 +21,7 @@ from .config import setting_text
 if TYPE_CHECKING:
     from datasets_rl.downloading import DownloadOptions
     from datasets_rl.downloading.planning import Plan
+    from datasets_rl.downloading.run import Downloaded
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry, Option
 
@@ -33,20 +33,9 @@ _DOCUMENT: dict[str, Any] = {
     **dict.fromkeys(("folder", "steps", "episodes", "bytes")),
     "present": False,
     "selection": {},
-    **dict.fromkeys(("history", "known_issues", "decisions"), ()),
+    **dict.fromkeys(("history", "known_issues", "spikes", "decisions"), ()),
 }
 _PLAN = {**dict.fromkeys(("folder", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes")), "present": False}
-
-
-@dataclass(frozen=True)
-class _Downloaded:
-    """A dataset that is there now."""
-
-    folder: Path
-    present: bool
-    """It was there before."""
-    manifest: Manifest | None
-    """None with --raw-only."""
 
 
 def run(
@@ -199,9 +188,8 @@ def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Param
     )
 
 
-def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> _Downloaded:
+def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> Downloaded:
     from datasets_rl.downloading.run import run_download
-    from datasets_rl.format.manifest import Manifest
 
     try:
         found = run_download(dataset_id, options)
@@ -210,38 +198,35 @@ def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> _Downl
             edited = ", or accept this one with --no-hash-check" if options.hash_check else ""
             error.hint = f"give another file with --from-local{edited}"
         raise
-    if options.raw_only:
-        return _Downloaded(found.folder, present=False, manifest=None)
-    manifest = Manifest.read(found.folder)
-    got = _Downloaded(found.folder, present=found.present, manifest=manifest)
-    _note_result(shell, found.id, got)
-    _note_digests(shell, manifest, found.entry, present=found.present)
-    return got
+    if found.manifest is not None:
+        _note_result(shell, found.id, found.manifest, present=found.present)
+        _note_digests(shell, found.manifest, found.entry, present=found.present)
+    return found
 
 
-def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None:
+def _note_result(shell: Shell, dataset_id: str, manifest: Manifest, *, present: bool) -> None:
     """Say what the user should know before training on it."""
-    if downloaded.manifest is None:
-        return
     from datasets_rl.sources import Selection
 
-    counts = f"{steps_text(downloaded.manifest)}, {size_text(downloaded.manifest.bytes)}"
-    if downloaded.manifest.selection:
-        counts += f"; a part: {spell_action(Selection.from_json(downloaded.manifest.selection).call())}"
-    shell.printer.note(f"{dataset_id}: {'already there, ' if downloaded.present else ''}{counts}")
-    if evidence := downloaded.manifest.metadata.get("layout_evidence"):
-        shell.printer.note(f"  its files have the layout of {downloaded.manifest.metadata['layout']}: {evidence}")
-    if downloaded.manifest.history:
+    counts = f"{steps_text(manifest)}, {size_text(manifest.bytes)}"
+    if manifest.selection:
+        counts += f"; a part: {spell_action(Selection.from_json(manifest.selection).call())}"
+    shell.printer.note(f"{dataset_id}: {'already there, ' if present else ''}{counts}")
+    if evidence := manifest.metadata.get("layout_evidence"):
+        shell.printer.note(f"  its files have the layout of {manifest.metadata['layout']}: {evidence}")
+    if manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
-    for name, text in downloaded.manifest.images.items():
+    for name, text in manifest.images.items():
         shell.printer.note(f"  images of {name}: {'pixels' if text == 'raw' else text}")
-    for fault in downloaded.manifest.known_issues:
+    for fault in manifest.known_issues:
         shell.printer.note(f"  known issue: {fault}")
-    for one in () if downloaded.present else downloaded.manifest.decisions:
+    for one in () if present else manifest.decisions:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
-    for name, count in downloaded.manifest.not_finite.items():
+    for name, count in manifest.not_finite.items():
         values = "value of the source is" if count == 1 else "values of the source are"
         shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
+    for spike in manifest.spikes:
+        shell.printer.note(f"  spike, kept: {spike}")
 
 
 def _note_digests(shell: Shell, manifest: Manifest, entry: Entry, *, present: bool) -> None:

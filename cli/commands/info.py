@@ -29,8 +29,8 @@ _ELEMENTS = 24
 """Elements of a field whose statistics are shown; `--json` has all."""
 _CATALOG = ("title", "license", "citation", "homepage", "known_issues", "score", "time_limit", "deprecated")
 _STORED = (
-    *("selection", "steps", "episodes", "final_unknown", "bytes", "statistics", "decisions", "known_issues", "raw"),
-    *("metadata", "license", "citation", "homepage", "time_limit", "converter", "history"),
+    *("selection", "steps", "episodes", "final_unknown", "bytes", "statistics", "spikes", "decisions", "known_issues"),
+    *("raw", "metadata", "license", "citation", "homepage", "time_limit", "converter", "history"),
 )
 """The attributes of a catalog entry and of a manifest that the document has."""
 GROUP = "Choose"
@@ -196,6 +196,8 @@ def _stored_blocks(name: str, entry: Entry | None, manifest: Manifest, folder: P
     yield Facts(_description_facts(entry, folder), title=name)
     if manifest.known_issues:
         yield Lines(tuple(manifest.known_issues), title="known issues")
+    if manifest.spikes:
+        yield Lines(manifest.spikes, title="spikes")
     original = manifest.id if manifest.id != name else ""
     yield Facts((("original", original), *_stored_facts(manifest, folder)), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))

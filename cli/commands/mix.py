@@ -80,6 +80,8 @@ def run(
     """
     from datasets_rl import disk
     from datasets_rl.catalog.mixture_file import Member, mixture_toml
+    from datasets_rl.preprocessing.naming import check_batch_transforms
+    from datasets_rl.preprocessing.recipe import parse_inline
     from datasets_rl.store.find import locate
 
     if out is not None:
@@ -87,6 +89,8 @@ def run(
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
     _check_shares_are_apart(shell, datasets)
     folders = [locate(**dataset_arguments(shell, one)) for one in datasets]
+    for one in datasets:
+        check_batch_transforms([*map(parse_inline, transforms or ())], one)
     shell.import_torch()
     from datasets_rl.datasets.open_mixture import mixture
 

@@ -162,6 +162,11 @@ class Composed(Stateful):
         """The writer of the buffer."""
         return self._components.writer
 
+    # TorchRL's collectors, and programs that were written for TorchRL, read the components by these names.
+    _storage = storage
+    _sampler = sampler
+    _writer = writer
+
     @property
     def lock(self) -> BufferLock | BufferLocks:
         """The lock of the buffer: inside ``with buffer.lock``, no other thread or process uses it."""

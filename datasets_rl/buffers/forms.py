@@ -16,7 +16,8 @@ import torch
 from tensordict import is_non_tensor, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT, Key, as_key, keys_named
 
@@ -83,10 +84,8 @@ _CONVERTERS: dict[str, Callable[[Tensor], Any]] = {
 
 
 def _jax() -> Any:
-    try:
+    with importing("jax", "jax", "sample(format='jax')"):
         import jax
-    except ImportError as error:
-        raise MissingDependencyError("jax", "jax", "sample(format='jax')") from error
     return jax
 
 

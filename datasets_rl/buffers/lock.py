@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
+from datasets_rl.disk import ScratchFolder
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.lock import ProcessLock
-from datasets_rl.storages.scratch import ScratchFolder
 
 _SIGINT = int(signal.SIGINT)
 _main = threading.main_thread().ident

@@ -26,7 +26,8 @@ from datasets_rl.buffers.rate import SamplesPerInsert
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.build.engines.ray import connect
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.ted.keys import as_key, nest_keys
 
 _THREADS = {"sample": 32, "write": 32, "other": 4}
@@ -236,10 +237,8 @@ class RayReplayBuffer(RayReplayBufferClient):
             raise InvalidArgumentError(
                 f"checkpoint is {checkpoint!r} and checkpoint_every {checkpoint_every!r}; expected both or neither"
             )
-        try:
+        with importing("ray", "ray", "a buffer in another process"):
             import ray
-        except ImportError as error:
-            raise MissingDependencyError("ray", "ray", "a buffer in another process") from error
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster and ray_init_config is not None:
             ray.init(**ray_init_config)

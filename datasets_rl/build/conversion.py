@@ -21,7 +21,7 @@ from datasets_rl.build.engines import Engine, useful_job_count
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.image_forms import BAD_SHARDS, FormChoice, ImageForms
 from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import partials_folder
+from datasets_rl.build.partial import prepare_partials
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
@@ -44,7 +44,7 @@ from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.read.streams import first_problems
 from datasets_rl.settings import Settings
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
+from datasets_rl.sources.base import Decision, Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, dotted_name
 
@@ -129,8 +129,13 @@ def convert(
             partials = None
             if engine is not None and work is not None:
                 stack.enter_context(engine)
-                partials = partials_folder(work / "partials", job.key)
-            choice = _open_choice(job, folder, journal, work)
+                partials = prepare_partials(work / "partials", job.key)
+            choice = _open_choice(job, work if journal is not None else None)
+            if journal is not None and journal.entries and not choice.is_made:
+                # The rows of the journal were written by a choice that is lost.
+                disk.remove_tree(folder)
+                folder.mkdir()
+                journal.restart()
             return _convert(job, fetcher, folder, journal, choice, engine, partials, keep_raw=keep_raw, report=report)
     finally:
         if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
@@ -140,15 +145,10 @@ def convert(
                 journal.delete()
 
 
-def _open_choice(job: ConversionJob, folder: Path, journal: Journal | None, work: Path | None) -> FormChoice:
-    """Return the choice of the forms of images; rows that were written by a choice that is lost are deleted."""
-    path = work / "image-forms.json" if journal is not None and work is not None else None
-    choice = FormChoice(job.entry.id, job.selection.options.get(IMAGES.name, ""), path, job.key)
-    if journal is not None and journal.entries and not choice.is_made:
-        disk.remove_tree(folder)
-        folder.mkdir()
-        journal.restart()
-    return choice
+def _open_choice(job: ConversionJob, work: Path | None) -> FormChoice:
+    """Return the choice of the forms of images, with what an interrupted call has chosen in the folder of its work."""
+    path = None if work is None else work / "image-forms.json"
+    return FormChoice(job.entry.id, job.selection.options.get(IMAGES.name, ""), path, job.key)
 
 
 def _choose_engine(
@@ -192,7 +192,7 @@ def _convert(
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
         )
-        decisions = [AppliedDecision(**decision) for entry in entries for decision in entry["decisions"]]
+        decisions = [Decision(**decision) for entry in entries for decision in entry["decisions"]]
         try:
             written = writer.finish()
         except ConversionError as error:
@@ -203,8 +203,8 @@ def _convert(
         raise ConversionError(job.entry.id, [problem])
     commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
     if count := _badly_compressed_shards(choice.forms, written, commits):
-        decisions.append(AppliedDecision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
-    manifest = _build_manifest(job, reader, written, folder, entries, decisions)
+        decisions.append(Decision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
+    manifest = build_manifest(job, reader, written, folder, entries, decisions)
     manifest.write(folder)
     return manifest
 
@@ -245,14 +245,24 @@ def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
     return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
 
 
-def _build_manifest(
+def build_manifest(
     job: ConversionJob,
     reader: EpisodeReader,
     written: DatasetSummary,
     folder: Path,
     entries: Sequence[Mapping[str, Any]],
-    decisions: Sequence[AppliedDecision],
+    decisions: Sequence[Decision],
 ) -> Manifest:
+    """Return the manifest of a converted dataset, and write the arrays of its metadata into the folder.
+
+    Args:
+        job: The conversion.
+        reader: The reader of the first shard.
+        written: The rows.
+        folder: The folder of the dataset.
+        entries: The entries of the journal.
+        decisions: The decisions of all shards.
+    """
     entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
     return Manifest(
@@ -268,6 +278,7 @@ def _build_manifest(
         decisions=tuple(merge_decisions(decisions).values()),
         known_issues=entry.known_issues,
         statistics=written.statistics,
+        spikes=written.spikes,
         specs=specs_of_schema(
             written.schema, {**catalog_specs(entry.action, written.schema, written.statistics), **reader.specs()}
         ),
@@ -300,12 +311,15 @@ def _badly_compressed_shards(forms: ImageForms, written: DatasetSummary, commits
     return int(bad.sum())
 
 
-def merge_decisions(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
-    """Return the decisions of all shards by rule, with their counts summed."""
+def merge_decisions(decisions: Iterable[Decision]) -> dict[str, AppliedDecision]:
+    """Return the decisions of all shards by rule, with their counts summed; a decision on the whole dataset counts once."""
     by_rule: dict[str, AppliedDecision] = {}
     for decision in decisions:
         earlier = by_rule.get(decision.rule)
-        by_rule[decision.rule] = decision if earlier is None else replace(earlier, count=earlier.count + decision.count)
+        if earlier is None:
+            by_rule[decision.rule] = AppliedDecision(decision.rule, decision.text, decision.count)
+        elif not decision.of_dataset:
+            by_rule[decision.rule] = replace(earlier, count=earlier.count + decision.count)
     return by_rule
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -129,7 +128,7 @@ def _place(folder: Path, fetched: Sequence[Fetched], places: Any, *, own: Path) 
         target.parent.mkdir(parents=True, exist_ok=True)
         with disk.disk_errors(target):
             if piece.asset.path.endswith(f"/{name}") and piece.path.is_relative_to(own):
-                target.unlink(missing_ok=True)
+                disk.remove_file(target)
                 disk.link_or_copy(piece.path, target)
             else:
                 _write_at(piece.path, target, start)
@@ -140,5 +139,4 @@ def _write_at(path: Path, target: Path, start: int) -> None:
     with path.open("rb") as piece, target.open("r+b" if start else "wb") as stream:
         stream.seek(start)
         shutil.copyfileobj(piece, stream, _COPY_BYTES)
-        stream.flush()
-        os.fsync(stream.fileno())
+        disk.sync_stream(stream)

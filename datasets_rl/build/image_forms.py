@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -142,9 +142,9 @@ class FormChoice:
             raise RuntimeError("the forms of images are not chosen; expected the first shard to be opened before")
         return self._made
 
-    def make(self, columns: Sequence[Column], read: Read) -> None:
+    def make(self, columns: Sequence[Column], kept: Collection[Key], read: Read) -> None:
         """Choose the forms by the first shard; see `choose_forms`."""
-        self._made = choose_forms(self._name, columns, self._images, read)
+        self._made = choose_forms(self._name, columns, kept, self._images, read)
         if self.path is not None:
             document = {"key": self._key, "forms": self._made.to_json()}
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,25 +163,26 @@ def read_forms(path: Path, key: str | None = None) -> ImageForms:
     return ImageForms.from_json(document["forms"])
 
 
-def choose_forms(name: str, columns: Sequence[Column], images: str, read: Read) -> ImageForms:
+def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], images: str, read: Read) -> ImageForms:
     """Choose how each field of images is stored.
 
     Args:
         name: The id of the dataset, for messages.
-        columns: The columns that are stored, as the source gives them.
+        columns: All columns of the source.
+        kept: The keys of the columns that are stored.
         images: The form that the user has chosen, or an empty text.
         read: Reads the first shard.
 
     Raises:
         ConversionError: If images are to stay encoded, and the source has pixels; or videos, and it has none.
     """
-    encoded = [column for column in columns if column.encoded]
-    stays_encoded = images in {"", "encoded", "video"}
-    videos = [column for column in columns if column.video]
-    if images == "video" and not videos:
+    if images == "video" and not any(column.video for column in columns):
         problem = "images are to stay videos; the source has none"
         choice = Argument("selection", Call("Selection", options={"images": "encoded"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, raw, or compressed", choice))
+    columns = [column for column in columns if column.key in kept]
+    encoded = [column for column in columns if column.encoded]
+    stays_encoded = images in {"", "encoded", "video"}
     pixels = [
         column
         for column in columns
@@ -195,7 +196,7 @@ def choose_forms(name: str, columns: Sequence[Column], images: str, read: Read) 
         choice = Argument("selection", Call("Selection", options={"images": "compressed"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, or raw", choice))
     forms = {column.key: ImageForm("encoded") for column in encoded if stays_encoded}
-    forms |= {column.key: ImageForm("video") for column in videos}
+    forms |= {column.key: ImageForm("video") for column in columns if column.video}
     forms |= {column.key: ImageForm("raw") for column in pixels}
     wide = [column for column in pixels if is_wide_pixels(column)]
     if images != "raw" and wide:

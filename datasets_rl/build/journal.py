@@ -6,7 +6,6 @@ A line that was truncated by a kill is ignored, and so is the journal of another
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import takewhile
@@ -63,15 +62,14 @@ class Journal:
 
     def delete(self) -> None:
         """Delete the file."""
-        self._path.unlink(missing_ok=True)
+        disk.remove_file(self._path)
 
     def append(self, entry: Mapping[str, Any], *, sync: bool = True) -> None:
         """Append an entry, and flush it to the operating system, with `sync` also to the disk."""
         with disk.disk_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
-            stream.flush()
             if sync:
-                os.fsync(stream.fileno())
+                disk.sync_stream(stream)
         self.entries.append(entry)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,23 +20,27 @@ COMMIT_FILE = "commit.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def partials_folder(folder: Path, key: str) -> Path:
-    """Return the folder for the partial datasets of one build, with those that an earlier process of it completed.
+def prepare_partials(folder: Path, key: str) -> Path:
+    """Delete the partial datasets that a build cannot use, and create the folder for its own.
 
     Partial datasets are not fsynced, because most are deleted before the system writes them to the disk. They are
-    therefore discarded after a reboot, and always on a system that does not report its boot id.
+    therefore deleted after a reboot, and always on a system that does not report its boot id.
 
     Args:
-        folder: The parent folder. Everything else in it is deleted, and so are unfinished partial datasets.
+        folder: The parent folder. Everything in it is deleted, except the partial datasets of this build that an earlier
+            process completed.
         key: Identifies the input and the code of the build.
+
+    Returns:
+        The folder for the partial datasets.
     """
     boot_id = _BOOT.read_text() if _BOOT.exists() else uuid4().hex
     partials = folder / hashlib.sha256(f"{key} {boot_id}".encode()).hexdigest()[:16]
     partials.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         if old != partials:
-            # Renamed first, so that no build uses the remainder if this process dies while it deletes.
-            disk.remove_tree(old.replace(folder / f".{uuid4().hex}"))
+            disk.discard(old, folder)
+    disk.empty_trash(partials)
     for unfinished in partials.glob(".*"):
         disk.remove_tree(unfinished)
     return partials
@@ -79,7 +81,7 @@ def make_partial(
         result["commit"] = writer.commit(sync=False)
         (build / COMMIT_FILE).write_text(json.dumps(result))
         try:
-            os.replace(build, folder)
+            disk.move_path(build, folder, sync=False)
         except OSError:
             # Another attempt finished first. Its rows are the same, and another process may be reading them.
             if _read_result(folder) is None:
@@ -91,11 +93,8 @@ def make_partial(
 
 
 def remove_partial(folder: Path) -> None:
-    """Delete a partial dataset atomically: a rename, then the deletion, safe against a crash or a second attempt."""
-    renamed = folder.with_name(f".{folder.name}.{uuid4().hex}")
-    with suppress(FileNotFoundError):
-        os.replace(folder, renamed)
-    disk.remove_tree(renamed)
+    """Delete a partial dataset atomically, safe against a crash or a second attempt."""
+    disk.discard(folder, folder.parent)
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from traceback import walk_tb
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,13 +20,14 @@ from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.image_forms import FormChoice, ImageForms, read_forms, with_pixels
 from datasets_rl.build.partial import make_partial
-from datasets_rl.errors import Argument, Call, ConversionError, DatasetsRLError, LibraryError, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, DatasetsRLError, Remedy
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.manifest import RawFile
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.libraries import library_of, raise_fault_of_code
 from datasets_rl.progress import Report
 from datasets_rl.read.threads import core_count
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
@@ -224,7 +222,7 @@ class LocalShard(Chunk):
                 again.keep(self.options.selection)
                 yield from again.episodes(self.shard.part)
 
-        self.options.choice.make([column for column in reader.columns if column.key in reader.kept], read)
+        self.options.choice.make(reader.columns, reader.kept, read)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the selected episodes, and return the files, the decisions and the number of episodes so far.
@@ -237,7 +235,7 @@ class LocalShard(Chunk):
             for piece in reader.episodes(self.shard.part):
                 part = piece if isinstance(piece, DeferredStates) else self.options.filter.select(piece)
                 if part is not None:
-                    self.options.report(_append_piece(writer, part, reader, self.options.choice.forms))
+                    self.options.report(append_piece(writer, part, reader, self.options.choice.forms))
         return self._journal_entry([asdict(decision) for decision in reader.decisions])
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -327,36 +325,14 @@ def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]
     except Exception as error:
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             raise  # the system is out of memory
-        problem = f"{', '.join(path.name for path in files)}: {type(error).__name__}: {error}"
-        if _is_of_code(error):
-            if (library := _library_of(error)) is None:
-                raise  # a fault of this package
-            raise LibraryError(library, f"{dataset_id}: {problem}") from error
+        names = ", ".join(path.name for path in files)
+        raise_fault_of_code(error, f"{dataset_id}: {names}")
+        raised_by = f" (raised by {library})" if (library := library_of(error)) else ""
         raise ConversionError(
             dataset_id,
-            [problem],
+            [f"{names}: {type(error).__name__}: {error}{raised_by}"],
             hint="compare the file with its source, or give another one; the traceback shows where reading failed",
         ) from error
-
-
-def _is_of_code(error: Exception) -> bool:
-    """Return whether an exception is about a name or an argument that does not exist, which no file decides."""
-    wrong_call = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
-    return wrong_call or isinstance(error, AttributeError | ImportError | NameError)
-
-
-def _library_of(error: Exception) -> str | None:
-    """Return the library that lacks a name or an argument, with its version; None if this package lacks it."""
-    module = getattr(error, "name", None) if isinstance(error, ImportError) else None
-    if module is None and isinstance(error, AttributeError) and error.obj is not None:
-        owner = error.obj if isinstance(error.obj, type | ModuleType) else type(error.obj)
-        module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    top = (module or frames[-1]).partition(".")[0]
-    if top == __name__.partition(".")[0]:
-        return None
-    names = packages_distributions().get(top, ())
-    return f"{names[0]} {version(names[0])}" if names else top
 
 
 def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -381,7 +357,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(_append_piece(writer, piece, reader, forms))
+                report(append_piece(writer, piece, reader, forms))
             decisions = [asdict(decision) for decision in reader.decisions]
             return {"schema": writer.schema.to_json(), "forms": forms.digest, "decisions": decisions}
 
@@ -389,7 +365,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         return make_partial(Path(task["folder"]), columns, dataset_id, fill, forms.dictionaries)
 
 
-def _append_piece(
+def append_piece(
     writer: DatasetWriter,
     piece: Episode | DeferredStates | EpisodeBatch,
     reader: EpisodeReader,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl import sources
 from datasets_rl.errors import EnvironmentWarning, InvalidArgumentError, MissingDependencyError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.libraries import importing
 
 if TYPE_CHECKING:
     import gymnasium
@@ -161,10 +162,8 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
         InvalidArgumentError: If no library that is known has it, or the dataset states an argument or a wrapper that data
             must not choose, such as a path.
     """
-    try:
+    with importing("gymnasium", "gymnasium", "make_env"):
         import gymnasium
-    except ImportError as error:
-        raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
 
     if ":" in named.id:  # gymnasium.make would import the module before the colon
         raise InvalidArgumentError(
@@ -284,10 +283,8 @@ def _register(name: str, dataset_id: str) -> None:
         return
     for start, module, library, extra in _LIBRARIES:
         if re.match(start, name):
-            try:
+            with importing(library, extra, f"the environment {name} of {dataset_id}", module=module):
                 gymnasium.register_envs(importlib.import_module(module))
-            except ImportError as error:
-                raise MissingDependencyError(library, extra, f"the environment {name} of {dataset_id}") from error
 
 
 def _missing_name(error: Exception) -> str:

@@ -1,48 +1,46 @@
 """Replay buffers of datasets, with a class for each source.
 
-``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`.
-A source without a module here gets a class with the constructor of `BaseDatasetExperienceReplay`.
+``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`, because D4RL has arguments of its own.
+The class of a source without such a module is made from the catalog of the source, see `dataset_class`.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets_rl import sources
+from datasets_rl.datasets.classes import dataset_class
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.datasets.streamed import StreamedExperienceReplay
-from datasets_rl.sources import get_source as get_source
-from datasets_rl.sources import importable_sources, module_name
+from datasets_rl.sources import importable_sources
 
 __all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "StreamedExperienceReplay", "dataset_class"]
 
-_SUFFIX = "ExperienceReplay"
+if TYPE_CHECKING:
+    # The classes that are made, which a type checker cannot see.
+    class DSRLExperienceReplay(BaseDatasetExperienceReplay): ...
 
+    class DemoExperienceReplay(BaseDatasetExperienceReplay): ...
 
-@cache
-def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
-    """Return the class for the datasets of a source.
+    class ExORLExperienceReplay(BaseDatasetExperienceReplay): ...
 
-    Raises:
-        UnknownIdError: If there is no such source.
-        InvalidArgumentError: If another package registered it and it cannot be imported.
-    """
-    get_source(source)  # an error of its module is explained here; find_spec would pass it on
-    package = module_name(source)
-    own = package == f"{sources.__name__}.{source}"
-    module = f"{__name__}.{source}" if own else f"{package}.dataset"
-    if (own or hasattr(sys.modules[package], "__path__")) and find_spec(module) is not None:
-        classes = [one for one in vars(importlib.import_module(module)).values() if isinstance(one, type)]
-        return next(
-            one for one in classes if issubclass(one, BaseDatasetExperienceReplay) and vars(one).get("source") == source
-        )
-    attributes = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
-    return type(f"{source.title().replace('_', '')}{_SUFFIX}", (BaseDatasetExperienceReplay,), attributes)
+    class GenDGRLExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class KatakombaExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class LeRobotExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class NeoRLExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class OGBenchExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class OGMARLExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class RLUnpluggedExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class RobomimicExperienceReplay(BaseDatasetExperienceReplay): ...
+
+    class RobosetExperienceReplay(BaseDatasetExperienceReplay): ...
 
 
 def __getattr__(name: str) -> Any:
@@ -51,7 +49,7 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: If no source has a class of this name.
     """
-    if name.endswith(_SUFFIX):
+    if name.endswith("ExperienceReplay"):
         for source in importable_sources()[0]:
             if (cls := dataset_class(source.name)).__name__ == name:
                 return cls

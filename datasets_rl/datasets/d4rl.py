@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import DatasetOptions, Download
@@ -16,11 +17,13 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import (
     ACTION,
     EPISODE,
     NEXT,
     NEXT_DONE,
+    NEXT_FINAL_KNOWN,
     NEXT_REWARD,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
@@ -31,7 +34,7 @@ from datasets_rl.ted.keys import (
 from datasets_rl.writers.base import Writer
 
 _CAST = (OBSERVATION, ACTION, (NEXT, *OBSERVATION), NEXT_REWARD)
-_UNCHANGED = (EPISODE, *ROOT_FLAGS, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
+_UNCHANGED = (EPISODE, *ROOT_FLAGS, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_FINAL_KNOWN)
 _REPAIRED = "repaired"
 
 
@@ -128,17 +131,19 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     def _local_copy(self) -> Path | None:
         return self.h5path
 
-    def _stored_steps(self) -> DatasetStorage:
+    @override
+    def stored_steps(self) -> DatasetStorage:
         return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
 
-    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64] | None, dict[Key, torch.dtype | None]]:
-        rows, fields = super()._visible_part(storage)
+    @override
+    def selected_steps(self) -> DatasetStorage | View:
+        steps = super().selected_steps()
         if self.from_env:
-            return rows, fields
-        chosen = qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end)
-        rows = chosen if rows is None else np.intersect1d(rows, chosen)
+            return steps
+        view, rows = View.of(steps), qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end)
         casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
-        return rows, {key: dtype for key, dtype in casts.items() if key in fields}
+        fields = {key: dtype for key, dtype in casts.items() if key in view.fields}
+        return View(view.dataset, rows if view.rows is None else np.intersect1d(view.rows, rows), fields)
 
 
 def _check_env_kwargs(names: Sequence[str]) -> None:

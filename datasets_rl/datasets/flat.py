@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import (
     ACTION,
@@ -65,7 +66,7 @@ def flat_dict(
     columns["next_observations"] = _floats(_column(storage, (NEXT, *OBSERVATION)))
     ends = _ends(storage)
     if layout == "corl":
-        columns["terminals"] = terminated.float()
+        columns["terminals"] = 1 - _masks(storage)
     else:
         columns["masks"] = _masks(storage)
     if layout == "ogbench":
@@ -216,10 +217,8 @@ def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
                 f"device is {device!r}; expected None, because arrays of numpy are in main memory"
             )
         return lambda value: value.numpy()
-    try:
+    with importing("jax", "jax", "as_dict(framework='jax')"):
         import jax
-    except ImportError as error:
-        raise MissingDependencyError("jax", "jax", "as_dict(framework='jax')") from error
 
     target = jax.devices(device)[0] if isinstance(device, str) else device
     return lambda value: jax.device_put(np.ascontiguousarray(value.numpy()), target)

@@ -1,4 +1,4 @@
-"""Opening a dataset by its id or folder, after downloading it if necessary."""
+"""Opening a dataset by an id or a folder, after a download if the dataset is not stored."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar, cast
 
 import torch
-from typing_extensions import get_overloads, overload
 
 from datasets_rl import sources, store
-from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.options import Download
 from datasets_rl.datasets.prefixes import resolve_prefix
@@ -23,15 +21,10 @@ from datasets_rl.sources import Selection
 from datasets_rl.ted.keys import Key
 from datasets_rl.writers import Writer
 
-
-@overload
-def load(
-    dataset_id: str | Path, batch_size: int | None = None, *, streaming: Literal[True], **options: Any
-) -> TensorDictReplayBuffer: ...
+_Buffer = TypeVar("_Buffer", BaseDatasetExperienceReplay, StreamedExperienceReplay)
 
 
-@overload
-def load(
+def load(  # noqa: D417 -- the class describes the others
     dataset_id: str | Path,
     batch_size: int | None = None,
     *,
@@ -47,21 +40,10 @@ def load(
     selection: Selection | None = None,
     keys: str | Iterable[str | Key] | None = None,
     device: torch.device | str | None = None,
-    streaming: Literal[False] | None = None,
-    **options: Any,
-) -> BaseDatasetExperienceReplay: ...
-
-
-def load(
-    dataset_id: str | Path,
-    batch_size: int | None = None,
-    *,
-    keys: str | Iterable[str | Key] | None = None,
-    device: torch.device | str | None = None,
     streaming: bool | None = None,
     **options: Any,
-) -> TensorDictReplayBuffer:
-    """Open a dataset as a replay buffer, after downloading it if it is not stored.
+) -> BaseDatasetExperienceReplay:
+    """Open a dataset as a replay buffer, after a download if the dataset is not stored.
 
         >>> from datasets_rl import load
         >>> dataset = load("demo/pendulum", batch_size=256)     # or the folder of any stored dataset
@@ -71,77 +53,78 @@ def load(
         >>> sorted(some.sample(8).keys())
         ['action', 'index', 'observation']
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
-        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
-            ``d4rl:hopper-medium-v2``; an id with a prefix of `register_dataset`; the address of a published dataset,
-            ``hf://user/name@revision``; or the folder of a stored dataset. A folder in the working directory never
+        dataset_id: An id with the name of a source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
+            ``d4rl:hopper-medium-v2``, or an id with a prefix of `register_dataset`, or the address of a published dataset,
+            ``hf://user/name@revision``, or the folder of a stored dataset. A folder in the working directory never
             hides an id.
         batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
-        download: True downloads a dataset that is not stored; False never downloads; "force" downloads and converts the
+        download: True downloads a dataset that is not stored. False never downloads. "force" downloads and converts the
             dataset again. By default True, but a dataset of openx that is not stored is streamed.
-        keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.select`. Unlike
-            `Selection(keys=...)`, they do not change what is downloaded.
-        device: The device to copy the steps to, where batches are then drawn and gathered; see
+        keys: The fields of batches. Other fields are not read, see `BaseDatasetExperienceReplay.select`. Unlike
+            `Selection(keys=...)`, this choice does not change what is downloaded.
+        device: The device to copy the steps to, where batches are then drawn and gathered, see
             `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
-        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, whose arguments are
-            then valid, too; for a dataset in the stored format, the address may also be that of its folder in a bucket or on
-            a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
+        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, and the
+            arguments of this class are then valid, too. A dataset in the stored format may also be named by the address of a
+            folder in a bucket or on a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
+    Returns:
+        The buffer, of the class of the source. A stream is a `StreamedExperienceReplay`, which has the methods of a buffer
+        and not those of a stored dataset.
+
     Raises:
-        UnknownIdError: If there is no such id; `NotADatasetError` if the folder is not a dataset.
-        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a
-            option of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+        UnknownIdError: If there is no such id. `NotADatasetError`, which is a subclass, if the folder is not a dataset.
+        InvalidArgumentError: If the class of the source has no such argument (the error names similar arguments), or an
+            option of the selection contradicts the stored dataset, or `dataset_id` is the file of a mixture.
         UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
-    is_streamed = streaming and is_remote_address(dataset_id)
-    dataset: str | Path = str(dataset_id) if is_streamed else store.id_or_path(dataset_id)
-    arguments = _given({"batch_size": batch_size, **options})
+    # What is left out is left to the class: each has its own defaults, and not every class has all arguments.
+    arguments = options | _without_none(
+        batch_size=batch_size,
+        sampler=sampler,
+        writer=writer,
+        collate_fn=collate_fn,
+        pin_memory=pin_memory or None,
+        prefetch=prefetch,
+        transform=transform,
+        split_trajs=split_trajs or None,
+        root=root,
+        download=download,
+        selection=selection,
+    )
     if registered is not None:
-        others = {"keys": keys, "device": device, "streaming": streaming}
-        made: TensorDictReplayBuffer = registered(
-            dataset_id, **arguments, **{name: value for name, value in others.items() if value is not None}
-        )
-        return made
+        made = registered(dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming))
+        return cast("BaseDatasetExperienceReplay", made)
+    is_remote = streaming and is_remote_address(dataset_id)
+    dataset = str(dataset_id) if is_remote else store.id_or_path(dataset_id)
     if isinstance(dataset, Path):
-        _check_folder(dataset, arguments)
-        if streaming:
-            raise InvalidArgumentError(f"{dataset} is a folder, which is opened in place", hint="leave streaming out")
-        _check_arguments(StoredExperienceReplay, arguments)
-        return _shown(StoredExperienceReplay(str(dataset), **arguments), keys, device)
+        _check_folder(dataset, arguments, streaming=streaming)
+        return _shown(_opened(StoredExperienceReplay, str(dataset), arguments), keys, device)
     if streaming and not dataset.startswith("openx/"):
         if keys is not None or device is not None:
             raise InvalidArgumentError(
                 "streaming=True reads whole episodes into main memory; keys and device need a downloaded dataset",
                 hint="leave them out, or leave out streaming",
             )
-        _check_arguments(StreamedExperienceReplay, arguments)
-        return StreamedExperienceReplay(dataset, **arguments)
+        return cast("BaseDatasetExperienceReplay", _opened(StreamedExperienceReplay, dataset, arguments))
     if streaming is not None and dataset.startswith("openx/"):
         arguments["streaming"] = streaming
-    dataset, addressed = sources.split_address(dataset, arguments.get("selection", Selection()))
+    dataset, addressed = sources.split_address(dataset, selection or Selection())
     if addressed != Selection():
         arguments["selection"] = addressed
-    head, name = sources.split_id(dataset)
-    sources.find(dataset)
-    cls = dataset_class(head)
-    _check_arguments(cls, arguments)
-    return _shown(cls(name, **arguments), keys, device)
+    source, name = sources.split_id(dataset)
+    return _shown(_opened(dataset_class(source), name, arguments), keys, device)
 
 
-_SIGNATURE = inspect.signature(get_overloads(load)[-1])
-load.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # the one that names the arguments
-
-
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are not left to the class: each has its own defaults, and not every one has all."""
-    own = _SIGNATURE.parameters
-    return {name: value for name, value in arguments.items() if name not in own or value is not own[name].default}
+def _without_none(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:
@@ -150,7 +133,7 @@ def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> Base
     return dataset if device is None else dataset.to(device)
 
 
-def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
+def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool | None) -> None:
     if folder.is_file() and folder.suffix == ".toml":
         raise InvalidArgumentError(
             f"{folder} is a file; expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
@@ -160,11 +143,12 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
             f"{folder} is a folder, which is opened in place; root and download='force' need an id",
             hint="leave them out, or give the id",
         )
+    if streaming:
+        raise InvalidArgumentError(f"{folder} is a folder, which is opened in place", hint="leave streaming out")
 
 
-def _check_arguments(
-    cls: type[BaseDatasetExperienceReplay | StreamedExperienceReplay], arguments: Mapping[str, Any]
-) -> None:
+def _opened(cls: type[_Buffer], dataset: str, arguments: Mapping[str, Any]) -> _Buffer:
+    """Return the buffer of a class, which must have the arguments."""
     # Without the id; with those that `load` itself adds.
     parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
     for name in arguments:
@@ -174,3 +158,4 @@ def _check_arguments(
                 f"{cls.__name__} has no argument {name!r}; it has {', '.join(parameters)}",
                 hint=f"did you mean {', '.join(similar)}?" if similar else "",
             )
+    return cls(dataset, **arguments)

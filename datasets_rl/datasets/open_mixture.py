@@ -18,11 +18,10 @@ from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.datasets import BaseDatasetExperienceReplay
 from datasets_rl.datasets.loading import load
 from datasets_rl.disk import expand_home
-from datasets_rl.errors import Call, InvalidArgumentError, Remedy, WrongTypeError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.format.current import is_dataset
-from datasets_rl.preprocessing.naming import make_step
+from datasets_rl.preprocessing.naming import Arguments, check_batch_transforms
 from datasets_rl.preprocessing.recipe import parse_inline
-from datasets_rl.preprocessing.steps import STEPS
 from datasets_rl.preprocessing.transforms import TransformStep, transforms_by_name
 from datasets_rl.samplers import (
     RandomSampler,
@@ -229,31 +228,22 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: M
 
 
 def _make_transforms(member: Member) -> list[Any]:
-    steps = [_make_transform(transform, member) for transform in member.transforms]
-    names = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
-    if names:
-        raise InvalidArgumentError(
-            f"the transforms {', '.join(names)} of {member.dataset} need whole episodes, but are applied to batches",
-            hint=Remedy(
-                "apply them to the dataset first: `{}`", Call("preprocess", Call("locate", member.dataset), recipe=...)
-            ),
-        )
-    return [step.transform for step in steps if isinstance(step, TransformStep)]
+    parsed = [_parse_transform(transform, member) for transform in member.transforms]
+    check_batch_transforms(parsed, member.dataset)
+    return [
+        TransformStep.from_arguments(name, transforms_by_name()[name], positional, named).transform
+        for name, positional, named in parsed
+    ]
 
 
-def _make_transform(spec: Any, member: Member) -> Any:
+def _parse_transform(spec: Any, member: Member) -> Arguments:
     if isinstance(spec, str):
-        name, positional, named = parse_inline(spec)
-    elif isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
-        name, positional, named = spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
-    else:
-        raise InvalidArgumentError(
-            f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
-        )
-    # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
-    if name not in STEPS and name in transforms_by_name():
-        return TransformStep.from_arguments(name, transforms_by_name()[name], positional, named)
-    return make_step(name, positional, named)
+        return parse_inline(spec)
+    if isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
+        return spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
+    raise InvalidArgumentError(
+        f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
+    )
 
 
 def _sampler_from_options(options: Mapping[str, Any]) -> Sampler | None:

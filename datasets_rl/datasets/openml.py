@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import Download
 from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
@@ -77,8 +79,9 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
             final_unknown=final_unknown,
         )
 
-    def _steps(self) -> View:
-        return View.of(super()._steps()).with_names({_SAMPLES: OBSERVATION, _CLASSES: ACTION})
+    @override
+    def selected_steps(self) -> View:
+        return View.of(super().selected_steps()).with_names({_SAMPLES: OBSERVATION, _CLASSES: ACTION})
 
     @cached_property
     def classes(self) -> list[str]:

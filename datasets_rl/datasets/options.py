@@ -10,7 +10,6 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from datasets_rl.buffers.arguments import Transform
-from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.storages.final_states import FinalUnknown
@@ -55,22 +54,12 @@ class DatasetOptions(PartOptions, total=False):
     download: Download
 
 
-class NamedOptions:
-    """Descriptor of ``__signature__``: a constructor's arguments, with those of its base classes for ``**options``."""
-
-    def __get__(self, instance: object, owner: type[TensorDictReplayBuffer]) -> inspect.Signature:
-        named: dict[str, inspect.Parameter] = {}
-        for cls in owner.__mro__:
-            if "__init__" not in vars(cls):
-                continue
-            _self, *own = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            arguments = [one for one in own if one.kind is not one.VAR_KEYWORD and one.name not in named]
-            if issubclass(TensorDictReplayBuffer, cls):
-                arguments = [one for one in arguments if one.name in BufferOptions.__annotations__]
-            elif named:
-                # Without a default is the id, which a class may call otherwise.
-                arguments = [one for one in arguments if one.default is not one.empty]
-            named |= {one.name: one.replace(kind=one.KEYWORD_ONLY) if named else one for one in arguments}
-            if own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
-                break
-        return inspect.Signature([*named.values()])
+def with_base_arguments(constructor: Callable[..., None], base: Callable[..., None]) -> inspect.Signature:
+    """Return the signature of a constructor, with the arguments of that of the base class in place of ``**options``."""
+    _self, *own = inspect.signature(constructor).parameters.values()
+    named = {parameter.name: parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD}
+    if len(named) < len(own):
+        # Without a default is the id, which a class may call otherwise.
+        others = [one for one in inspect.signature(base).parameters.values() if one.default is not one.empty]
+        named |= {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in others if one.name not in named}
+    return inspect.Signature([*named.values()])

@@ -25,7 +25,7 @@ from typing_extensions import override
 from datasets_rl import disk
 from datasets_rl.datasets.shards import Shards
 from datasets_rl.disk import CURRENT_FILE, MANIFEST_FILE
-from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, ManifestError
+from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, ManifestError, OfflineError
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import CancelToken
@@ -79,15 +79,27 @@ def current_version(address: str, settings: Settings) -> str:
     A version never changes, so that a stream of it has the same steps when another version becomes the current one.
 
     Raises:
+        FetchError: If the server gives no answer, or fails.
         ManifestError: If the file ``CURRENT`` does not hold the name of a version.
     """
     url = f"{address}/{CURRENT_FILE}"
     with tempfile.TemporaryDirectory(prefix="rlds-stream-") as aside:
         try:
             (fetched,) = fetch([Asset((url,), CURRENT_FILE)], Path(aside), settings=replace(settings, progress=False))
-        except FetchError:
-            return address  # buckets say in different ways that there is no file; whether there is a dataset, its manifest tells
+        except FetchError as error:
+            if _is_down(error):
+                raise
+            return address
         return f"{address}/{version_named(fetched.path.read_bytes(), url)}"
+
+
+def _is_down(error: FetchError) -> bool:
+    """Return whether a file could not be asked for; other errors mean that there is no such file.
+
+    Buckets answer in different ways that there is no file, 403 where the list of files is private. Whether there is a
+    dataset, its manifest tells.
+    """
+    return error.unreached and not isinstance(error, OfflineError)
 
 
 class RemoteShards(Shards):
@@ -161,10 +173,10 @@ class RemoteShards(Shards):
     def _read_chunks(self) -> Chunks:
         try:
             document = self._read_json(CHUNKS_FILE)
-        except FetchError:
-            # A dataset without large files has no such list; buckets say so in different ways. If the list exists, reading
-            # one of its files fails.
-            return Chunks()
+        except FetchError as error:
+            if _is_down(error):
+                raise
+            return Chunks()  # a dataset without large files has no such list
         return Chunks.from_json(document, self.manifest, where=f"{self.address}/{CHUNKS_FILE}")
 
     def _read_manifest(self) -> Any:
@@ -343,6 +355,7 @@ class RemoteShards(Shards):
             files=tuple(files),
             raw=(),
             statistics={},
+            spikes=(),
             metadata={},
             decisions=(),
         ).write(folder)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl import sources
+from datasets_rl import disk, sources
 from datasets_rl.build.conversion import ConversionJob, convert
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.fetch.asset import Fetched
@@ -85,7 +85,7 @@ class SourceShards(Shards):
         origin.check(selection)
         raw, description = folder / "raw", folder / "upstream.json"
         if not settings.offline:  # the description that an earlier stream fetched may be out of date
-            description.unlink(missing_ok=True)
+            disk.remove_file(description)
         self._fetcher = Fetcher(raw, settings)
         upstream = Upstream(raw, description, settings=settings, mirrors=settings.mirrors.get(head, ()))
         self.listing = origin.resolve(name, selection, upstream).narrow_to(selection)

@@ -9,9 +9,8 @@ from typing_extensions import override
 
 from datasets_rl import store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.opening import folder_with
 from datasets_rl.datasets.options import Download
-from datasets_rl.downloading import stored_selection
-from datasets_rl.format.manifest import Manifest
 from datasets_rl.store.find import locate
 
 
@@ -22,9 +21,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        folder = locate(Path(dataset_id))
-        stored_selection.check_contains(Manifest.read(folder), folder, self._asked)
-        return folder
+        return folder_with(locate(Path(dataset_id)), self._asked)
 
     @property
     def root(self) -> Path:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from typing_extensions import Unpack, override
+import torch
+from typing_extensions import override
 
 from datasets_rl import sources, store
+from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
-from datasets_rl.datasets.options import BufferOptions, NamedOptions
 from datasets_rl.datasets.remote import RemoteShards, current_version
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
@@ -23,6 +24,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
+from datasets_rl.writers.base import Writer
 
 _ADDRESSES = ("s3://", "gs://", "http://", "https://")
 
@@ -70,7 +72,8 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         cache_size: The maximum number of bytes on the disk that stay for the next epoch, in addition to those in use.
         root: The folder of the cache; by default ``<RLDS_HOME>/<source>/.stream``.
         selection: The selection to stream; published datasets support episodes.
-        **options: Arguments of `TensorDictReplayBuffer`.
+
+    The arguments from `writer` on are those of `TensorDictReplayBuffer`.
 
     Raises:
         FetchError: If a file cannot be read.
@@ -81,7 +84,6 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
 
     streaming = True
     workers_draw_shares = True
-    __signature__ = NamedOptions()
 
     def __init__(
         self,
@@ -101,7 +103,17 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         cache_size: int = 4 << 30,
         root: Path | str | None = None,
         selection: Selection | None = None,
-        **options: Unpack[BufferOptions],
+        writer: Writer | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
+        transform_factory: Callable[[], Transform | Sequence[Transform]] | None = None,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+        priority_key: str = "td_error",
+        shared: bool = False,
+        compilable: bool | None = None,
     ) -> None:
         self.dataset_id = dataset
         self.stream = self._open(
@@ -120,7 +132,17 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             storage=self.stream,
             sampler=self._episodes if sliced else StreamStepSampler(buffer_steps=buffer_steps, **order),
             batch_size=batch_size,
-            **options,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            transform_factory=transform_factory,
+            dim_extend=dim_extend,
+            generator=generator,
+            priority_key=priority_key,
+            shared=shared,
+            compilable=compilable,
         )
         length = slice_len or (num_slices and batch_size and batch_size // num_slices)
         if length:

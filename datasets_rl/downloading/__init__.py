@@ -1,6 +1,6 @@
 """Downloads: the files of a dataset are planned, fetched and converted, and the result is published."""
 
-from datasets_rl.downloading.run import download, run_download, stored_folder
+from datasets_rl.downloading.run import download, run_download
 from datasets_rl.downloading.target import DownloadOptions
 
-__all__ = ["DownloadOptions", "download", "run_download", "stored_folder"]
+__all__ = ["DownloadOptions", "download", "run_download"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
-from datasets_rl.build.engines import useful_job_count
+from datasets_rl.build.engines import Engine, useful_job_count
 from datasets_rl.downloading.copies import expecting_recorded
 from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
@@ -18,7 +18,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import current_version
 from datasets_rl.store.publish import build_folder
-from datasets_rl.taking import taking
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -66,8 +65,23 @@ class Plan:
     """The estimated seconds in which a core reads the images of a step, for each of these choices; empty if unknown."""
 
 
-@taking(DownloadOptions)
-def plan(dataset_id: str, options: DownloadOptions) -> Plan:
+def plan(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    hash_check: bool = True,
+    keep_raw: bool = False,
+    raw_only: bool = False,
+    limit_rate: int | None = None,
+    selection: Selection | None = None,
+    as_stored: bool = False,
+    engine: Engine | None = None,
+    wait: float = 3600.0,
+    settings: Settings | None = None,
+) -> Plan:
     """Return what `download` with the same options would do, without writing anything.
 
     If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
@@ -82,6 +96,21 @@ def plan(dataset_id: str, options: DownloadOptions) -> Plan:
         FetchError: If the list of files had to be requested, and the request failed.
         InvalidArgumentError: As `download` does.
     """
+    options = DownloadOptions(
+        root=root,
+        force=force,
+        from_local=from_local,
+        mirrors=mirrors,
+        hash_check=hash_check,
+        keep_raw=keep_raw,
+        raw_only=raw_only,
+        limit_rate=limit_rate,
+        selection=selection,
+        as_stored=as_stored,
+        engine=engine,
+        wait=wait,
+        settings=settings,
+    )
     return plan_download(dataset_id, options)
 
 

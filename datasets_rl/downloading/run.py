@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,22 +20,38 @@ from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, 
 from datasets_rl.fetch.asset import LOCAL
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.progress import report
+from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
-from datasets_rl.taking import taking
 
 if TYPE_CHECKING:
     from datasets_rl.build.conversion import ConversionJob
+    from datasets_rl.build.engines import Engine
     from datasets_rl.fetch.fetcher import Fetcher
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry, Listing
 
 
-@taking(DownloadOptions)
-def download(dataset_id: str, options: DownloadOptions) -> Path:  # noqa: D417 -- its fields are the arguments
+def download(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    hash_check: bool = True,
+    keep_raw: bool = False,
+    raw_only: bool = False,
+    limit_rate: int | None = None,
+    selection: Selection | None = None,
+    as_stored: bool = False,
+    engine: Engine | None = None,
+    wait: float = 3600.0,
+    settings: Settings | None = None,
+) -> Path:
     """Download a dataset: fetch its raw files, check and convert them, and publish the result.
 
         >>> from datasets_rl import download
@@ -81,6 +98,21 @@ def download(dataset_id: str, options: DownloadOptions) -> Path:  # noqa: D417 -
         DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
+    options = DownloadOptions(
+        root=root,
+        force=force,
+        from_local=from_local,
+        mirrors=mirrors,
+        hash_check=hash_check,
+        keep_raw=keep_raw,
+        raw_only=raw_only,
+        limit_rate=limit_rate,
+        selection=selection,
+        as_stored=as_stored,
+        engine=engine,
+        wait=wait,
+        settings=settings,
+    )
     return run_download(dataset_id, options).folder
 
 
@@ -95,15 +127,24 @@ class Downloaded:
     """Whether it was stored before."""
     entry: Entry
     """The catalog entry, of the original dataset for a derived one."""
+    manifest: Manifest | None
+    """The manifest of the dataset; None for raw files."""
 
 
-def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
-    """Download a dataset; see `download`."""
+def run_download(dataset_id: str, options: DownloadOptions, *, sweep: bool = True) -> Downloaded:
+    """Download a dataset; see `download`.
+
+    Args:
+        dataset_id: The id.
+        options: The options.
+        sweep: Whether what a killed process left of a stored dataset is removed; if not, the stored dataset is only read.
+    """
     target = Target.find(dataset_id, options)
     paths, options = target.paths, target.options
     if _is_present(target):
-        sweep_dataset(paths)
-        return Downloaded(target.id, paths.folder, present=True, entry=target.entry)
+        if sweep:
+            sweep_dataset(paths)
+        return Downloaded(target.id, paths.folder, present=True, entry=target.entry, manifest=target.stored)
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not options.force and not options.raw_only:
@@ -111,10 +152,10 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
         if selection is None:
-            return Downloaded(target.id, paths.folder, present=True, entry=target.entry)
+            return Downloaded(target.id, paths.folder, present=True, entry=target.entry, manifest=target.stored)
         request_text, parent = target.request(selection), current_version(paths, replaces=options.force)
         if not options.raw_only and point_to_published(paths, request_text, parent):
-            return Downloaded(target.id, paths.folder, present=False, entry=target.entry)
+            return _stored(target)
         # A folder that the user has named as the place of raw files is only read.
         is_read = options.local is not None and options.local.resolve().is_relative_to(paths.raw.resolve())
         with (
@@ -127,10 +168,13 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             request = DownloadRequest(target, selection, raw, build.upstream, keep_raw)
             if target.own_copy:
                 _warn(f"{target.id} is read in place from {options.from_local}, where its own library stored it")
-            listing = _find_files(request, build)
+            _forget_finished(build, upstream=options.force)
+            listing = find_files(request)
+            require_disk_space(request, listing)
             if options.raw_only:
                 folder = _fetch_raw(request, listing)
-                return Downloaded(target.id, paths.raw if folder == raw else folder, present=False, entry=target.entry)
+                folder = paths.raw if folder == raw else folder
+                return Downloaded(target.id, folder, present=False, entry=target.entry, manifest=None)
             if listing.copied is not None:
                 _copy(request, listing, build)
                 keep_raw = False
@@ -139,7 +183,13 @@ def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
             publish(build)
             if not keep_raw and raw != paths.raw and not has_only_copy(paths):
                 disk.discard(raw, paths.folder)
-    return Downloaded(target.id, paths.folder, present=False, entry=target.entry)
+    return _stored(target)
+
+
+def _stored(target: Target) -> Downloaded:
+    """Return the result of a download that has published a dataset."""
+    manifest = stored_manifest(target.paths)
+    return Downloaded(target.id, target.paths.folder, present=False, entry=target.entry, manifest=manifest)
 
 
 def _is_present(target: Target) -> bool:
@@ -154,18 +204,6 @@ def _is_present(target: Target) -> bool:
     if episodes := target.selection.episodes:
         select_episodes(episodes, StoredDataset(target.paths.folder).episodes.numbers)
     return True
-
-
-def stored_folder(dataset_id: str, options: DownloadOptions) -> Path | None:
-    """Return the folder of a stored dataset that has what is requested; None if a download is needed. Changes nothing.
-
-    Raises:
-        UnknownIdError: If there is no such id.
-        InvalidArgumentError: If a choice contradicts the stored one, or the files of `from_local` are not those from
-            which the dataset was converted.
-    """
-    target = Target.find(dataset_id, options)
-    return target.paths.folder if _is_present(target) else None
 
 
 def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
@@ -205,16 +243,17 @@ def _warn(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _find_files(request: DownloadRequest, build: Build) -> Listing:
-    """Return the files to fetch, for which the disk has enough space."""
+def _forget_finished(build: Build, *, upstream: bool) -> None:
+    """Delete the journal of a build that has no rows: the journal is of a dataset that is finished.
+
+    Args:
+        build: The build.
+        upstream: Whether the upstream's description of its files is deleted, too, so that it is requested again.
+    """
     if not build.version.exists():
-        # Without rows, the journal and the upstream's description are of a dataset that is finished.
-        build.journal.unlink(missing_ok=True)
-        if request.target.options.force:
-            build.upstream.unlink(missing_ok=True)
-    listing = find_files(request)
-    require_disk_space(request, listing)
-    return listing
+        disk.remove_file(build.journal)
+        if upstream:
+            disk.remove_file(build.upstream)
 
 
 def _make_fetcher(request: DownloadRequest) -> Fetcher:

@@ -199,7 +199,7 @@ class _Writer:
         (self._target / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), encoding="utf-8")
         info = {
             "codebase_version": _VERSION,
-            "robot_type": self._content.manifest.metadata.get("robot_type"),
+            "robot_type": self._content.manifest.stated("robot_type"),
             "total_episodes": self._episodes,
             "total_frames": self._rows,
             "total_tasks": len(self._tasks),
@@ -443,7 +443,7 @@ def _video_fields(content: Content) -> list[Field]:
 def _depths(content: Content) -> dict[Field, Depth]:
     """Return what depths mean, of the fields that are images of a depth camera by the metadata, and that can be videos."""
     found = {}
-    stated = (content.manifest.metadata.get(name) for name in ("units", "depth_laws"))
+    stated = (content.manifest.stated(name) for name in ("units", "depth_laws"))
     units, laws = (value if isinstance(value, Mapping) else {} for value in stated)
     for field in content.fields:
         law = laws.get(field.name)

@@ -431,7 +431,7 @@ class _Job:
                 for block in _blocks(place):
                     self.cancel.check()
                     file.write(block)
-            partial.replace(target)
+            disk.publish_file(partial, target)
         return target
 
     def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, connections: int) -> Fetched:
@@ -465,7 +465,7 @@ def _combined_error(asset: Asset, failures: Sequence[tuple[str, NotServedError]]
         return OfflineError(asset.path, reached)
     wrong = [reason for _, reason in failures if isinstance(reason, WrongFileError)]
     if not wrong:
-        return FetchError(asset.path, texts)
+        return FetchError(asset.path, texts, unreached=bool(failures) and all(reason.network for _, reason in failures))
     hint = _CUT if all(isinstance(reason, TruncatedFileError) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
         hint = Remedy("{}; {}", hint, _UNREACHED)

@@ -125,8 +125,8 @@ def is_of_download(file: Path) -> bool:
 
 def remove_with_record(file: Path) -> None:
     """Delete a finished file and its record."""
-    file.unlink(missing_ok=True)
-    _record_path(file).unlink(missing_ok=True)
+    disk.remove_file(file)
+    disk.remove_file(_record_path(file))
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ class PartialDownload:
         """Create an empty partial file, and return the number of bytes of another version that it replaces."""
         with self._lock:
             # The sidecar is deleted first: without it the partial file is ignored.
-            self._sidecar.unlink(missing_ok=True)
+            disk.remove_file(self._sidecar)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
             # A response that was cut off before its first byte was counted may have reported another version.
@@ -300,8 +300,8 @@ class PartialDownload:
         """Delete the partial file, and return the number of bytes that it had."""
         with self._lock:
             dropped = self.done
-            self._sidecar.unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
+            disk.remove_file(self._sidecar)
+            disk.remove_file(self.path)
             self._remove_temporary()
             self.etag = self.validator = self.total = None
             self.reported = ExpectedFile()
@@ -318,7 +318,7 @@ class PartialDownload:
         # new one.
         record.write(self.target)
         disk.publish_file(self.path, self.target)
-        self._sidecar.unlink(missing_ok=True)
+        disk.remove_file(self._sidecar)
         self._remove_temporary()
         return record
 

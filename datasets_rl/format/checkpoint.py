@@ -11,12 +11,16 @@ change rewrites one piece, and loading needs the memory of one. Every file opens
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
 import stat
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +50,8 @@ _INLINE_BYTES = 512
 """Maximum size of a tensor that is stored in the JSON itself, in bytes."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
+_MADV_POPULATE_READ = 22
+"""Advice of Linux, which Python's `mmap` has no name for."""
 _DIGEST = ', "digest": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json@\w+-\d+(t\d+)?(\.\d+)?\.tmp|\.lock.*")
@@ -111,6 +117,23 @@ class Stateful:
 def row_chunks(rows: Tensor) -> list[Tensor]:
     """Split rows, [N, ...], into views of about 16 MiB."""
     return list(torch.split(rows, max(_PIECE_BYTES // max(rows[:1].nbytes, 1), 1)))
+
+
+def map_pages(rows: Tensor) -> None:
+    """Map all pages of rows that a checkpoint's file holds, before they are copied.
+
+    A copy would map 16 pages per page fault, and the faults are a third of the time of a load. Systems without
+    MADV_POPULATE_READ, before Linux 5.14, do so.
+    """
+    if sys.platform == "linux" and rows.device.type == "cpu" and rows.is_contiguous():
+        start = rows.data_ptr() & -mmap.PAGESIZE
+        size = rows.data_ptr() + rows.nbytes - start
+        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_READ)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def ensemble_problems(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]:
@@ -532,7 +555,7 @@ def _remove_unused_files(folder: Path) -> None:
     named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
     for path in folder.iterdir():
         if path.name not in named and _OURS.fullmatch(path.name) and not path.name.startswith(_LOCK_FILE):
-            path.unlink(missing_ok=True)
+            disk.remove_file(path)
 
 
 def _file_problems(folder: Path, saved_tensors: list[_SavedTensor], *, deep: bool) -> list[str]:

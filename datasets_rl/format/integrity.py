@@ -12,6 +12,7 @@ from datasets_rl.format.current import version_folder
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
 from datasets_rl.format.manifest import Manifest, StoredFile, array_file, digest_of
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import statistics_differences
 from datasets_rl.format.summary import read_document
 from datasets_rl.format.video_files import VIDEO_FOLDER
@@ -46,7 +47,7 @@ def check_manifest(folder: Path) -> Problems:
 def check_content(stored: StoredDataset) -> Iterator[str]:
     """Recompute the manifest's values that the dataset's files determine, and yield a problem for each difference.
 
-    These are the statistics, the number of unknown final observations, the dtype and shape of the specs, and the list
+    These are the statistics, the spikes, the number of unknown final observations, the dtype and shape of the specs, and the list
     of files. Opening already compared steps, episodes and schema with the headers of the files.
     """
     manifest = stored.manifest
@@ -62,9 +63,14 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         for attribute, value in expected.items():
             if isinstance(spec, dict) and name in manifest.specs and spec.get(attribute) != value:
                 yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}; the field has {value}"
-    yield from statistics_differences(
-        manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields
-    )
+    wrong = [
+        *statistics_differences(manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields)
+    ]
+    yield from wrong
+    if not wrong:  # spikes are found by the statistics
+        found = tuple(spikes(stored.schema, manifest.statistics, stored.episodes, stored.column))
+        if found != manifest.spikes:
+            yield f"spikes is {list(manifest.spikes)!s:.200}; the values have {list(found)!s:.200}"
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
     videos = [
         f"{VIDEO_FOLDER}/{video.name}" for field in stored.schema if field.video for video in stored.videos(field)

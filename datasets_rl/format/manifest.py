@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets_rl import disk
 from datasets_rl.disk import FORMAT_NAME, MANIFEST_FILE
@@ -23,6 +23,7 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATE
 _RATES = ("fps", "control_frequency", "control_freq")
 """Names of the metadata that state the number of steps per second."""
 FORMAT_VERSION = 2
+_Stated = TypeVar("_Stated")
 
 
 def converter_version() -> str:
@@ -120,6 +121,9 @@ class Manifest:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     """Minimum, maximum, mean and standard deviation, by dotted key over all steps, and of the returns and lengths of
     the episodes."""
+    spikes: tuple[str, ...] = ()
+    """Values that are probably errors of a recording, as `datasets_rl.format.spikes` finds them: a sentence for the first
+    value of each element."""
     specs: Mapping[str, Any] = field(default_factory=dict)
     """Tensor specs as JSON, by dotted key."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +145,8 @@ class Manifest:
     """The published dataset that this one is a copy of: its "address" with a pinned revision, and the "id", "digest"
     and "selection" of its manifest; empty for a dataset that was made here."""
     recordings: tuple[str, ...] = ()
-    """Ids of the recordings and of the appended datasets whose episodes it holds, in order: none is added twice."""
+    """Ids of the recordings and of the appended datasets whose episodes it holds, each with their number, "id:n", in
+    order: none is added twice."""
     request: str = ""
     """What made this version, as canonical JSON: the same request on the same parent finds it; empty for a copy."""
     parent: str = ""
@@ -211,6 +216,7 @@ class Manifest:
             raw=tuple(RawFile(**entry) for entry in document["raw"]),
             decisions=tuple(AppliedDecision(**entry) for entry in document["decisions"]),
             known_issues=tuple(document.get("known_issues", [])),
+            spikes=tuple(document.get("spikes", [])),
             history=tuple(document.get("history", [])),
             recordings=tuple(document.get("recordings", [])),
             **{one.name: document[one.name] for one in fields(cls) if one.name in document and one.name not in _BUILT},
@@ -242,21 +248,34 @@ class Manifest:
         return str(spec.get("id") or "") if isinstance(spec, Mapping) else ""
 
     def element_names(self, field: Column) -> tuple[str, ...]:
-        """Return the name of each element of a field in row-major order; none if the metadata does not state them."""
-        by_field = self.metadata.get("names")
-        names = by_field.get(dotted_name(field.key)) if isinstance(by_field, Mapping) else None
-        if not isinstance(names, list) or len(names) != math.prod(field.shape) or field.text:
-            return ()
-        return tuple(map(str, names))
+        """Return the name of each element of a field in row-major order; none if the metadata does not state them.
+
+        The names in a merge are those that all of its datasets state.
+        """
+        return self._alike(lambda prefix: _element_names(self.metadata.get(f"{prefix}names"), field)) or ()
 
     @property
     def fps(self) -> float | None:
         """Number of steps per second, if the metadata states it; of a merge, that of all of its datasets."""
-        if (rate := self._rate("")) is not None:
-            return rate
+        return self._alike(self._rate)
+
+    def stated(self, name: str) -> Any:
+        """Return an entry of the metadata; of a merge, the value that all of its datasets state. None if there is none."""
+        return self._alike(lambda prefix: self.metadata.get(f"{prefix}{name}"))
+
+    def _alike(self, read: Callable[[str], _Stated | None]) -> _Stated | None:
+        """Return what the metadata states; of a merge, what the metadata of all of its datasets states, if it is equal.
+
+        Args:
+            read: A function that returns what the entries state whose names begin with a prefix: "" for the dataset
+                itself, "0/" for the first dataset of a merge.
+        """
+        if (found := read("")) is not None:
+            return found
         members = {name.partition("/")[0] for name in self.metadata if name.partition("/")[0].isdecimal()}
-        rates = {self._rate(f"{member}/") for member in members}
-        return rates.pop() if len(rates) == 1 else None
+        members |= {str(number) for run in self.history[:1] for number in range(len(run.get("merged", ())))}
+        first, *others = [read(f"{member}/") for member in sorted(members)] or [None]
+        return first if all(other == first for other in others) else None
 
     def _rate(self, prefix: str) -> float | None:
         """Return the number of steps per second that the metadata with a prefix states."""
@@ -280,6 +299,7 @@ class Manifest:
                 ("license", self.license),
                 ("citation", self.citation),
                 ("known issues", "; ".join(self.known_issues)),
+                ("spikes", "; ".join(self.spikes)),
                 ("converter", f"datasets-rl {self.converter}" if self.converter else ""),
                 *((field.name, f"{field.read_dtype.name} {list(field.shape)}") for field in self.schema),
             ),
@@ -363,6 +383,14 @@ def concatenated(steps: Sequence[Mapping[str, Any]], fitted: Mapping[str, Any]) 
     return {key: str(fitted[name]) for name, key in names.items() if name in fitted}
 
 
+def _element_names(names: Any, field: Column) -> tuple[str, ...] | None:
+    """Return the names of the elements of a field among those of all fields; None if not each element has a name."""
+    stated = names.get(dotted_name(field.key)) if isinstance(names, Mapping) else None
+    if not isinstance(stated, list) or len(stated) != math.prod(field.shape) or field.text:
+        return None
+    return tuple(map(str, stated))
+
+
 def _sum(value: Any) -> int:
     """Return the sum of the integers in nested lists."""
     return sum(map(_sum, value)) if isinstance(value, list) else value if type(value) is int else 0
@@ -394,9 +422,9 @@ def _is_data_path(path: str) -> bool:
 
 
 _OMITTED_IF_EMPTY = frozenset(
-    {"selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
+    {"spikes", "selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
 )
-_BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "history", "recordings"})
+_BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "spikes", "history", "recordings"})
 """Fields whose values are not those of the document."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
@@ -405,6 +433,7 @@ _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
 )
 _LISTS: Sequence[tuple[str, type, str]] = (
     ("known_issues", str, "a list of sentences"),
+    ("spikes", str, "a list of sentences"),
     ("history", dict, "a list of objects"),
     ("recordings", str, "a list of ids"),
 )

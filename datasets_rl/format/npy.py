@@ -21,6 +21,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.digests import RangeHasher, stored_file
 from datasets_rl.format.manifest import StoredFile
+from datasets_rl.libraries import raise_fault_of_code
 from datasets_rl.read.npy import read_header
 from datasets_rl.ted.keys import Key, dotted_name
 
@@ -95,9 +96,10 @@ class NpyStream:
     def flush(self, *, sync: bool) -> int:
         """Flush all rows to the operating system, with `sync` also to disk; return the size of the file in bytes."""
         with disk.disk_errors(self._path.parent):
-            self._stream.flush()
             if sync:
-                os.fsync(self._stream.fileno())
+                disk.sync_stream(self._stream)
+            else:
+                self._stream.flush()
         return self._stream.tell()
 
     def append(self, block: NDArray[Any]) -> None:
@@ -241,6 +243,7 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
             raise IntegrityError(str(path), ["it has Python objects; expected numbers or text"])
         return np.memmap(path, header.dtype, "r", header.size, header.shape, "F" if header.fortran else "C")
     except (OSError, ValueError, TypeError, ArithmeticError) as error:
+        raise_fault_of_code(error, str(path))
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # the file is intact
         raise IntegrityError(str(path), [f"it cannot be mapped: {error}"]) from error

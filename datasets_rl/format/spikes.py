@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.format.statistics import has_quantiles
 
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Schema
-    from datasets_rl.format.statistics import Take
+    from datasets_rl.ted.keys import Key
     from datasets_rl.ted.table import EpisodeTable
 
 _DISTANCE = 1e4
@@ -23,17 +24,23 @@ _ONE_IN = 10_000
 _BLOCK_BYTES = 4 << 20
 
 
-def spikes(schema: Schema, statistics: Mapping[str, Any], table: EpisodeTable, take: Take) -> Iterator[str]:
+def spikes(
+    schema: Schema,
+    statistics: Mapping[str, Any],
+    table: EpisodeTable,
+    column: Callable[[Key, int, int], NDArray[Any]],
+) -> Iterator[str]:
     """Yield a sentence for the first spike of each element of a float field that has one.
 
     The statistics say which elements may have spikes. Only fields with such elements are read, in blocks of rows.
-    An element whose values from the 1 % to the 99 % quantile are equal, such as a sparse reward, has no spikes.
+    An element whose values from the 1 % to the 99 % quantile are equal, such as a sparse reward, has no spikes. Neither
+    has a dataset of up to 100 steps: the interpolated 99 % quantile then depends on the largest value itself.
 
     Args:
         schema: The fields.
         statistics: The statistics by dotted key, as in the manifest.
         table: The episodes.
-        take: Returns the values of rows.
+        column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
     """
     for field in filter(has_quantiles, schema):
         numbers = statistics[field.name]
@@ -45,24 +52,28 @@ def spikes(schema: Schema, statistics: Mapping[str, Any], table: EpisodeTable, t
             suspected = np.maximum(high - median, median - low) > limit
         if not suspected.any():
             continue
-        elements = math.prod(field.shape)
-        limit, median = np.broadcast_to(limit, elements), np.broadcast_to(median, elements)
-        count = np.zeros(elements, np.int64)
+        size = math.prod(field.shape)
+        median, limit, suspected = (np.broadcast_to(array, size) for array in (median, limit, suspected))
+        elements = np.flatnonzero(suspected)
+        below, above = (median - limit)[elements], (median + limit)[elements]
+        count = np.zeros(len(elements), np.int64)
         first: dict[int, tuple[int, float]] = {}
-        block = max(1, _BLOCK_BYTES // (8 * elements))
+        block = max(1, _BLOCK_BYTES // field.step_bytes)
         for start in range(0, table.steps, block):
-            (taken,) = take([field.key], np.arange(start, min(start + block, table.steps)))
-            values = taken.reshape(len(taken), elements).astype(np.float64)
-            with np.errstate(invalid="ignore", over="ignore"):
-                far = np.isfinite(values) & (np.abs(values - median) > limit)
+            values = column(field.key, start, min(start + block, table.steps)).reshape(-1, size)[:, elements]
+            far = (values < below) | (values > above)
+            if not far.any():
+                continue
+            far &= np.isfinite(values)
             count += far.sum(axis=0)
-            for element in np.flatnonzero(far.any(axis=0)).tolist():
-                row = int(far[:, element].argmax())
-                first.setdefault(element, (start + row, float(values[row, element])))
-        for element, (row, value) in sorted(first.items()):
-            if count[element] <= max(1, table.steps // _ONE_IN):
+            for number in np.flatnonzero(far.any(axis=0)).tolist():
+                row = int(far[:, number].argmax())
+                first.setdefault(number, (start + row, float(values[row, number])))
+        for number, (row, value) in sorted(first.items()):
+            if count[number] <= max(1, table.steps // _ONE_IN):
+                element = int(elements[number])
                 index = [int(axis) for axis in np.unravel_index(element, field.shape)]
-                more = f", and {count[element] - 1:,} more" if count[element] > 1 else ""
+                more = f", and {count[number] - 1:,} more" if count[number] > 1 else ""
                 yield (
                     f"{field.name}{index} is {value:g} in row {row:,} (episode {int(table.episode_of(np.array([row]))[0]):,})"
                     f"{more}: more than {_DISTANCE:,.0f} times as far from the median {median[element]:g} as its 1 % and 99 % "

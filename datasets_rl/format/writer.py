@@ -19,6 +19,7 @@ from datasets_rl.format.manifest import StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields
 from datasets_rl.format.row_sink import Chunk, RowSink
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
+from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.format.video_files import PacketShifts, VideoFiles
 from datasets_rl.format.video_images import UNKNOWN, VideoFrames
@@ -58,6 +59,7 @@ class DatasetSummary:
     episodes: int
     final_unknown: int
     statistics: Mapping[str, Any]
+    spikes: tuple[str, ...]
 
 
 class DatasetWriter:
@@ -122,6 +124,16 @@ class DatasetWriter:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
             for key, moments in self._sink.moments.items():
                 moments.restore(commits[-1]["moments"][dotted_name(key)])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the rows and final states that were written, without videos."""
+        return sum(stream.rows * stream.item_bytes for stream in self._sink.streams.values())
+
+    @property
+    def episodes(self) -> int:
+        """Number of complete episodes that were appended."""
+        return len(self._log)
 
     def commit(self, *, sync: bool = True) -> Commit:
         """Flush all appended rows, and return the state from which another process can continue.
@@ -372,7 +384,8 @@ class DatasetWriter:
         rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (steps,))
         for name, numbers in field_quantiles(self.schema, steps, partial(take_fields, rows)).items():
             statistics[name] |= numbers
-        statistics |= episode_statistics(EpisodeTable(table))
+        episodes = EpisodeTable(table)
+        statistics |= episode_statistics(episodes)
         return DatasetSummary(
             schema=self.schema,
             files=tuple(sorted(files, key=lambda entry: entry.path)),
@@ -380,6 +393,9 @@ class DatasetWriter:
             episodes=len(table),
             final_unknown=int((~table["final_known"]).sum()),
             statistics=statistics,
+            spikes=tuple(
+                spikes(self.schema, statistics, episodes, lambda key, start, stop: rows[dotted_name(key)][start:stop])
+            ),
         )
 
     def discard(self) -> None:

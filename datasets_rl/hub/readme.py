@@ -52,6 +52,7 @@ def dataset_card(manifest: Manifest, repository: str) -> str:
         ("How it was made", _history_lines(manifest)),
         ("Decisions of the conversion", [f"- {_text(one.text)} ({one.count:,})" for one in manifest.decisions]),
         ("Known issues", [f"- {_text(issue)}" for issue in manifest.known_issues]),
+        ("Spikes", [f"- {_text(spike)}" for spike in manifest.spikes]),
         ("License", _license_lines(manifest)),
         ("Citation", _citation_lines(manifest)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import MissingDependencyError
+from datasets_rl.libraries import importing
 from datasets_rl.look.description import Description
 from datasets_rl.look.histograms import Distribution
 
@@ -21,11 +21,9 @@ def draw(description: Description) -> Figure:
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    try:
+    with importing("matplotlib", "plot", "plot()"):
         import matplotlib as mpl
         from matplotlib import pyplot as plt
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plot", "plot()") from error
     figure, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
     actions = [
         (name, element)

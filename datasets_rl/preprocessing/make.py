@@ -20,7 +20,7 @@ from datasets_rl.build.conversion import read_metadata, spec_of_field, write_met
 from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import partials_folder, writer_columns
+from datasets_rl.build.partial import prepare_partials, writer_columns
 from datasets_rl.errors import Argument, InvalidArgumentError, PreprocessError, Remedy
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.schema import Column, Schema
@@ -199,7 +199,7 @@ class Make:
         dictionaries = read_dictionaries(self._dictionaries, columns)
         digests = [hashlib.sha256(dictionary.data).hexdigest() for dictionary in dictionaries.values()]
         key = hashlib.sha256(json.dumps([self.plan.fingerprint, fitted, tasks, digests]).encode()).hexdigest()
-        partials = partials_folder(self.unfinished.work / "partials", key)
+        partials = prepare_partials(self.unfinished.work / "partials", key)
         recipe_file = partials / "recipe.bin"
         if engine is not None and len(tasks) > 1:
             recipe_file.write_bytes(recipe.pickled())
@@ -287,6 +287,7 @@ class Make:
             files=(*written.files, *files),
             converter=converter_version(),
             statistics=written.statistics,
+            spikes=written.spikes,
             specs=_specs_of_result(written.schema, before.specs, outside_spec),
             metadata=metadata,
             history=(*before.history, run),

@@ -9,9 +9,11 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from datasets_rl.arguments import check
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.signatures import argument_problems, transform_names
 from datasets_rl.preprocessing.steps import STEPS, step_class
 
 if TYPE_CHECKING:
@@ -22,15 +24,15 @@ Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 
+_TRANSFORMS = "transforms"
+"""The module of the steps that are transforms, in `STEPS`."""
 _INSTEAD: Mapping[str, str] = {
-    "binarize_reward": "binarize_rewards",
     "cat_frames": "stack_frames",
     "cat_tensors": "concatenate",
     "d_type_cast": "cast",
     "double_to_float": "cast",
     "multi_step": "n_step_targets",
     "observation_norm": "normalize",
-    "reward_clipping": "clip_rewards",
     "reward_scaling": "scale_rewards",
 }
 """The names of transforms for which there is a step of whole episodes, with the name of the step."""
@@ -76,9 +78,10 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
         InvalidArgumentError: If there is no such step, or it does not accept these arguments.
     """
     if name not in STEPS:
-        similar = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name, STEPS, n=3, cutoff=0.5)
-        meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
-        raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
+        raise _unknown_step(name)
+    module, _, class_name = STEPS[name].partition(":")
+    if module == _TRANSFORMS:
+        check(argument_problems(class_name, positional, named))
     cls = step_class(name)
     if not issubclass(cls, Step):
         from datasets_rl.preprocessing.transforms import TransformStep
@@ -108,6 +111,41 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
     if problems:
         raise InvalidArgumentError("; ".join(problems))
     return cls(**arguments)
+
+
+def check_batch_transforms(transforms: Sequence[Arguments], dataset: str) -> None:
+    """Check the transforms of the batches of a dataset, as far as that is possible without importing torch.
+
+    Args:
+        transforms: The names of the transforms, with their arguments.
+        dataset: The dataset, for messages.
+
+    Raises:
+        InvalidArgumentError: If there is no such transform, or it does not accept the arguments, or needs whole
+            episodes.
+    """
+    episodes = []
+    for name, positional, named in transforms:
+        module, _, class_name = STEPS.get(name, f"{_TRANSFORMS}:{transform_names().get(name, '')}").partition(":")
+        if not class_name:
+            raise _unknown_step(name)
+        if module != _TRANSFORMS:
+            episodes.append(make_step(name, positional, named).use())
+        elif problems := argument_problems(class_name, positional, named):
+            raise InvalidArgumentError(f"the transform {name} of {dataset}: {'; '.join(problems)}", hint=ALL_STEPS)
+    if episodes:
+        raise InvalidArgumentError(
+            f"the transforms {', '.join(sorted(episodes))} of {dataset} need whole episodes, but are applied to batches",
+            hint=Remedy(
+                "apply them to the dataset first: `{}`", Call("preprocess", Call("locate", dataset), recipe=...)
+            ),
+        )
+
+
+def _unknown_step(name: str) -> InvalidArgumentError:
+    similar = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name, STEPS, n=3, cutoff=0.5)
+    meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
+    return InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
 
 
 def _fields(cls: type[Step]) -> list[dataclasses.Field[Any]]:

@@ -22,13 +22,13 @@ from datasets_rl import transforms as library
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step, snake
 from datasets_rl.preprocessing.digests import code_digest
-from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
+from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys, with_steps
 from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name
+from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
 from datasets_rl.transforms import CatFrames, Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
@@ -145,6 +145,8 @@ class TransformStep(Step):
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         # A transform of the user may read more keys than its in_keys.
         is_own = self.transform.transform_batch.__module__.startswith("datasets_rl.")
+        if self._concerns_steps(batch, keys):
+            return self._apply_to_steps(batch, keys)
         only_states = is_own and bool(keys) and set(keys) <= batch.states.keys()
         if only_states and not isinstance(self.transform, OverTime):
             return self._apply_to_states(batch, set(keys))
@@ -187,6 +189,23 @@ class TransformStep(Step):
         """Return transformed images, given in the layout that the transform requires."""
         result: NDArray[Any] = np.ascontiguousarray(self.transform.transform_value(torch.from_numpy(values)).numpy())
         return result
+
+    def _concerns_steps(self, batch: EpisodeBatch, keys: Sequence[Key]) -> bool:
+        """Return whether the transform changes each of these fields by itself, and all are fields of steps."""
+        kind, results = type(self.transform), set(map(as_key, getattr(self.transform, "out_keys", ())))
+        by_itself = kind.__module__.startswith("datasets_rl.") and kind.transform_batch is Transform.transform_batch
+        numbers = batch.steps.keys() - _stored_image_keys(batch) - {NEXT_TERMINATED, NEXT_TRUNCATED}
+        others = {*batch.states, *batch.steps} - numbers
+        return by_itself and bool(keys) and set(keys) <= numbers and not results & others
+
+    def _apply_to_steps(self, batch: EpisodeBatch, keys: Sequence[Key]) -> EpisodeBatch:
+        """Apply the transform to fields of the steps alone. Rewards keep their dtype."""
+        leaves = {key: torch.from_numpy(np.array(batch.steps[key])) for key in keys}
+        result = self.transform(nest_leaves(leaves, torch.Size((batch.count,))))
+        changed = {key: np.ascontiguousarray(result.get(key).numpy()) for key in map(as_key, self.transform.out_keys)}
+        if NEXT_REWARD in changed:
+            changed[NEXT_REWARD] = changed[NEXT_REWARD].astype(batch.steps[NEXT_REWARD].dtype, copy=False)
+        return with_steps(batch, changed)
 
     def _apply_to_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
         """Apply the transform to states: those of the steps, and the final ones."""

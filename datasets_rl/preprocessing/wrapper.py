@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -28,11 +29,9 @@ from datasets_rl.ted.keys import (
     nest_keys,
 )
 
-try:
+with importing("gymnasium", "gymnasium", "make_env"):
     import gymnasium
     from gymnasium import spaces
-except ImportError as error:
-    raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
 
 Space = gymnasium.Space[Any]
 Arrays = Mapping[Key, NDArray[Any]]

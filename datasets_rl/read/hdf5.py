@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import raise_fault_of_code
 from datasets_rl.read.streams import AGAIN, COMPRESSION_MAX, first_problems, unexpected_format
 from datasets_rl.read.threads import core_count
 
@@ -48,7 +49,7 @@ _UNWRITTEN_MAX_BYTES = 64 << 20  # bytes of fill values that a file can declare 
 CHUNK_GRACE = 64 << 20
 """Size of a chunk that is always accepted, however few rows the dataset has."""
 LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
-"""Exceptions that h5py raises for a damaged file."""
+"""Exceptions that h5py raises for a damaged file: a TypeError is about a type that NumPy does not have, or about a wrong call."""
 
 _Job = Callable[[], None]
 
@@ -307,6 +308,7 @@ class Hdf5File:
                 arrays[name] = Hdf5Array(name, dataset)
                 problems.extend(arrays[name].problems())
         except LIBRARY_ERRORS as error:
+            raise_fault_of_code(error, self.path.name)
             problems.append(f"HDF5 reports: {_error_text(error)}")
         if next(budget, None) is None:
             problems.append(f"it has {_NAMES_MAX:,} names of groups and datasets or more; expected fewer")
@@ -403,6 +405,7 @@ class _LibraryJob:
             if self.out.size:
                 self.array.dataset.read_direct(self.out, np.s_[self.row : stop])
         except LIBRARY_ERRORS as error:
+            raise_fault_of_code(error, self.array.name)
             raise _DamagedError(f"{self.array.name} rows {self.row:,} to {stop - 1:,}: {_error_text(error)}") from error
 
 
@@ -430,6 +433,7 @@ class _ChunkJob:
             skipped, stored = array.dataset.id.read_direct_chunk(offset)
             chunk = _undo_filters(stored, array.stored, chunks, self.filters, skipped)
         except (*LIBRARY_ERRORS, zlib.error) as error:
+            raise_fault_of_code(error, array.name)
             stop = min(offset[0] + chunks[0], array.shape[0])
             return f"{array.name} rows {offset[0]:,} to {stop - 1:,}: {_error_text(error)}"
         sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, offset, strict=True)]
@@ -591,6 +595,7 @@ def library_errors(name: str, prefix: str = "HDF5 reports: ") -> Iterator[None]:
     try:
         yield
     except LIBRARY_ERRORS as error:
+        raise_fault_of_code(error, name)
         raise ConversionError(name, [f"{prefix}{_error_text(error)}"], hint=AGAIN) from error
 
 

@@ -14,6 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import raise_fault_of_code
 from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
 
 MAGIC = b"\x93NUMPY"
@@ -77,6 +78,7 @@ def read_header(stream: BinaryIO | Readable, *, header_max_bytes: int = 1 << 16)
     try:
         return NpyHeader(*_parse_header(version, bytes(head[8:] + text[:count])), size)
     except _HEADER_ERRORS as error:
+        raise_fault_of_code(error, "the header of a .npy file")
         raise ValueError(f"its header is damaged or truncated: {error}") from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import raise_fault_of_code
 
 ENDINGS = (".hdf5", ".h5", ".npz", ".zip")
 """Ends of the names of files that are datasets alone; those of zip files have no outline."""
@@ -43,6 +44,7 @@ def outline(stream: BinaryIO) -> Outline:
         with h5py.File(stream, "r") as opened:
             return dict(_names(opened, "", _NAMES_MAX))
     except LIBRARY_ERRORS as error:
+        raise_fault_of_code(error, "the file")
         raise ConversionError("the file", [f"its directory is damaged or truncated: {error}"], hint=AGAIN) from error
 
 

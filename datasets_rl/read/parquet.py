@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError, MissingDependencyError
+from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import importing
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import AGAIN, unexpected_format
 
@@ -39,10 +40,8 @@ class TableFile:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        try:
+        with importing("pyarrow", "pyarrow", f"reading {self.path.name}"):
             import pyarrow as pa
-        except ImportError as error:
-            raise MissingDependencyError("pyarrow", "pyarrow", f"reading {self.path.name}") from error
         self._errors: tuple[type[BaseException], ...] = (pa.ArrowException, OSError, UnicodeDecodeError)
         with self.path.open("rb") as stream:
             head = stream.read(64)

@@ -5,6 +5,7 @@ Each function is reimplemented here and validates its arguments; numpy's own fun
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections import OrderedDict, deque
@@ -38,6 +39,15 @@ class UnbuiltObject:
         """Numbers of its entries in the memo."""
 
 
+def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a function that a pickle names, if the function takes that number of arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise DamagedPickleError(f"a call has {len(arguments)} arguments: {error}") from error
+    return function(*arguments)
+
+
 def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
     """Check that keys are plain values or flat tuples of them, because hashing nested keys may exhaust the stack."""
     for value in values:
@@ -58,7 +68,7 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObj
         if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
             raise DamagedPickleError(f"a structured numpy dtype is not allowed: {state!r:.80}")
         order = state[1]
-        if order not in {"<", ">", "|", "="}:
+        if not isinstance(order, str) or order not in {"<", ">", "|", "="}:
             raise DamagedPickleError(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
@@ -86,8 +96,10 @@ _NDARRAY = _ndarray_placeholder
 
 
 def _array_from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or order not in {"C", "F", "A"}:
+    if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple):
         raise DamagedPickleError("an array has no dtype or no shape")
+    if not isinstance(order, str) or order not in {"C", "F", "A"}:
+        raise DamagedPickleError(f"an array has the order {order!r:.20}; expected C, F or A")
     if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
         raise DamagedPickleError(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")
     count = math.prod(shape)
@@ -123,17 +135,17 @@ def _numpy_scalar(dtype: Any, content: Any = None) -> Any:
 
 def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
     """Encode text as bytes: Python 3 writes bytes in this form in protocols 0 to 2, which have no bytes."""
-    if not isinstance(text, str) or encoding not in {"latin-1", "latin1"}:
+    if not isinstance(text, str) or not isinstance(encoding, str) or encoding not in {"latin-1", "latin1"}:
         raise DamagedPickleError(f"text is encoded as {encoding!r:.20}; expected latin1")
     return text.encode("latin-1")
 
 
 def _bytes_from_text(content: Any = b"", encoding: Any = "latin-1") -> bytes:
-    return (
-        _encode(content, encoding)
-        if isinstance(content, str)
-        else bytes(_check_type(content, bytes, bytearray, list, tuple))
-    )
+    if isinstance(content, str):
+        return _encode(content, encoding)
+    for value in content if isinstance(content, list | tuple) else ():
+        _check_type(value, int)
+    return bytes(_check_type(content, bytes, bytearray, list, tuple))
 
 
 def _bytearray_from_text(content: Any = b"", encoding: Any = "latin-1") -> bytearray:

@@ -20,7 +20,14 @@ import numpy as np
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.pickle_calls import ALLOWED, AllowedGlobal, DamagedPickleError, UnbuiltObject, checked_keys
+from datasets_rl.read.pickle_calls import (
+    ALLOWED,
+    AllowedGlobal,
+    DamagedPickleError,
+    UnbuiltObject,
+    called,
+    checked_keys,
+)
 from datasets_rl.read.streams import AGAIN, Readable, fill, first_problems, unexpected_format
 
 _DEPTH_MAX = 32
@@ -55,7 +62,7 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
         machine.problems.append(f"byte {machine.at:,}: {error}")
     except (IndexError, struct.error) as error:
         machine.problems.append(f"it is truncated or damaged at byte {machine.at:,}: {error}")
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
+    except (ValueError, OverflowError) as error:
         machine.problems.append(f"it is damaged at byte {machine.at:,}: {type(error).__name__} {error}")
     if machine.problems:
         raise ConversionError(name, first_problems(machine.problems), hint=AGAIN)
@@ -296,7 +303,7 @@ class _PickleMachine:
             self.stack.append(AllowedGlobal(None))
             return at
         self._use_budget(arguments)
-        result = name.call(*arguments)
+        result = called(name.call, arguments)
         self._open += isinstance(result, UnbuiltObject)
         self.stack.append(result)
         return at

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from datasets_rl.errors import ConversionError, MissingDependencyError
+from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import importing
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.zips import ZipReader
 
@@ -29,7 +30,7 @@ _METADATA_MAX_BYTES = 1 << 20
 _CACHE_BYTES = 256 << 20
 """Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than those of wide ones."""
 _CHUNK_MAX_BYTES = 256 << 20
-_LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, TypeError, OverflowError)
+_LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, OverflowError)
 """Exceptions that TensorStore raises for a damaged store."""
 
 
@@ -39,10 +40,8 @@ def require_tensorstore() -> Any:
     Raises:
         MissingDependencyError: If it is not installed.
     """
-    try:
+    with importing("tensorstore", "vault", "reading vaults"):
         import tensorstore
-    except ImportError as error:
-        raise MissingDependencyError("tensorstore", "vault", "reading vaults") from error
     return tensorstore
 
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError, MissingDependencyError
+from datasets_rl.errors import ConversionError
+from datasets_rl.libraries import importing
 from datasets_rl.read.streams import AGAIN, unexpected_format
 from datasets_rl.read.threads import core_count, run_on_all_cores
 
@@ -53,10 +54,8 @@ def check_installed(purpose: str) -> None:
     Raises:
         MissingDependencyError: If PyAV is not installed.
     """
-    try:
+    with importing("av", "video", purpose):
         import av  # noqa: F401 -- it is installed
-    except ImportError as error:
-        raise MissingDependencyError("av", "video", purpose) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ Kept: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 _MAX_ATTEMPTS = 20
 _BLOCK_STEPS = 1 << 16
 _RULE = "appended"
+COPIES = "copies"
+"""Part of the description of a recording: True if the dataset has its episodes already, and copies keep their numbers."""
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.(npy|dictionary)"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
@@ -138,7 +140,7 @@ def _reason_to_keep(folder: Path, recording: SavedRecording | None, held: Collec
     """Return why a recording whose episodes were added, or that has none, must not be deleted; empty if it may be."""
     if recording is not None and recording.damage:
         return f"{recording.damage}; the {recording.episodes:,} episodes before it are a part of the dataset"
-    if recording is not None and recording.id not in held:
+    if recording is not None and recording.entry not in held:
         return "a part of its episodes was added when the others were damaged; it is whole now"
     for path in sorted(folder.iterdir()):
         if not (_OWN_FILE.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)):
@@ -240,6 +242,7 @@ def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequen
         converter=converter_version(),
         decisions=_with_appended(before.decisions, appended),
         statistics=written.statistics,
+        spikes=written.spikes,
         specs=_specs(build, written, {**first.description["specs"], **before.specs}),
         metadata=metadata,
         selection={},
@@ -296,10 +299,11 @@ def _write_rows(
         # A part of a dataset has episodes with higher numbers than their count.
         first = 0 if stored is None else int(max(stored.episodes["source"].max(), stored.episodes.numbers.max())) + 1
         for recording in recordings:
-            numbers = list(range(first, first + recording.episodes))
-            facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
+            facts = recording.commit["facts"]
+            if not recording.description.get(COPIES):
+                facts = {**facts, "source": ("<i8", list(range(first, first + recording.episodes)))}
+                first += recording.episodes
             writer.append_partial(recording.folder, {**recording.commit, "facts": facts}, recording.schema)
-            first += recording.episodes
         return writer.finish()
     finally:
         writer.discard()

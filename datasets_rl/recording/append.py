@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from datasets_rl.format.manifest import array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing.batches import episode_batches, step_bytes
-from datasets_rl.recording.adding import add_abandoned_recordings
+from datasets_rl.recording.adding import COPIES, add_abandoned_recordings
 from datasets_rl.recording.recorder import Recorder, paths_of_own, signed_dtype
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate
@@ -65,7 +66,9 @@ def append_episodes(
             whose episodes end where ``("next", "done")`` is set, and at the end of each row at the latest. An end
             without a flag is a truncation. Values that the next transition repeats are stored once. Without this argument,
             the episodes that programs recorded for `dataset` before they died are added.
-        again: Whether to add a stored dataset also if `dataset` has its episodes already. Every such call adds them.
+        again: Whether to add a stored dataset also if `dataset` has its episodes already. Every such call adds copies, which
+            share the numbers of the episodes (`episodes.numbers`): a selection takes all copies of an episode, and a split
+            has them on one side.
         root: The folder of the source of `dataset`; by default ``<RLDS_HOME>/local``.
         settings: The settings; by default those of the environment.
 
@@ -98,13 +101,16 @@ def append_episodes(
         description = {"specs": dict(stored.manifest.specs), "metadata": values}
         identity = stored.manifest.files_digest
     recorder = Recorder(dataset, description, root=root, settings=settings)
-    if identity and recorder.holds(identity):
+    if identity and (numbers := recorder.held_numbers(identity)) is not None:
         if not again:
             message = f"{dataset} has the episodes of {episodes} already; nothing was added"
             hint = Remedy("{} adds them again", Argument("again", True))
             warnings.warn(RecordingWarning(message, hint=hint), stacklevel=2)
             return recorder.paths.folder
         identity = ""
+        if len(numbers) == len(stored.episodes):
+            description[COPIES] = True
+            batches = _with_numbers(batches, numbers)
     recorder.check_grows()
     recorder.check_columns(columns)
     try:
@@ -119,6 +125,15 @@ def append_episodes(
     finally:
         recorder.close()
     return recorder.paths.folder
+
+
+def _with_numbers(batches: Iterable[EpisodeBatch], numbers: NDArray[np.int64]) -> Iterator[EpisodeBatch]:
+    """Yield batches whose episodes have other numbers, [E] for those of all batches."""
+    first = 0
+    for batch in batches:
+        stop = first + len(batch)
+        yield replace(batch, metadata={**batch.metadata, "source": numbers[first:stop]})
+        first = stop
 
 
 def _append_recorded(dataset: str, root: Path | str | None, settings: Settings | None) -> Path:

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.recording.episode_writer import EpisodeWriter, EpisodeWriterOptions
 from datasets_rl.specs import from_gymnasium
 
-try:
+with importing("gymnasium", "gymnasium", "recording an environment"):
     import gymnasium
     from gymnasium.vector.utils import iterate
-except ImportError as error:
-    raise MissingDependencyError("gymnasium", "gymnasium", "recording an environment") from error
 
 
 class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):

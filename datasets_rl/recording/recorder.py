@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl import disk, sources, store
 from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, RecordingWarning, Remedy
@@ -97,9 +98,23 @@ class Recorder:
             warning = RecordingWarning(f"recorded episodes are not a part of {self.id}: {reason}", hint=hint)
             warnings.warn(warning, stacklevel=_CALLER)
 
-    def holds(self, identity: str) -> bool:
-        """Return whether the dataset has the episodes of a stored dataset with this digest of its files, or is it."""
-        return self.stored is not None and identity in {*self.stored.recordings, self.stored.files_digest}
+    def held_numbers(self, identity: str) -> NDArray[np.int64] | None:
+        """Return the numbers of the episodes of a stored dataset in this one, [E]; None if this one does not have them.
+
+        Args:
+            identity: The digest of the files of the stored dataset, which may be this one itself.
+        """
+        if self.stored is None:
+            return None
+        numbers: NDArray[np.int64] = StoredDataset(self.paths.folder).episodes["source"]
+        if identity == self.stored.files_digest:
+            return numbers
+        entries = [entry.partition(":") for entry in self.stored.recordings]
+        stops = len(numbers) - np.cumsum([0, *(int(count) for *_, count in reversed(entries))])
+        for (name, _, count), stop in zip(reversed(entries), stops, strict=False):
+            if name == identity:
+                return numbers[stop - int(count) : stop]
+        return None
 
     def check_grows(self) -> None:
         """Check that the dataset was not preprocessed.

@@ -114,8 +114,8 @@ class SavedRecording:
 
     @property
     def entry(self) -> str:
-        """What the manifest of a dataset with these episodes lists: the id, and their number if others are damaged."""
-        return f"{self.id}:{self.episodes}" if self.damage else self.id
+        """What the manifest of a dataset with these episodes lists: the id, and the number of the episodes."""
+        return f"{self.id}:{self.episodes}"
 
     @property
     def steps(self) -> int:

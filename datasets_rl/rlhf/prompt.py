@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
-from tensordict import TensorDict, tensorclass
+from tensordict import tensorclass
 from torch import Tensor
 from typing_extensions import Self
 
-from datasets_rl.rlhf.loader import TokensOf
+from datasets_rl.rlhf.loader import TokenizedDatasetLoader
 from datasets_rl.rlhf.tokenizers import PromptTensorDictTokenizer
-from datasets_rl.taking import taking
 
 
 @tensorclass
@@ -54,8 +56,19 @@ class PromptData:
         )
 
     @classmethod
-    @taking(TokensOf("CarperAI/openai_summarize_tldr", PromptTensorDictTokenizer))
-    def from_dataset(cls, tokens: TensorDict) -> Self:
+    def from_dataset(
+        cls,
+        split: str,
+        dataset_name: str | Path | None = None,
+        max_length: int = 550,
+        root_dir: str | Path | None = None,
+        from_disk: bool = False,
+        num_workers: int | None = None,
+        *,
+        tokenizer_class: Any = None,
+        tokenizer_model_name: str | Path | None = None,
+        ragged: bool = False,
+    ) -> Self:
         """Tokenize the prompts of a dataset, unless they are stored, and return them memory-mapped.
 
         The rows have the texts `prompt` and `label`. Sequences of which a part was cut are left out.
@@ -66,6 +79,18 @@ class PromptData:
         Raises:
             DatasetsRLError: See `TokenizedDatasetLoader.load`.
         """
+        tokens = TokenizedDatasetLoader(
+            split,
+            max_length,
+            "CarperAI/openai_summarize_tldr" if dataset_name is None else dataset_name,
+            PromptTensorDictTokenizer,
+            root_dir=root_dir,
+            from_disk=from_disk,
+            num_workers=num_workers,
+            tokenizer_class=tokenizer_class,
+            tokenizer_model_name=tokenizer_model_name,
+            ragged=ragged,
+        ).load()
         fields = {name: tokens[name] for name in ("input_ids", "attention_mask", "prompt_rindex")}
         return cls(  # type: ignore[call-arg]  # every tensorclass has a batch_size
             **fields, labels=tokens["input_ids"], batch_size=tokens.batch_size

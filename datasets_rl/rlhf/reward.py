@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tensordict import TensorDict, tensorclass
 from torch import Tensor
 from typing_extensions import Self
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.rlhf.loader import TokensOf
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
+from datasets_rl.rlhf.loader import TokenizedDatasetLoader
 from datasets_rl.rlhf.stored import rows_between
 from datasets_rl.rlhf.tokenizers import TensorDictTokenizer
-from datasets_rl.taking import taking
 
 
 def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
@@ -31,10 +32,8 @@ def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
         MissingDependencyError: If the library datasets is not installed.
         InvalidArgumentError: If the dataset does not have these columns of strings.
     """
-    try:
+    with importing("datasets", "rlhf", "the selection of pairs"):
         from datasets import Dataset
-    except ImportError as error:
-        raise MissingDependencyError("datasets", "rlhf", "the selection of pairs") from error
     chosen, rejected = [], []
     for row in dataset:
         prompt, better, worse = (_text(row, name) for name in ("prompt", "chosen", "rejected"))
@@ -78,8 +77,19 @@ class PairwiseDataset:
     """The rejected sequence of each pair."""
 
     @classmethod
-    @taking(TokensOf("CarperAI/openai_summarize_comparisons", TensorDictTokenizer, pre_tokenization_hook))
-    def from_dataset(cls, tokens: TensorDict) -> Self:
+    def from_dataset(
+        cls,
+        split: str,
+        dataset_name: str | Path | None = None,
+        max_length: int = 550,
+        root_dir: str | Path | None = None,
+        from_disk: bool = False,
+        num_workers: int | None = None,
+        *,
+        tokenizer_class: Any = None,
+        tokenizer_model_name: str | Path | None = None,
+        ragged: bool = False,
+    ) -> Self:
         """Tokenize the pairs of a dataset, unless they are stored, and return them memory-mapped.
 
         The rows have the texts `prompt`, `chosen` and `rejected`; see `pre_tokenization_hook` for which are kept.
@@ -90,6 +100,19 @@ class PairwiseDataset:
         Raises:
             DatasetsRLError: See `TokenizedDatasetLoader.load`.
         """
+        tokens = TokenizedDatasetLoader(
+            split,
+            max_length,
+            "CarperAI/openai_summarize_comparisons" if dataset_name is None else dataset_name,
+            TensorDictTokenizer,
+            pre_tokenization_hook,
+            root_dir=root_dir,
+            from_disk=from_disk,
+            num_workers=num_workers,
+            tokenizer_class=tokenizer_class,
+            tokenizer_model_name=tokenizer_model_name,
+            ragged=ragged,
+        ).load()
         pairs = len(tokens) // 2
         # All chosen sequences, then all rejected ones: the order of `pre_tokenization_hook`.
         chosen, rejected = (rows_between(tokens, start, start + pairs) for start in (0, pairs))

@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.rlhf.kl import KLControllerBase
 from datasets_rl.rlhf.prompt import PromptData
 
@@ -66,10 +67,8 @@ class RolloutFromModel:
         *,
         eos_token_id: int | None = None,
     ) -> None:
-        try:
+        with importing("transformers", "rlhf", "a rollout of a language model"):
             from transformers import GenerationConfig
-        except ImportError as error:
-            raise MissingDependencyError("transformers", "rlhf", "a rollout of a language model") from error
         if eos_token_id is None:
             eos_token_id = getattr(getattr(model, "config", None), "eos_token_id", None)
         if eos_token_id is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, MissingDependencyError, OfflineError
+from datasets_rl.libraries import importing
 from datasets_rl.settings import Settings
 
 _FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
@@ -67,10 +68,8 @@ def load_texts(dataset_name: str, split: str, *, from_disk: bool, cache: Path) -
 def _library(dataset_name: str) -> Any:
     """Import the library datasets, in a version that runs no code of repositories and loads no pickles."""
     purpose = f"the dataset {dataset_name!r}"
-    try:
+    with importing("datasets", "rlhf", purpose):
         import datasets
-    except ImportError as error:
-        raise MissingDependencyError("datasets", "rlhf", purpose) from error
     if tuple(map(int, datasets.__version__.split(".")[:2])) < _OLDEST_LIBRARY:
         raise MissingDependencyError("datasets 5.2 or newer", "rlhf", purpose)
     return datasets

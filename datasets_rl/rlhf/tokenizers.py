@@ -13,7 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.settings import Settings
 
 DEFAULT_TOKENIZER = "gpt2"
@@ -174,10 +175,8 @@ def load_tokenizer(tokenizer_class: Any = None, tokenizer_model_name: str | Path
     """
     name = str(tokenizer_model_name or DEFAULT_TOKENIZER)
     if tokenizer_class is None:
-        try:
+        with importing("transformers", "rlhf", f"the tokenizer {name!r}"):
             from transformers import AutoTokenizer
-        except ImportError as error:
-            raise MissingDependencyError("transformers", "rlhf", f"the tokenizer {name!r}") from error
         tokenizer_class = AutoTokenizer
     # Without an explicit False, AutoTokenizer asks on the terminal whether to run the code of a repository.
     options: dict[str, Any] = {"trust_remote_code": False} if tokenizer_class.__name__ == "AutoTokenizer" else {}

@@ -272,7 +272,7 @@ class PrioritizedSampler(Sampler):
         rewritten = np.setdiff1d(self._torn, torn)
         if len(rewritten):
             self._write_priorities(rewritten, np.array([self.default_priority]))
-        newly_torn = torn[self._tree.masses[torn] > 0]
+        newly_torn = torn[self._tree.masses_of(torn) > 0]
         if len(newly_torn):
             self._tree.write(newly_torn, np.zeros(1), 0.0, 1.0)
         self._torn = torn
@@ -281,9 +281,9 @@ class PrioritizedSampler(Sampler):
         """Give the rows up to `stop` that the sampler does not have yet the default priority."""
         if stop > self._held:
             self._reserve(stop)
-            rows = np.arange(self._held, stop)
-            self._held = stop
-            self._write_priorities(rows, np.array([self.default_priority]))
+            rows, priority = range(self._held, stop), self.default_priority
+            self._held, self._highest = stop, max(self._highest, priority)
+            self._tree.append(rows, priority, self._eps, self._alpha)
 
     def _reserve(self, rows: int) -> None:
         """Make room for the rows of whole slots. It doubles, so that a row costs the same however many follow."""

@@ -94,7 +94,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         rows = self._first_rows(slices, count)
         _, starts, lengths = slices.starting(rows)
         batch, info = self._batch_of_slices(storage, slices, starts, lengths)
-        weights = self._importance_weights(self._tree.masses[rows])
+        weights = self._importance_weights(self._tree.masses_of(rows))
         steps = length if lengths is None or self.pad_output else torch.from_numpy(lengths)
         info[PRIORITY_WEIGHT] = weights.repeat_interleave(steps)
         return batch, info
@@ -116,13 +116,13 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         if self._start_rows is None or self._start_rows[0] is not slices:
             self._start_rows = slices, np.flatnonzero(slices.starting(np.arange(self._held))[0])
         starts = self._start_rows[1]
-        starts = starts[self._tree.masses[starts] > 0]
+        starts = starts[self._tree.masses_of(starts) > 0]
         if not len(starts):
             raise InvalidArgumentError(
                 f"all steps at which a slice of {slices.length} steps may start have priority 0",
                 hint="update a priority, or pass eps > 0",
             )
-        sums = self._tree.masses[starts].cumsum()
+        sums = self._tree.masses_of(starts).cumsum()
         chosen = sums.searchsorted(self._random_points(missing) * sums[-1], "right")
         return np.concatenate([*accepted, starts[chosen.clip(max=len(starts) - 1)]])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,9 +12,14 @@ from datasets_rl.loop_compiler import compile_for
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
 
 _DENSE = 2
 """A level with fewer sums per written row is recomputed as a whole."""
+_CHUNK = 512
+"""Number of rows, 8 ** 3, that are stored as one sum while they have the same priority."""
+_LARGE = 1 << 29
+"""Number of bytes above which an array is in small pages: the first row of a huge page takes 2 MB of memory."""
 
 
 class SumTree:
@@ -24,6 +32,11 @@ class SumTree:
         sums      total | 0-63  64-127  128-191  192-255 | 0-7  8-15  16-23 ...       masses    row 0, row 1, ...
         index     0       8     9       10       11        16   17    18                        0      1
 
+    `append` gives all rows of a dataset the same priority. It writes a chunk of 512 such rows as one sum, 512 times the
+    mass, and the levels below that sum are filled when a draw or a write first enters the chunk. To begin with a billion
+    rows therefore takes two million sums, and the memory grows with the chunks that were entered. The sums of equal masses
+    are exact, so that the draws are those of a tree that was filled at once.
+
     Args:
         capacity: Number of rows; 200 to 256 in the figure.
         ranked: Whether to track the largest priority, which makes writes 1.3 times as slow.
@@ -34,56 +47,85 @@ class SumTree:
         count, size = 16, blocks
         while size > 8:
             count, size = count + size, size // 8
-        self._sums, self._highs = _aligned_zeros(count), _aligned_zeros(count)
-        self._masses, self._priorities = _aligned_zeros(8 * blocks), _aligned_zeros(8 * blocks)
-        self._low = np.array([np.inf, 0.0])
+        self._nodes, self._leaves = _aligned_zeros(count), _aligned_zeros(8 * blocks)
+        """The sums and the largest priorities of the levels, [2, ...], and the masses and the priorities, [2, rows]."""
+        self._deferred = np.zeros(8 * blocks // _CHUNK if 8 * blocks > _CHUNK else 0, np.bool_)
+        """Whether each chunk is only a sum, [chunks]: then `_nodes` has its priority. Empty if there is one chunk."""
+        self._state = np.array([np.inf, 0.0, 0.0])
+        """The smallest mass above 0, the number of rows that have it, and the number of deferred chunks."""
         self._capacity = capacity
         self._ranked = ranked
 
     def grown(self, capacity: int) -> SumTree:
         """Return a tree of a larger capacity with the priorities and masses of this one."""
         larger = SumTree(capacity, ranked=self._ranked)
-        rows = np.arange(self._capacity)
         # The masses are not computed again: that of a torn row is 0, whatever its priority is.
         _write(
-            *(larger._sums, larger._masses, larger._highs, larger._priorities, larger._low),
-            *(rows, self.priorities, self.masses, self._ranked),
+            *(larger._nodes, larger._leaves, larger._deferred, larger._state, larger._ranked),
+            *(np.arange(self._capacity), self.priorities, self.masses),
         )
         return larger
 
     @property
     def total(self) -> float:
         """Sum of all masses."""
-        return float(self._sums[0])
+        return float(self._nodes[0, 0])
 
     @property
     def lowest(self) -> float:
         """The smallest mass that is not 0; infinity if all are 0."""
         # A tree of minima would make writes 1.3 times as slow. All rows are scanned only after the last row of the
         # smallest mass got a larger one, and that row is the one drawn, and therefore updated, least often.
-        if not self._low[1]:
-            _find_lowest(self._masses, self._low)
-        return float(self._low[0])
+        if not self._state[1]:
+            _find_lowest(self._nodes, self._leaves, self._deferred, self._state)
+        return float(self._state[0])
 
     @property
     def highest_priority(self) -> float:
         """The largest priority; 0 if the tree is empty or not ranked."""
-        return float(self._highs[0])
+        return float(self._nodes[1, 0])
 
     @property
     def priorities(self) -> Floats:
-        """The priority of each row, [capacity]; a view."""
-        return self._priorities[: self._capacity]
+        """The priority of each row, [capacity]; a view, for which all chunks are filled."""
+        _fill_all(self._nodes, self._leaves, self._deferred, self._state, self._ranked)
+        return self._leaves[1, : self._capacity]
 
     @property
     def masses(self) -> Floats:
-        """The mass of each row, [capacity]; a view."""
-        return self._masses[: self._capacity]
+        """The mass of each row, [capacity]; a view, for which all chunks are filled."""
+        _fill_all(self._nodes, self._leaves, self._deferred, self._state, self._ranked)
+        return self._leaves[0, : self._capacity]
+
+    def masses_of(self, rows: Rows) -> Floats:
+        """Return the masses of some rows, [n]."""
+        masses = np.empty(len(rows))
+        _read_masses(self._nodes, self._leaves, self._deferred, rows, masses)
+        return masses
 
     @staticmethod
     def are_valid(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
         """Return whether all rows are in [0, count) and all priorities in [0, largest]; False for NaN."""
         return _are_within(rows, priorities, count, largest)
+
+    def append(self, rows: range, priority: float, eps: float, alpha: float) -> None:
+        """Set the priority of consecutive rows that have never had one; whole chunks of rows are not touched.
+
+        Args:
+            rows: Rows below the capacity, with a step of 1.
+            priority: Finite, nonnegative number.
+            eps: Constant added to the priority.
+            alpha: Exponent.
+        """
+        first, stop = -(-rows.start // _CHUNK), rows.stop // _CHUNK
+        if not len(self._deferred) or first >= stop:
+            self.write(np.arange(rows.start, rows.stop), np.array([priority]), eps, alpha)
+            return
+        for part in (range(rows.start, first * _CHUNK), range(stop * _CHUNK, rows.stop)):
+            if part:
+                self.write(np.arange(part.start, part.stop), np.array([priority]), eps, alpha)
+        mass = float(np.power(np.array([priority + eps]), alpha)[0])
+        _defer(self._nodes, self._deferred, self._state, first, stop, priority, mass, self._ranked)
 
     def write(self, rows: Rows, priorities: Floats, eps: float, alpha: float) -> float:
         """Set the priorities of rows.
@@ -99,9 +141,7 @@ class SumTree:
         """
         # Outside the compiled loop: the power function of numpy is fast on many machines.
         masses = np.power(priorities + eps, alpha)
-        return _write(
-            self._sums, self._masses, self._highs, self._priorities, self._low, rows, priorities, masses, self._ranked
-        )
+        return _write(self._nodes, self._leaves, self._deferred, self._state, self._ranked, rows, priorities, masses)
 
     def draw(self, points: Floats) -> tuple[Rows, Floats]:
         """Draw a row for each point, with probability proportional to its mass; a row of mass 0 is never drawn.
@@ -113,15 +153,19 @@ class SumTree:
             The rows and their masses, [B] each.
         """
         rows, masses = np.empty(len(points), np.int64), np.empty(len(points))
-        _draw(self._sums, self._masses, points, rows, masses)
+        _draw(self._nodes, self._leaves, self._deferred, self._state, self._ranked, points, rows, masses)
         return rows, masses
 
 
 def _aligned_zeros(count: int) -> Floats:
-    """Return zeros that start at a cache line; the system allocates their pages at the first write."""
-    zeros = np.zeros(count + 7)
+    """Return zeros, [2, count], that start at a cache line; the system allocates their pages at the first write."""
+    if 16 * count > _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory = mmap.mmap(-1, 16 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        return np.frombuffer(memory, np.float64).reshape(2, count)
+    zeros = np.zeros(2 * count + 7)
     start = -zeros.ctypes.data // zeros.itemsize % 8
-    return zeros[start : start + count]
+    return zeros[start : start + 2 * count].reshape(2, count)
 
 
 @compile_for("boolean(int64[::1], float64[::1], int64, float64)")
@@ -134,14 +178,83 @@ def _are_within(rows: Rows, priorities: Floats, count: int, largest: float) -> b
     return invalid == 0
 
 
-@compile_for("void(float64[::1], float64[::1])")
-def _find_lowest(masses: Floats, low: Floats) -> None:
+_TREE = "float64[:, ::1], float64[:, ::1], boolean[::1], float64[::1], boolean"
+"""Types of the nodes, leaves, deferred chunks, state, and whether the tree is ranked."""
+
+
+@compile_for("int64(int64, int64)")
+def _chunk_level(count: int, chunks: int) -> int:
+    """Return where the sums of chunks start among `count` sums."""
+    return count - 64 * chunks - 8 * chunks - max(chunks, 8)
+
+
+@compile_for(f"void({_TREE}, int64)")
+def _fill(nodes: Floats, leaves: Floats, deferred: Flags, state: Floats, ranked: bool, chunk: int) -> None:
+    """Write the masses and priorities of a deferred chunk, and the two levels of sums above them."""
+    count, chunks = nodes.shape[1], len(deferred)
+    top = _chunk_level(count, chunks) + chunk
+    mass, priority = nodes[0, top] / _CHUNK, nodes[1, top]
+    for row in range(_CHUNK * chunk, _CHUNK * (chunk + 1)):
+        leaves[0, row], leaves[1, row] = mass, priority
+    for width in (8, 64):
+        start = count - 64 * chunks - (8 * chunks if width == 8 else 0) + width * chunk
+        for node in range(start, start + width):
+            nodes[0, node] = mass * (_CHUNK // width)
+            if ranked:
+                nodes[1, node] = priority
+    deferred[chunk] = False
+    state[2] -= 1
+
+
+@compile_for(f"void({_TREE}, int64[::1], int64)")
+def _fill_chunks(
+    nodes: Floats, leaves: Floats, deferred: Flags, state: Floats, ranked: bool, rows: Rows, size: int
+) -> None:
+    """Fill the deferred chunks among ``rows // size``."""
+    if state[2]:
+        for row in rows:
+            if deferred[row // size]:
+                _fill(nodes, leaves, deferred, state, ranked, row // size)
+
+
+@compile_for(f"void({_TREE})")
+def _fill_all(nodes: Floats, leaves: Floats, deferred: Flags, state: Floats, ranked: bool) -> None:
+    if state[2]:
+        for chunk in range(len(deferred)):
+            if deferred[chunk]:
+                _fill(nodes, leaves, deferred, state, ranked, chunk)
+
+
+@compile_for("void(float64[:, ::1], float64[:, ::1], boolean[::1], int64[::1], float64[::1])")
+def _read_masses(nodes: Floats, leaves: Floats, deferred: Flags, rows: Rows, masses: Floats) -> None:
+    for i in range(len(rows)):
+        chunk = rows[i] // _CHUNK
+        if len(deferred) and deferred[chunk]:
+            masses[i] = nodes[0, _chunk_level(nodes.shape[1], len(deferred)) + chunk] / _CHUNK
+        else:
+            masses[i] = leaves[0, rows[i]]
+
+
+@compile_for("void(float64[:, ::1], float64[:, ::1], boolean[::1], float64[::1])")
+def _find_lowest(nodes: Floats, leaves: Floats, deferred: Flags, state: Floats) -> None:
+    chunks = max(len(deferred), 1)
+    size = leaves.shape[1] // chunks
     lowest, count = np.inf, 0
-    for mass in masses:
-        lowest = min(lowest, mass if mass > 0 else np.inf)
-    for mass in masses:
-        count += mass == lowest
-    low[0], low[1] = lowest, count
+    for counts in (False, True):
+        for chunk in range(chunks):
+            if len(deferred) and deferred[chunk]:
+                mass = nodes[0, _chunk_level(nodes.shape[1], len(deferred)) + chunk] / _CHUNK
+                if counts:
+                    count += _CHUNK if mass == lowest else 0
+                elif mass > 0:
+                    lowest = min(lowest, mass)
+                continue
+            for mass in leaves[0, size * chunk : size * (chunk + 1)]:
+                if counts:
+                    count += mass == lowest
+                else:
+                    lowest = min(lowest, mass if mass > 0 else np.inf)
+    state[0], state[1] = lowest, count
 
 
 @compile_for("float64(float64[::1], int64)")
@@ -160,25 +273,63 @@ def _max_block(values: Floats, block: int) -> float:
     return max(left, right)
 
 
-@compile_for(
-    "float64(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], float64[::1],"
-    "float64[::1], boolean)"
-)
+@compile_for("void(float64[:, ::1], boolean[::1], float64[::1], int64, int64, float64, float64, boolean)")
+def _defer(
+    nodes: Floats,
+    deferred: Flags,
+    state: Floats,
+    first: int,
+    stop: int,
+    priority: float,
+    mass: float,
+    ranked: bool,
+) -> None:
+    """Write the sums of the chunks [first, stop), and those above them."""
+    if 0 < mass < state[0]:
+        state[0], state[1] = mass, 0.0
+    if mass == state[0]:
+        state[1] += _CHUNK * (stop - first)
+    state[2] += stop - first
+    sums, highs, size = nodes[0], nodes[1], len(deferred)
+    start = _chunk_level(len(sums), size)
+    end = start + max(size, 8)
+    for chunk in range(first, stop):
+        deferred[chunk] = True
+        sums[start + chunk] = _CHUNK * mass
+        highs[start + chunk] = priority
+    last = stop - 1
+    while start > 8:
+        children, high_children = sums[start:end], highs[start:end]
+        size //= 8
+        end, start = start, start - max(size, 8)
+        first >>= 3
+        last >>= 3
+        for parent in range(first, last + 1):
+            sums[start + parent] = _sum_block(children, parent)
+            if ranked:
+                highs[start + parent] = _max_block(high_children, parent)
+    sums[0] = _sum_block(sums, 1)
+    if ranked:
+        highs[0] = _max_block(highs, 1)
+
+
+@compile_for(f"float64({_TREE}, int64[::1], float64[::1], float64[::1])")
 def _write(
-    sums: Floats,
-    masses: Floats,
-    highs: Floats,
-    priorities: Floats,
-    low: Floats,
+    nodes: Floats,
+    leaves: Floats,
+    deferred: Flags,
+    state: Floats,
+    ranked: bool,
     rows: Rows,
     new_priorities: Floats,
     new_masses: Floats,
-    ranked: bool,
 ) -> float:
     count, single = len(rows), len(new_priorities) == 1
+    sums, highs, masses, priorities = nodes[0], nodes[1], leaves[0], leaves[1]
+    _fill_chunks(nodes, leaves, deferred, state, ranked, rows, _CHUNK)
     first, last = len(masses), 0
     highest = 0.0
-    lowest, lowest_count = low
+    lowest, lowest_count = state[0], state[1]
     for i in range(count):
         row, index = rows[i], 0 if single else i
         mass, priority = new_masses[index], new_priorities[index]
@@ -193,7 +344,7 @@ def _write(
         priorities[row] = priority
         highest = max(highest, priority)
         first, last = min(first, row), max(last, row)
-    low[0], low[1] = lowest, lowest_count
+    state[0], state[1] = lowest, lowest_count
     children, high_children = masses, priorities
     size, stop, depth = len(masses) // 8, len(sums), 3
     while stop > 8:
@@ -201,8 +352,9 @@ def _write(
         parents, high_parents = sums[start:stop], highs[start:stop]
         first >>= 3
         last >>= 3
-        # On the highest levels, and for neighboring rows, there are few parents per row.
-        whole_level = last - first < _DENSE * count
+        # On the highest levels, and for neighboring rows, there are few parents per row. Below the sum of a deferred chunk,
+        # which has 8 ** 3 rows, nothing is written yet.
+        whole_level = last - first < _DENSE * count and (depth > 9 or not state[2])
         for i in range(last - first + 1 if whole_level else count):
             parent = first + i if whole_level else rows[i] >> depth
             parents[parent] = _sum_block(children, parent)
@@ -246,9 +398,18 @@ def _descend(level: Floats, width: int, points: Floats, rows: Rows) -> None:
             rows[i] = row + one if right else row
 
 
-@compile_for("void(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1])")
-def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Floats) -> None:
-    blocks, count = len(masses) // 8, len(points)
+@compile_for(f"void({_TREE}, float64[::1], int64[::1], float64[::1])")
+def _draw(
+    nodes: Floats,
+    leaves: Floats,
+    deferred: Flags,
+    state: Floats,
+    ranked: bool,
+    points: Floats,
+    rows: Rows,
+    drawn: Floats,
+) -> None:
+    sums, masses, blocks, count = nodes[0], leaves[0], leaves.shape[1] // 8, len(points)
     for i in range(count):
         points[i] *= sums[0]
         rows[i] = 0
@@ -258,6 +419,8 @@ def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Float
     _descend(sums[8:16], size, points, rows)
     start = 16
     while size < blocks:
+        if size == len(deferred):
+            _fill_chunks(nodes, leaves, deferred, state, ranked, rows, 1)
         size *= 8
         _descend(sums[start : start + size], 8, points, rows)
         start += size
@@ -267,5 +430,7 @@ def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Float
         # Rounding may put a point past the last mass: the point then selects that mass.
         while masses[row] == 0:
             row -= 1
+            if state[2] and deferred[row // _CHUNK]:
+                _fill(nodes, leaves, deferred, state, ranked, row // _CHUNK)
         drawn[i] = masses[row]
         rows[i] = row

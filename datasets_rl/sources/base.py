@@ -148,6 +148,8 @@ class Decision:
     """What was done and why, in one sentence."""
     count: int = 1
     """Number of rows or episodes affected."""
+    of_dataset: bool = False
+    """Whether the decision is about the whole dataset, so that the reader of every shard makes the same decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +369,7 @@ class EpisodeReader(ABC):
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Decisions on the data that `episodes` has read; the counts of all shards are summed."""
+        """Decisions on the data that `episodes` has read; the counts of all shards are summed, unless they are `of_dataset`."""
         return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
 
     @abstractmethod

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import Self, override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs._document import SpecDocument, compact_values
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers, random_reals, without_repeats
 from datasets_rl.specs.base import Lead, LeafSpec, broadcast_shapes, check_domain, created_shape, parse_shape
@@ -119,6 +119,10 @@ class BoundedTensorSpec(LeafSpec):
 
     @space.setter
     def space(self, space: ContinuousBox) -> None:
+        if not isinstance(space, ContinuousBox):
+            raise WrongTypeError(
+                f"the space of {self._named()} cannot be set to {type(space).__name__}; expected a ContinuousBox"
+            )
         bounded = BoundedTensorSpec(space.low, space.high, self.shape, self.device, self.dtype)
         self._set(bounded.low, bounded.high)
 

@@ -11,7 +11,7 @@ from tensordict import NonTensorData, NonTensorStack, is_tensor_collection, lazy
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._numbers import random_integers
 from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, parse_shape
@@ -33,7 +33,8 @@ class ChoiceSpec(TensorSpec):
     def __init__(self, choices: Sequence[Any]) -> None:
         choices = list(choices)
         if not choices or not isinstance(choices[0], (TensorSpec, NonTensorData, NonTensorStack)):
-            raise InvalidArgumentError(f"choices are {choices!r}; expected specs or non-tensor values")
+            error = WrongTypeError if choices else InvalidArgumentError
+            raise error(f"choices are {choices!r}; expected specs or non-tensor values")
         first = choices[0]
         for name in ("__class__", "shape", "dtype", "device"):
             values = [getattr(choice, name, None) for choice in choices]

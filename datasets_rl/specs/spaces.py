@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.specs._document import dtype_name, is_int64
 from datasets_rl.specs.base import LeafSpec, TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
@@ -225,8 +226,6 @@ def _finite_space(spaces: Any, spec: FiniteSpec) -> Any:
 
 
 def _gymnasium_spaces() -> Any:
-    try:
+    with importing("gymnasium", "gymnasium", "a space"):
         from gymnasium import spaces
-    except ImportError as error:
-        raise MissingDependencyError("gymnasium", "gymnasium", "a space") from error
     return spaces

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.categorical import (
@@ -66,12 +67,8 @@ def as_spec(spec: Any) -> Any:
 
 
 def _import_torchrl() -> Any:
-    try:
+    with importing("torchrl", "torchrl", "a spec of TorchRL"):
         from torchrl.data import tensor_specs
-    except ImportError as error:
-        missing = MissingDependencyError("torchrl", "torchrl", "a spec of TorchRL")
-        missing.hint = "pip install torchrl"
-        raise missing from error
     return tensor_specs
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.arguments import check, size_problems
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.checkpoint import Stateful, raise_reasons
 from datasets_rl.storages.index import TrajectoryIndex
 from datasets_rl.storages.items import decode_item, encode_item
@@ -247,6 +247,14 @@ class Storage(Stateful, ABC):
             InvalidArgumentError: If the field cannot be changed in place.
         """
         return self.column(key)
+
+    def has_field(self, key: Key) -> bool:
+        """Return whether `column` returns a field for this key."""
+        try:
+            self.column(key)
+        except UnknownKeyError:
+            return False
+        return True
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         """Return one field of some rows, [B, ...], without computing the field for the other rows.

@@ -80,6 +80,10 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
     def keys(self) -> list[Key]:
         """Return the keys of a batch."""
 
+    @override
+    def has_field(self, key: Key) -> bool:
+        return key in self.keys()  # the column of a dataset may be a copy
+
     def keys_named(self, names: tuple[str | Key, ...]) -> tuple[Key, ...]:
         """Return the keys of fields by their names, see `datasets_rl.ted.keys.keys_named`."""
         if names not in self._named:

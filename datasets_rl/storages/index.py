@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, dotted_name
 from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers
@@ -51,6 +51,8 @@ class _Rows(Protocol):
 
     def column(self, key: Key) -> Tensor: ...
 
+    def has_field(self, key: Key) -> bool: ...
+
     def chronological_rows(self) -> Tensor: ...
 
     def before_torn(self, rows: Tensor) -> Tensor: ...
@@ -72,11 +74,11 @@ class _Keys:
         """
         if end_key is None:
             traj_key = traj_key or default_trajectory_key(storage)
-        elif traj_key is not None and not _has_field(storage, traj_key):
+        elif traj_key is not None and not storage.has_field(traj_key):
             traj_key = None
         requested: EndKey = end_key or NEXT_DONE
         named = (requested,) if isinstance(requested[0], str) else requested
-        ends = tuple(key for key in named if _has_field(storage, key))
+        ends = tuple(key for key in named if storage.has_field(key))
         if not ends and (end_key is not None or traj_key is None):
             raise InvalidArgumentError(
                 f"the data has no {' or '.join(dotted_name(key) for key in named)}, so the ends of trajectories are unknown",
@@ -98,15 +100,7 @@ class _Keys:
 
 def default_trajectory_key(storage: _Rows) -> Key | None:
     """Return the key of the trajectory id that is used if none is named; None if the data has none."""
-    return next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
-
-
-def _has_field(storage: _Rows, key: Key) -> bool:
-    try:
-        storage.column(key)
-    except UnknownKeyError:
-        return False
-    return True
+    return next((key for key in _TRAJECTORY_KEYS if storage.has_field(key)), None)
 
 
 def _read_scalars(storage: _Rows, key: Key, rows: Index) -> Tensor:

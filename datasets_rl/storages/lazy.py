@@ -17,6 +17,7 @@ from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.disk import ScratchFolder
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.compressed import CompressedLeaves
@@ -28,7 +29,6 @@ from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_leaf
 from datasets_rl.storages.packed import RowViews
 from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.saved_steps import SavedSteps
-from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage, Write, check_only_tensors
 from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name

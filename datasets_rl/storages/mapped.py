@@ -185,9 +185,8 @@ class MappedRows:
         tables = sorted(self.folder.glob("rows.*.bin")) if self.folder.is_dir() else []
         frames = self.folder.glob("frames.*.bin")
         for name in (_DESCRIPTION, COUNTS, _LOCK, _DESCRIPTION_LOCK, *(path.name for path in (*tables, *frames))):
-            (self.folder / name).unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+            disk.remove_file(self.folder / name)
+        disk.remove_empty(self.folder)
         return bool(tables)
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl import disk
+from datasets_rl.disk import ScratchFolder
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.lazy import LazyTensorStorage
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.mapped import COUNTS, MappedRows
-from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.ted.keys import Key
 
 

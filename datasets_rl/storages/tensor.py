@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.format.checkpoint import raise_reasons, row_chunks
+from datasets_rl.format.checkpoint import map_pages, raise_reasons, row_chunks
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrap_negative_rows
@@ -645,6 +645,7 @@ class TensorStorage(Storage):
         for table, parts in zip(targets, tables, strict=True):
             start = 0
             for part in parts:
+                map_pages(part)
                 rows = part.reshape(len(part) // self.envs, *table.shape[1:])
                 table[start : start + len(rows)].copy_(rows)
                 start += len(rows)

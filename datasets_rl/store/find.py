@@ -109,11 +109,11 @@ def id_or_path(dataset: str | Path) -> str | Path:
     """
     path = disk.expand_home(dataset)
     if not (isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~"))):
-        with suppress(UnknownIdError):
-            sources.find(dataset)
-            return dataset
         # Unlike the method of Path, this is False for a name that is too long for the file system.
         if not dataset or not os.path.exists(path):  # noqa: PTH110 - see above
+            return dataset
+        with suppress(UnknownIdError):
+            sources.find(dataset)
             return dataset
     if not _has_raw_files(path):
         return path

@@ -193,7 +193,7 @@ def unmark_folder(folder: Path) -> bool:
     """Delete the mark of a folder; return whether it had one."""
     marked = is_marked(folder)
     if marked:
-        (folder / MARK_FILE).unlink(missing_ok=True)
+        disk.remove_file(folder / MARK_FILE)
     return marked
 
 

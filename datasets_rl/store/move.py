@@ -140,7 +140,7 @@ def move(
                 return plan
             _copy_all(plan.source, plan.target, advance)  # what was written last to the old place
         _delete_copied(plan.source, plan.target)
-        (plan.target / _MARKER).unlink(missing_ok=True)
+        disk.remove_file(plan.target / _MARKER)
         disk.sync_file(plan.target)
     return plan
 
@@ -173,14 +173,12 @@ def _delete_copied(source: Path, target: Path) -> None:
     """Delete what the new place has, too, and then the empty folders that it has; other files and folders stay."""
     for path in _files(source):
         if (path.is_symlink() or not path.is_dir()) and _is_same(path, target / path.relative_to(source)):
-            path.unlink()
+            disk.remove_file(path)
     copied = [root for root in (source / STREAM_FOLDER, *source_folders(source)) if not root.is_symlink()]
     for folder in (Path(folder) for root in copied for folder, _, _ in os.walk(root, topdown=False)):
         if (target / folder.relative_to(source)).is_dir():
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
-    with suppress(OSError):  # it is not empty, or the root of a file system
-        source.rmdir()
+            disk.remove_empty(folder)
+    disk.remove_empty(source)
 
 
 def _files(home: Path) -> Iterator[Path]:
@@ -250,20 +248,17 @@ def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
     """Copy a file, a link or an empty folder; a file appears under its name when it is complete and compared."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
-        target.unlink(missing_ok=True)
-        target.symlink_to(_link_target(path))
+        disk.make_link(target, _link_target(path))
     elif path.is_dir():
         target.mkdir(exist_ok=True)
     elif path.is_file():
         temporary = target.with_name(f".{target.name}.copy")
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(path, temporary)  # on one file system, the data need not be copied
-        except OSError:
-            _copy_data(path, temporary, advance)
-        else:
+        disk.remove_file(temporary)
+        if disk.link_file(path, temporary):  # on one file system, the data need not be copied
             advance(path.stat().st_size)
-        os.replace(temporary, target)
+        else:
+            _copy_data(path, temporary, advance)
+        disk.move_path(temporary, target, sync=False)
 
 
 def _copy_data(path: Path, target: Path, advance: Callable[[int], None]) -> None:
@@ -274,8 +269,7 @@ def _copy_data(path: Path, target: Path, advance: Callable[[int], None]) -> None
             advance(len(block))
 
         written = _digest(path, write)
-        copy.flush()
-        os.fsync(copy.fileno())
+        disk.sync_stream(copy)
         # The bytes are to come from the disk, and not from the memory of the system.
         with suppress(AttributeError, OSError):
             os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -207,8 +207,7 @@ def sweep(paths: DatasetPaths) -> None:
         disk.free_temporary_files(place)
     with suppress(OSError):
         for folder in filter(disk.is_abandoned, disk.claims_of(paths.raw)):
-            with suppress(OSError):
-                folder.rmdir()  # if it is empty
+            disk.remove_empty(folder)
             disk.release(folder)
     with suppress(ManifestError):
         if read_current(paths.folder) is not None:
@@ -237,11 +236,9 @@ def _abandoned_places(paths: DatasetPaths) -> list[Path]:
 def remove_if_empty(paths: DatasetPaths) -> None:
     """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
     if paths.is_own:
-        with suppress(OSError):
-            paths.recorded.rmdir()
+        disk.remove_empty(paths.recorded)
     if all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
-        with suppress(OSError):
-            paths.folder.rmdir()
+        disk.remove_empty(paths.folder)
         if any(is_own_name(path.name) for path in paths.foreign()):  # another process has just begun there
             paths.mark()
     disk.remove_empty_parents(paths.folder / "entry", paths.root)

@@ -135,7 +135,7 @@ def remove_folder(folder: Path) -> int:
 def remove_dataset(paths: DatasetPaths, name: str) -> int:
     """Delete a dataset given by its paths; see `remove`."""
     if is_link_alone(paths):
-        paths.folder.unlink()
+        disk.remove_file(paths.folder)
         return 0
     _check_removable(paths)
     if not paths.is_own:
@@ -154,16 +154,15 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
             paths.mark()
         entries = paths.entries()
         # Without it there is no dataset, whenever the deletion ends.
-        paths.current.unlink(missing_ok=True)
+        disk.remove_file(paths.current)
         for path in entries:
             if path not in {paths.lock, paths.mark_file, paths.recorded} and disk.is_abandoned(path):
                 disk.discard(path, paths.folder)
         for path in filter(disk.is_abandoned, sorted(paths.recorded.glob("*"))):
             disk.discard(path, paths.folder)
     remove_if_empty(paths)
-    if paths.folder.is_symlink() and not any(paths.folder.iterdir()):
-        paths.folder.resolve().rmdir()
-        paths.folder.unlink()
+    if paths.folder.is_symlink() and disk.remove_empty(paths.folder.resolve()):
+        disk.remove_file(paths.folder)
     return freed
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.notebook import table_html
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class EpisodeTable:
 
         It is that at the source; in a merge, that among the episodes of its datasets. Where each file counts its
         episodes from 0, it is the position among the episodes of all files. Copies and parts of one episode share its
-        number.
+        number, also those that `append_episodes` adds again.
         """
         source: Index = self["source"]
         if "file" not in self.names or self["file"].dtype.kind not in "iu":
@@ -177,10 +178,8 @@ class EpisodeTable:
         Raises:
             MissingDependencyError: If pandas is not installed.
         """
-        try:
+        with importing("pandas", "pandas", "to_pandas()"):
             from pandas import DataFrame, RangeIndex
-        except ImportError as error:
-            raise MissingDependencyError("pandas", "pandas", "to_pandas()") from error
         columns = {name: self[name] if self[name].ndim == 1 else [*self[name]] for name in self.names}
         return DataFrame(columns, index=RangeIndex(len(self), name="episode"))
 

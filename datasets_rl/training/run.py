@@ -19,6 +19,7 @@ from typing_extensions import Self
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.libraries import importing
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
@@ -84,6 +85,7 @@ class Run:
         self._resources = contextlib.ExitStack()
         self._interrupts = Interrupts()
         self._seconds = {"train": 0.0, "data": 0.0}
+        self._has_started = False
         self._history: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._environment: dict[str, Any] | None = None
@@ -112,10 +114,8 @@ class Run:
         self._resources.close()
 
     def _make_environments(self, resources: contextlib.ExitStack) -> None:
-        try:
+        with importing("gymnasium", "gymnasium", f"the program {self.name}"):
             import gymnasium
-        except ImportError as error:
-            raise MissingDependencyError("gymnasium", "gymnasium", f"the program {self.name}") from error
 
         if not self.args.no_eval:
             try:
@@ -298,10 +298,14 @@ class Run:
         return batch if self.args.device == "cpu" else batch.to(self.args.device)
 
     def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches, and count the time of waiting for them."""
+        """Yield batches, and count the time of waiting for them, without that for the first one of the process.
+
+        The first batch waits for readers that start, and for loops that are compiled.
+        """
         began = time.perf_counter()
         for batch in batches:
-            self._seconds["data"] += time.perf_counter() - began
+            self._seconds["data"] += time.perf_counter() - began if self._has_started else 0
+            self._has_started = True
             yield batch
             began = time.perf_counter()
 
@@ -395,7 +399,9 @@ class Run:
             wandb.init(project=self.args.wandb, name=str(self.args.out), config=settings, sync_tensorboard=True)
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if error.name != "tensorboard":
+                raise
             yield None
             return
         with disk.disk_errors(self.args.out, hint=checkpoints.FULL):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
@@ -28,10 +26,6 @@ GATHERED = "_gathered"
 """Prefix of the temporary keys that hold values from other rows of the storage until a transform uses them."""
 STEPS_TO_NEXT = "steps_to_next_obs"
 """Key of the number of steps from each step to the one under "next", which `MultiStepTransform` writes."""
-_CALLING_MODULES = frozenset(
-    {__name__, f"{__package__}.compose", "torch.nn.modules.module", "torch._dynamo.eval_frame"}
-)
-"""Modules between a transform and what calls it."""
 
 
 class Transform(nn.Module):
@@ -146,11 +140,8 @@ class Transform(nn.Module):
 
         Raises:
             UnknownKeyError: If one of `in_keys` is missing.
-            InvalidArgumentError: If the data is not a TensorDict, a name is not one of `in_keys`, or an environment of
-                TorchRL calls the transform.
+            InvalidArgumentError: If the data is not a TensorDict, or a name is not one of `in_keys`.
         """
-        if "torchrl" in sys.modules:
-            check_caller(self)
         return self.on_own(self.own(data)) if data is not None or not entries else self._transform_entries(entries)
 
     def _transform_entries(self, entries: dict[str, Any]) -> Any:
@@ -416,32 +407,6 @@ def _restorer(module: nn.Module) -> Callable[[], None]:
                 parameter.copy_(former_parameters[name])
 
     return restore
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
-def check_caller(transform: Transform) -> None:
-    """Check that no environment of TorchRL calls a transform.
-
-    `torchrl.envs.TransformedEnv` takes what is not its own transform for a function of the data of a step, and calls
-    neither `inv` nor `transform_spec`. TorchRL's buffers call the wrapper of the function, and are accepted.
-
-    Raises:
-        InvalidArgumentError: If one does.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") in _CALLING_MODULES:
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "_call" or not str(frame.f_globals["__name__"]).startswith("torchrl."):
-        return
-    name = type(transform).__name__
-    own = getattr(sys.modules.get("torchrl.envs"), name, None)
-    raise InvalidArgumentError(
-        f"{name} of {type(transform).__module__} transforms batches of steps; TorchRL's environments need a transform of"
-        " torchrl.envs, which also transforms specs and actions",
-        hint=f"use torchrl.envs.{name} in the environment"
-        if own is not None
-        else "apply it to the collected batches, or derive a class from torchrl.envs.Transform",
-    )
 
 
 def set_entry(batch: Any, key: NestedKey, value: Any) -> None:

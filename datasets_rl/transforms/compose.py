@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import Key
-from datasets_rl.transforms.base import Transform, check_callable, check_caller, update_specs_by_trial
+from datasets_rl.transforms.base import Transform, check_callable, update_specs_by_trial
 from datasets_rl.transforms.gathered import add_gathered, own_reads
 
 
@@ -92,8 +91,6 @@ class Compose(Transform):
 
     @override
     def forward(self, data: Any) -> Any:  # type: ignore[override]  # a sequence has no entries with names
-        if "torchrl" in sys.modules:
-            check_caller(self)
         return self.transform_batch(data.copy() if is_tensor_collection(data) else data)
 
     def transform_batch(self, batch: Any) -> Any:

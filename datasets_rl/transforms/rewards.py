@@ -37,7 +37,7 @@ class RewardClipping(Transform):
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
 
     Raises:
-        InvalidArgumentError: If neither limit is given.
+        InvalidArgumentError: If neither limit is given, or the minimum is greater than the maximum.
     """
 
     shown = ("clamp_min", "clamp_max")
@@ -53,6 +53,10 @@ class RewardClipping(Transform):
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
         if clamp_min is None and clamp_max is None:
             raise InvalidArgumentError("clamp_min and clamp_max are both missing; expected at least one number")
+        if clamp_min is not None and clamp_max is not None and clamp_min > clamp_max:
+            raise InvalidArgumentError(
+                f"clamp_min is {clamp_min} and clamp_max is {clamp_max}; expected clamp_max to be at least as large as clamp_min"
+            )
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
 
     @override
@@ -65,7 +69,7 @@ class RewardClipping(Transform):
 
 
 class BinarizeReward(Transform):
-    """Replace positive rewards by 1 and all others by 0, int8.
+    """Replace rewards that are greater than a threshold by 1 and all others by 0, int8.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -76,16 +80,19 @@ class BinarizeReward(Transform):
 
     Args:
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        threshold: The greatest reward that becomes 0.
     """
 
+    shown = ("threshold",)
     per_step = True
 
-    def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
+    def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None, *, threshold: float = 0.0) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
+        self.threshold = float(number_tensor(threshold, "threshold"))
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
-        return (value > 0).to(torch.int8)
+        return (value > self.threshold).to(torch.int8)
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:

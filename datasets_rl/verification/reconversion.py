@@ -25,8 +25,16 @@ from datasets_rl import sources
 from datasets_rl.build.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
 from datasets_rl.build.image_forms import BAD_SHARDS, decoded
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, stored_part
-from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownKeyError
-from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.errors import (
+    Argument,
+    ConversionError,
+    FetchError,
+    IntegrityError,
+    InvalidArgumentError,
+    Remedy,
+    UnknownKeyError,
+)
+from datasets_rl.fetch.asset import Asset, Fetched, Folder
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
@@ -37,7 +45,7 @@ from datasets_rl.format.video_files import video_name
 from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection, Shard
+from datasets_rl.sources import Decision, Entry, EpisodeReader, Listing, Selection, Shard
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
@@ -112,7 +120,7 @@ def reconversion_differences(
         yield from _Reconversion(stored, listing, selection, files).differences(report)
     except (InvalidArgumentError, UnknownKeyError) as error:
         yield f"selection is {short_text(manifest.selection)}: {error.message}"
-    except ConversionError as error:
+    except (ConversionError, IntegrityError) as error:
         yield from error.problems
 
 
@@ -163,11 +171,9 @@ class _RawFiles(Upstream):
     def with_size(self, asset: Asset) -> Asset:
         return replace(asset, size=self._local_path(asset.path).stat().st_size)
 
-    def text(self, asset: Asset) -> str:
-        try:
-            return self._local_path(asset.path).read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ConversionError(asset.path, [f"it is not text: {error}"]) from error
+    def _fetch(self, asset: Asset) -> Fetched:
+        path = self._local_path(asset.path)
+        return Fetched(asset, path, path.stat().st_size, "", path.as_uri(), checked="skipped")
 
     def _local_path(self, path: str) -> Path:
         if path not in self._files:
@@ -210,7 +216,7 @@ class _Reconversion:
         source, name = sources.split_id(manifest.id)
         origin = sources.get_source(source)
         same_version = manifest.converter == converter_version()
-        decisions: list[AppliedDecision] = []
+        decisions: list[Decision] = []
         for number, shard in enumerate(listing.shards):
             needed = (*listing.common, *shard.paths)
             if missing := [path for path in needed if path not in self._files]:
@@ -228,7 +234,7 @@ class _Reconversion:
                 self._compare_shard(reader, shard, report)
                 if not number and same_version:
                     yield from _spec_differences(manifest, reader, listing.entry or origin.entry(name))
-                decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
+                decisions += reader.decisions
             if self._filter.complete:
                 break
         yield from self._count_differences()

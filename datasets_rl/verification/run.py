@@ -126,6 +126,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
         )
     if manifest.unverified:
         findings.remarks.append(manifest.unverified)
+    findings.remarks += manifest.spikes
     if deep and not broken:
         _check_deeply(version, findings, checked, settings)
     if findings.problems and not version.is_dir():
@@ -146,7 +147,6 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
     from datasets_rl.format.check import check_rules
     from datasets_rl.format.integrity import check_content
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.format.spikes import spikes
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
     from datasets_rl.verification.images import ReadableColumns
 
@@ -157,10 +157,7 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
     findings.problems += violations.problems
     findings.remarks += violations.remarks
     checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
-    content = [*check_content(stored)]
-    findings.problems += content
-    if not content:  # the statistics are those of the values
-        findings.remarks += spikes(stored.schema, manifest.statistics, stored.episodes, stored.take_fields)
+    findings.problems += check_content(stored)
     checked.append("statistics, counts and specs against the values")
     try:
         findings.problems += misfits_of_columns(from_manifest(manifest), columns.column, manifest.steps)

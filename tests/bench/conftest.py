@@ -16,7 +16,10 @@ The rule for limits. A limit is what a user would notice, with the margin betwee
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import platform
 import shutil
 import warnings
 from pathlib import Path
@@ -30,6 +33,8 @@ from datasets_rl.datasets import D4RLExperienceReplay
 
 LEVELS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 """Ratios of which a user notices one from the next; for parts of a time, one over them."""
+FIGURES = "bench.json"
+"""The file, in the root of the checkout, for the figures of a run at full size, each beside the one of the run before."""
 MARGIN = 1.25
 """How much another processor, with other caches, may change a ratio of two times of the same run."""
 
@@ -97,12 +102,31 @@ def expect(expect_exactly):
 
 
 @pytest.fixture(scope="session")
-def expect_exactly(full):
+def figures(full, pytestconfig):
+    """The figures of this run by name, which are kept in `FIGURES` at full size; of other tests, those of the run before."""
+    path = pytestconfig.rootpath / FIGURES
+    before = json.loads(path.read_text("utf-8"))["figures"] if full and path.exists() else {}
+    measured = {}
+    yield measured
+    if not full or not measured:
+        return
+    rows = {name: row | {"before": before.get(name, {}).get("figure")} for name, row in measured.items()}
+    machine = (
+        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    content = {"machine": machine, "figures": dict(sorted((before | rows).items()))}
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+@pytest.fixture(scope="session")
+def expect_exactly(full, figures):
     """Print a figure that is the same on all machines, and its limit; at full size, assert the limit."""
 
     def expect_exactly(what, figure, *, at_least=-math.inf, at_most=math.inf):
         limits = f"at least {at_least:.4g}" if at_most == math.inf else f"at most {at_most:.4g}"
         print(f"\n{what}: {figure:.2f} ({limits})")
+        test = os.environ["PYTEST_CURRENT_TEST"].partition("tests/bench/")[2].partition(" ")[0]
+        figures[f"{test}: {what}"] = {"figure": float(f"{figure:.4g}"), "limit": limits}
         assert not full or at_least <= figure <= at_most, f"{what} is {figure:.3f}; expected {limits}"
 
     return expect_exactly

@@ -133,7 +133,6 @@ def test_threads_that_write_and_sample_never_tear_a_record(storage, prefetch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_eight_threads_for_a_minute():
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20_000), batch_size=256)
     buffer.extend(records(8, 0, 300))
@@ -206,7 +205,6 @@ def test_processes_write_and_read_one_buffer(storage, method):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("storage", "seconds"), [(LazyMemmapStorage, 60), (LazyTensorStorage, 20)])
 def test_four_processes_for_a_minute(storage, seconds):
     buffer = shared(storage, 20_000)

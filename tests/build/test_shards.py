@@ -17,7 +17,7 @@ from datasets_rl.build import engines
 from datasets_rl.build import partial as part
 from datasets_rl.build.engines import WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
-from datasets_rl.build.partial import partials_folder
+from datasets_rl.build.partial import prepare_partials
 from datasets_rl.errors import ConversionError, InvalidArgumentError, LibraryError
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import Limiter
@@ -268,13 +268,13 @@ def test_few_partials_exist_at_once_and_none_remains(get, tmp_path, monkeypatch)
 
 
 def test_partials_are_reused_and_those_of_another_conversion_are_deleted(tmp_path):
-    made = partials_folder(tmp_path / "parts", "one")
+    made = prepare_partials(tmp_path / "parts", "one")
     (made / "000000").mkdir()
     (made / ".000001.begun").mkdir()
 
-    assert partials_folder(tmp_path / "parts", "one") == made
+    assert prepare_partials(tmp_path / "parts", "one") == made
     assert [path.name for path in made.iterdir()] == ["000000"]
-    other = partials_folder(tmp_path / "parts", "two")
+    other = prepare_partials(tmp_path / "parts", "two")
     assert [*(tmp_path / "parts").iterdir()] == [other]
     assert [*other.iterdir()] == []
 
@@ -285,9 +285,9 @@ def test_partials_are_discarded_after_a_crash_of_the_machine(tmp_path, monkeypat
     made = []
     for one in ("first", "first", "second"):
         boot.write_text(one)
-        made.append(partials_folder(tmp_path / "parts", "key"))
+        made.append(prepare_partials(tmp_path / "parts", "key"))
     boot.unlink()
-    made += [partials_folder(tmp_path / "parts", "key") for _ in range(2)]
+    made += [prepare_partials(tmp_path / "parts", "key") for _ in range(2)]
 
     assert made[0] == made[1]
     assert len(set(made)) == 4

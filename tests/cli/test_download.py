@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from servers import Status, serve
 
 import datasets_rl.sources.demo
-from datasets_rl import disk, sources
+from datasets_rl import sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.downloading import DownloadOptions, run
 from datasets_rl.fetch.asset import Asset
@@ -138,7 +140,7 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -155,7 +157,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
 
     def noted(dataset_id, options):
         asked.append((dataset_id, options))
-        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id))
+        return run.Downloaded(dataset_id, home, present=False, entry=sources.find(dataset_id), manifest=None)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -244,7 +246,7 @@ def test_a_single_unknown_id_ends_with_its_code(rlds, home):
 
 
 def test_a_dry_run_that_does_not_fit_ends_with_6(rlds, monkeypatch):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "--dry-run")
 
@@ -268,7 +270,7 @@ def test_a_digest_that_was_only_recorded_is_reported(rlds, monkeypatch):
 
 def test_a_download_that_does_not_fit_sends_no_request(rlds, monkeypatch):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
-        monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
         monkeypatch.setattr(
             sources.get_source("demo"),
             "assets",
@@ -350,3 +352,27 @@ def test_keys_without_a_name_are_an_error(rlds):
     ran = rlds("download", "demo/pendulum", "--force", "--keys", ",")
     assert ran.code == 2
     assert "names no field" in ran.err
+
+
+def test_a_spike_is_shown_by_download_and_info(rlds, tmp_path):
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=300).astype("f4")
+    rewards[123] = 1e6
+    np.savez(
+        tmp_path / "log.npz",
+        observations=rng.normal(size=(300, 3)).astype("f4"),
+        actions=rng.normal(size=(300, 2)).astype("f4"),
+        rewards=rewards,
+        terminals=np.arange(300) % 100 == 99,
+        timeouts=np.zeros(300, bool),
+    )
+    (tmp_path / "dataset.toml").write_text('name = "A log with a spike"')
+    spike = "next.reward[0] is 1e+06 in row 123 (episode 1): more than 10,000 times as far"
+
+    downloaded = rlds("download", "local/log", "--from-local", tmp_path)
+    again = rlds("download", "local/log", "--json")
+
+    assert f"  spike, kept: {spike}" in downloaded.err
+    assert again.json["datasets"][0]["spikes"][0].startswith(spike)
+    assert spike in " ".join(rlds("info", "local/log").out.split())
+    assert len(rlds("info", "local/log", "--json").json["stored"]["spikes"]) == 1

@@ -56,6 +56,7 @@ ITEMS = {
         "selection",
         "history",
         "known_issues",
+        "spikes",
         "decisions",
         "error",
     },
@@ -68,7 +69,7 @@ PLAN = {
 }  # fmt: skip
 STORED = {
     "folder", "id", "copied_from", "selection",
-    "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
+    "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "spikes", "decisions", "known_issues", "raw", "metadata",
     "license", "citation", "homepage", "images", "orders", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 

@@ -90,7 +90,8 @@ def test_the_help_of_export_names_every_format(rlds):
     from datasets_rl.exporting.formats import FORMATS
 
     text = " ".join(rlds("export", "--help").out.split())
-    assert f"Format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}." in text
+    expected = f"Format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
+    assert expected in text, f"write {expected!r} as the help of --to in cli/commands/export.py"
 
 
 def test_the_help_of_list_names_every_source(rlds):

@@ -255,7 +255,6 @@ def test_hidden_folders_that_are_links_or_pipes_do_not_reach_a_command(place, ki
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
 def test_no_planted_file_in_any_hidden_place_reaches_any_command(place):
     problems, runs = [], 0
     for name, kind in PLANTS:

@@ -133,7 +133,7 @@ def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
 
 
 def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
-    (tmp_path / "mine.toml").write_text('summary = "mine"\n[[step]]\nuse = "clip_rewards"\nmin = -5.0\n')
+    (tmp_path / "mine.toml").write_text('summary = "mine"\n[[step]]\nuse = "reward_clipping"\nclamp_min = -5.0\n')
     (tmp_path / "mine.py").write_text("def double(step):\n    return step.set('double', step['action'] * 2)\n")
 
     assert rlds("preprocess", stored, "-r", tmp_path / "mine.toml", "-o", tmp_path / "a").code == 0

@@ -132,6 +132,7 @@ sys.exit(main())
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize(
     ("module", "how", "code"), [("torch.nn.modules", "SIGINT", 130), ("torch.utils._pytree", "SIGTERM", 143)]
 )

@@ -495,11 +495,10 @@ def _success(rewards: np.ndarray, otherwise: float = 0.0, at: float = 1.0) -> di
 
 
 STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
-    "binarize_rewards": changed_rewards(lambda r, threshold=0.0: r > threshold),
+    "binarize_reward": changed_rewards(lambda r, threshold=0.0: r > threshold),
     "clip": lambda r, in_keys, low, high: (
         {REWARD: np.clip(r, low, high)[:, None]} if in_keys == ["next.reward"] else {}
     ),
-    "clip_rewards": changed_rewards(lambda r, **limits: np.clip(r, limits.get("min", -1.0), limits.get("max", 1.0))),
     "delay_rewards": lambda r: {REWARD: per_episode(lambda part: [0.0] * (len(part) - 1) + [part.sum()], r)},
     "frame_skip": lambda r, n: {REWARD: per_episode(skipped(n), r)},
     "gae": _gae,
@@ -519,6 +518,7 @@ STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
     "normalize_quantiles": lambda r, keys=("action",), **_: _between(r, keys),
     "normalize_range": lambda r, keys=("observation",), **_: _between(r, keys),
     "returns_to_go": _returns_to_go,
+    "reward_clipping": changed_rewards(lambda r, clamp_min=-np.inf, clamp_max=np.inf: np.clip(r, clamp_min, clamp_max)),
     "reward_sum": lambda r: {("next", "episode_reward"): per_episode(so_far, r)},
     "scale_by_returns": _scale_by_returns,
     "scale_rewards": changed_rewards(lambda r, scale=1.0, shift=0.0: r * scale + shift),
@@ -640,7 +640,9 @@ def test_a_recipe_gives_for_every_dtype_what_the_oracle_computes(recipe):
             numbers
         )
         assert [key for key, value in expected.items() if not equal(results[0][key], value)] == [], dtype
-    assert recipe.name in {*RECIPES, *NO_REWARDS, *NEW_REWARDS}
+    assert recipe.name in {*RECIPES, *NO_REWARDS, *NEW_REWARDS}, (
+        f"add {recipe.name} to RECIPES with the rewards that it makes, or to NO_REWARDS if it leaves them as they are"
+    )
 
 
 class TestSamplers:
@@ -661,7 +663,12 @@ class TestSamplers:
     def test_every_sampler_of_one_storage_is_tried(self):
         of_stored_episodes = {"EpisodeSampler", "EpisodeSliceSampler"}
 
-        assert {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"} == {*samplers.__all__}
+        tried = {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"}
+
+        assert tried == {*samplers.__all__}, (
+            f"add {sorted({*samplers.__all__} - tried)} to MAKES of this class, or to of_stored_episodes if the sampler "
+            f"needs the episodes of a stored dataset; remove {sorted(tried - {*samplers.__all__})}"
+        )
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("name", MAKES)

@@ -341,4 +341,8 @@ def test_every_variant_has_its_contract_tested(module, contract):
     base = {"Sampler", "SamplerEnsemble", "MixtureSampler", "Writer"}
     tested = {f"Test{name}" for name in set(module.__all__) - base}
 
-    assert tested == {one.__name__ for one in contract.__subclasses__()}
+    present = {one.__name__ for one in contract.__subclasses__()}
+    assert tested == present, (
+        f"add the classes {sorted(tested - present)} with a method make to this module, each derived from "
+        f"{contract.__name__}; remove {sorted(present - tested)}"
+    )

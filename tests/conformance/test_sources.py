@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from PIL import Image
 from servers import serve
 from stored_data import reseal
 
-from datasets_rl import Selection, disk, downloading, load, sources, store, verification
+from datasets_rl import Selection, downloading, load, sources, store, verification
 from datasets_rl.build import engines
 from datasets_rl.build.journal import Journal
 from datasets_rl.cli.app import main
@@ -43,6 +44,7 @@ from datasets_rl.downloading.target import Target
 from datasets_rl.errors import (
     DatasetsRLError,
     FetchError,
+    IntegrityError,
     InvalidArgumentError,
     NotADatasetError,
     OfflineError,
@@ -173,7 +175,7 @@ def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
     environment.setattr(engines, "MIN_PARALLEL_BYTES", 0)
     environment.setattr("os.cpu_count", lambda: 4)
     # A case is far smaller than the dataset whose size the catalog states.
-    environment.setattr(disk, "free_bytes", lambda _: 1 << 40)
+    environment.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
 
 
 @pytest.fixture(scope="module")
@@ -853,7 +855,11 @@ def test_a_download_without_options_completes_a_part(made, downloaded_parts, hom
         assert (result["present"], result["selection"]) == (False, made.selection.to_json())
         assert content(folder)[0] == content(made.stored.folder)[0]
         assert leftovers(home / str(number) / root) == []
-        assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
+        if any(field.form == "video" for field in stored.schema):
+            with pytest.raises(IntegrityError, match="another version replaced the opened one"):
+                shown[0]  # videos are opened when frames are read
+        else:
+            assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
         code, document, err = rlds("download", made.case.id, "--json")
         assert (code, document["datasets"][0]["present"]) == (0, True)
 
@@ -965,7 +971,6 @@ def test_a_killed_download_is_resumed(made, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_download_that_is_killed_many_times_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=80, random=20) >= 10
 

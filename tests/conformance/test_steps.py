@@ -45,7 +45,7 @@ STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "
 WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_chunk": ({"chunk_size": 3},),
     "action_scaling": ({"loc": 0.5, "scale": 2.0},),
-    "binarize_rewards": ({}, {"threshold": 0.5}),
+    "binarize_reward": ({}, {"threshold": 0.5}),
     "cast": (
         {"dtype": "float32", "only": "float64"},
         {"dtype": "float16"},
@@ -53,7 +53,6 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "center_crop": ({"w": 4},),
     "clip": ({"in_keys": ["observation"], "low": -0.5, "high": 0.5},),
-    "clip_rewards": ({"min": -0.5, "max": 0.5}, {"min": None, "max": 0.0}),
     "compress_images": ({"keys": ["pixels"]}, {"keys": ["pixels"], "form": "raw"}),
     "concatenate": (
         {"key": "goal"},
@@ -98,6 +97,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}, {"gamma": 0.9, "failure": -1.0}),
+    "reward_clipping": ({"clamp_min": -0.5, "clamp_max": 0.5}, {"clamp_max": 0.0}),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0}, {"max_steps": 2}),
     "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
@@ -275,7 +275,8 @@ def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, stored
 
 
 def test_the_suite_covers_every_step_and_every_transform():
-    assert set(WRITTEN) == registry.STEPS.keys()
+    missing, surplus = sorted(registry.STEPS.keys() - WRITTEN.keys()), sorted(WRITTEN.keys() - registry.STEPS.keys())
+    assert not missing + surplus, f"add a case of {missing} to WRITTEN, which changes the drawn block; remove {surplus}"
 
 
 def test_every_step_of_the_folder_is_in_the_table():
@@ -290,8 +291,12 @@ def test_every_step_of_the_folder_is_in_the_table():
         if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))
     }
 
-    assert defined == {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
-    assert list(registry.STEPS) == sorted(registry.STEPS)
+    named = {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
+    assert defined == named, (
+        f"add a line for {sorted(defined - named)} to STEPS of datasets_rl/preprocessing/steps/__init__.py; "
+        f"remove {sorted(named - defined)}"
+    )
+    assert list(registry.STEPS) == sorted(registry.STEPS), "sort STEPS by the names"
 
 
 def test_every_step_is_described_in_one_sentence():

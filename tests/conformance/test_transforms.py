@@ -432,7 +432,10 @@ def test_every_transform_has_a_case():
     classes = {one for one in vars(transforms).values() if inspect.isclass(one) and issubclass(one, Transform)}
     tried = {type(case.make()) for case in CASES.values()}
 
-    assert classes - tried == ELSEWHERE
+    assert classes - tried == ELSEWHERE, (
+        f"add a case of {sorted(one.__name__ for one in classes - tried - ELSEWHERE)} to CASES, or the class to ELSEWHERE "
+        f"with its own tests; remove {sorted(one.__name__ for one in ELSEWHERE - (classes - tried))} from ELSEWHERE"
+    )
 
 
 @pytest.mark.parametrize(
@@ -797,5 +800,10 @@ def test_every_preset_has_a_case():
         if isinstance(value, classmethod) and not name.startswith("_")
     }
 
-    assert presets == set(PRESETS)
-    assert set(PRESETS.values()) <= CASES.keys()
+    assert presets == set(PRESETS), (
+        f"add {sorted(presets - set(PRESETS))} to PRESETS, each with the name of its case in CASES; "
+        f"remove {sorted(set(PRESETS) - presets)}"
+    )
+    assert set(PRESETS.values()) <= CASES.keys(), (
+        f"add cases named {sorted(set(PRESETS.values()) - CASES.keys())} to CASES"
+    )

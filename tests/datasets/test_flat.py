@@ -276,7 +276,10 @@ class TestCompact:
 
 
 def test_the_masks_of_a_task_are_those_of_the_dataset(tmp_path):
-    """OGBench's single tasks go on after they are solved: their masks are 0 there, and no step is terminated."""
+    """OGBench's single tasks go on after they are solved: their masks are 0 there, and no step is terminated.
+
+    OGBench's agents multiply the value of the next state by the mask, and CORL's by ``1 - terminals``.
+    """
     file = tmp_path / "raw" / "scene-play-v0.npz"
     write_file(file, [draw(np.random.default_rng(5), length) for length in (20, 30)])
     folder = downloading.download(
@@ -287,7 +290,9 @@ def test_the_masks_of_a_task_are_those_of_the_dataset(tmp_path):
 
     assert 0 < masks.sum() < 50
     assert np.array_equal(dataset.as_dict("ogbench")["masks"], masks)
-    assert dataset.as_dict("corl")["terminals"].sum() == 0
+    assert np.array_equal(dataset.as_dict("rlpd")["masks"], masks)
+    assert np.array_equal(dataset.as_dict("corl")["terminals"], 1 - masks)
+    assert not dataset.as_dict("d4rl")["terminals"].any()
 
 
 class TestTimeOutsOfD4RL:

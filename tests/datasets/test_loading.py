@@ -73,6 +73,19 @@ def test_episodes_of_a_stored_dataset_are_opened_although_its_source_has_one_fil
     assert len(load("demo/pendulum")) == len(whole)
 
 
+def test_a_dataset_is_looked_up_once_in_the_catalog(monkeypatch):
+    folder, asked, find = load("demo/pendulum").data_path, [], sources.find
+    monkeypatch.setattr(sources, "find", lambda dataset_id: asked.append(dataset_id) or find(dataset_id))
+
+    for options in ({}, {"download": False}):
+        load("demo/pendulum", **options)
+        assert asked == ["demo/pendulum"]
+        asked.clear()
+    downloading.download("demo/pendulum")
+    load(folder)
+    assert asked == ["demo/pendulum"]
+
+
 def test_a_selection_of_another_type_is_refused_with_an_example():
     with pytest.raises(InvalidArgumentError, match=r"selection is '0:3'; expected a Selection\nas in Selection\(ep"):
         load("demo/pendulum", selection="0:3")
@@ -126,7 +139,7 @@ def test_a_mistyped_argument_is_an_error_with_a_suggestion_before_any_download(h
 
 def test_a_class_refuses_an_argument_that_it_lacks_before_any_download(home):
     for name in ("batchsize", "sample_unit"):
-        with pytest.raises(TypeError, match=f"DemoExperienceReplay has no argument '{name}'"):
+        with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
             dataset_class("demo")("pendulum", **{name: 3})
     assert not home.exists()
 

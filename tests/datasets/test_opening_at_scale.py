@@ -22,12 +22,24 @@ def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 
 def opened(folder):
-    options = {"sampler": datasets_rl.SamplerWithoutReplacement()} if kind == "epoch" else {}
     start = time.process_time()
-    dataset = datasets_rl.load(folder, batch_size=32, **options)
+    sampler = None
+    if kind == "epoch":
+        sampler = datasets_rl.SamplerWithoutReplacement()
+    if kind == "slices":
+        sampler = datasets_rl.SliceSampler(slice_len=8)
+    if kind in {"priorities", "slices by priority"}:
+        arguments = dict(max_capacity=10**9, alpha=0.7, beta=0.5)
+        sampler = datasets_rl.PrioritizedSampler(**arguments)
+        if kind == "slices by priority":
+            sampler = datasets_rl.PrioritizedSliceSampler(**arguments, slice_len=8)
+    dataset = datasets_rl.load(folder, batch_size=32, sampler=sampler)
     if kind == "sequences":
         dataset.append_transform(SequenceTransform.dt_corl(20))
     if kind != "load":
+        batch = dataset.sample()
+    if kind == "priorities":
+        dataset.update_priority(batch["index"], batch["index"] + 1.0)
         dataset.sample()
     return time.process_time() - start
 
@@ -38,6 +50,16 @@ memory = peak()
 after = opened(large)
 print(peak() - memory, after, before)
 """
+
+
+CASES = [
+    ("load", 100),
+    ("epoch", 250),
+    ("sequences", 350),
+    ("slices", 250),
+    ("priorities", 250),
+    ("slices by priority", 350),
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +73,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("kind", "megabytes"), [("load", 100), ("epoch", 250), ("sequences", 350)])
+@pytest.mark.parametrize(("kind", "megabytes"), CASES)
 def test_a_billion_steps_open_without_memory_and_time_for_each(folders, kind, megabytes):
     """8 bytes a step would be 8 GB. The table of a million episodes has 33 MB, and is read by the first batch."""
     arguments = [sys.executable, "-c", MEASURED, str(folders / "small"), str(folders / "large"), kind]

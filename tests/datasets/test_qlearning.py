@@ -146,7 +146,6 @@ def test_without_time_outs_the_rows_and_the_factor_are_those_of_corl(tmp_path, m
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @settings(FEW, max_examples=1000)
 @given(columns=files(), name=st.sampled_from(IDS), limit=st.integers(1, 12), terminate_on_end=st.booleans())
 def test_the_transitions_are_those_of_the_reference_at_length(columns, name, limit, terminate_on_end):

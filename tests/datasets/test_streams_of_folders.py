@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from servers import serve
+from servers import Stall, Status, serve
 from stored_data import trajectory, write_dataset
 from upstreams import bucket, hub
 
@@ -94,6 +94,29 @@ def test_a_stream_stays_with_its_version_while_another_one_is_published(folder):
 def test_without_a_version_and_a_manifest_the_error_names_both():
     with serve({"/lab/other": b""}) as server, pytest.raises(FetchError, match=r"manifest\.json, or the file CURRENT"):
         load(f"{server.url}/lab/some", streaming=True)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "chunks.json"])
+@pytest.mark.parametrize(
+    ("failure", "reason"), [(Status(500), "status 500"), (Stall(b"00", after=0, times=9), "no data")]
+)
+def test_a_server_that_fails_is_not_taken_for_one_without_the_file(folder, monkeypatch, name, failure, reason):
+    """The folder has a manifest, too, so that it would be streamed as a version."""
+    monkeypatch.setenv("RLDS_MAX_RETRIES", "0")
+    monkeypatch.setenv("RLDS_TIMEOUT", "0.5")
+    files = {f"/lab/some/{path.name}": path for path in (folder / FIRST).iterdir()}
+    with (
+        serve({**files, f"/lab/some/{name}": failure}) as server,
+        pytest.raises(FetchError, match=rf"{name}.*{reason}"),
+    ):
+        load(f"{server.url}/lab/some", streaming=True)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_version_without_current_is_streamed_however_its_server_says_so(folder, status):
+    files = {f"/lab/some/{path.name}": path for path in (folder / FIRST).iterdir()}
+    with serve({**files, "/lab/some/CURRENT": Status(status)}) as server:
+        assert torch.equal(streamed(f"{server.url}/lab/some"), load(folder / FIRST)[:]["observation"])
 
 
 def test_a_damaged_name_of_a_version_is_refused(folder):

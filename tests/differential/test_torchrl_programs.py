@@ -18,7 +18,7 @@ os.environ.setdefault("RL_LOGGING_LEVEL", "ERROR")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("torchrl", reason="pip install --no-deps torchrl hoptorch")
-    from torchrl.collectors import Collector
+    from torchrl.collectors import Collector, MultiSyncCollector
     from torchrl.envs import EnvBase
     from torchrl.envs.utils import check_env_specs
     from torchrl.modules import MLP, Actor, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
@@ -82,6 +82,21 @@ def collected(environment, **options):
         assert nothing is None
     collector.shutdown()
     return buffer
+
+
+@pytest.mark.slow  # two processes import both libraries
+def test_the_processes_of_a_collector_write_to_one_buffer():
+    """The collector reads the storage as `_storage`."""
+    buffer = rl.TensorDictReplayBuffer(storage=rl.LazyMemmapStorage(100), batch_size=16)
+    collector = MultiSyncCollector([Pendulum] * 2, None, frames_per_batch=20, total_frames=60, replay_buffer=buffer)
+    for nothing in collector:
+        assert nothing is None
+    collector.shutdown()
+
+    assert len(buffer) == 60
+    assert buffer._storage is buffer.storage
+    assert buffer._sampler is buffer.sampler
+    assert buffer._writer is buffer.writer
 
 
 def test_a_collector_writes_to_a_buffer(environment):

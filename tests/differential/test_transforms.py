@@ -9,8 +9,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, transforms
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs import BoundedTensorSpec
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -93,37 +91,15 @@ def test_their_state_loads_into_our_transforms():
     assert (compose[0].scale, compose[0].standard_normal) == (2, True)
 
 
-IN_ENVIRONMENTS = {
-    "StepCounter": lambda: transforms.StepCounter(max_steps=3),
-    "TrajCounter": transforms.TrajCounter,
-    "InitTracker": transforms.InitTracker,
-    "ActionDiscretizer": lambda: transforms.ActionDiscretizer(3, action_spec=BoundedTensorSpec(-2, 2, (1,))),
-    "NextObservationDelta": transforms.NextObservationDelta,
-    "RewardScaling": lambda: transforms.RewardScaling(0.0, 2.0, in_keys=["reward"]),
-    "Compose": lambda: transforms.Compose(transforms.StepCounter()),
-    "WindowTransform": lambda: transforms.WindowTransform({"th": (1, 0)}),
-}
-
-
-class TestEnvironments:
+class TestInTorchRL:
     """TorchRL takes a transform of another package for a function, and leaves specs and actions unchanged."""
 
-    @pytest.mark.parametrize("name", IN_ENVIRONMENTS)
-    def test_a_transform_of_this_package_is_refused_by_name(self, name):
-        env = torchrl.TransformedEnv(PendulumEnv(), IN_ENVIRONMENTS[name]())
-        hint = (
-            f"use torchrl.envs.{name} in" if name != "WindowTransform" else "derive a class from torchrl.envs.Transform"
-        )
+    def test_an_environment_of_torchrl_calls_a_transform_as_a_function_of_its_steps(self):
+        plain = PendulumEnv()
+        env = torchrl.TransformedEnv(PendulumEnv(), transforms.ClipTransform(["th"], low=7.0, high=8.0))
 
-        with pytest.raises(InvalidArgumentError, match="TorchRL's environments need a transform") as raised:
-            env.reset()
-        assert hint in str(raised.value)
-
-    def test_in_a_composition_of_torchrl_as_well(self):
-        env = torchrl.TransformedEnv(PendulumEnv(), torchrl.Compose(torchrl.StepCounter(), transforms.InitTracker()))
-
-        with pytest.raises(InvalidArgumentError, match="InitTracker of"):
-            env.rollout(2)
+        assert env.reset()["th"].item() == 7
+        assert env.observation_spec["th"] == plain.observation_spec["th"]
 
     def test_buffers_of_torchrl_may_call_them(self):
         rb = torchrl_data.ReplayBuffer(storage=torchrl_data.LazyTensorStorage(20), batch_size=8)

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 import datasets_rl
 from datasets_rl import sources
+from datasets_rl.exporting.formats import FORMATS
 
 WITHOUT_PROGRAMS = {
     "beside-others.md",
@@ -142,3 +143,11 @@ def test_the_examples_of_docstrings_run(name):
     doctest.DocTestRunner().run(example, out=report.append)
 
     assert not report, "".join(report)
+
+
+def test_the_table_of_what_exports_hold_has_a_column_for_each_format():
+    page = (DOCS / "export.md").read_text(encoding="utf-8")
+    (header,) = re.findall(r"^\| \| (npz, .*) \|$", page, flags=re.MULTILINE)
+    columns = [name for cell in header.split(" | ") for name in cell.split(", ")]
+
+    assert sorted(columns) == sorted(FORMATS), "give each format a column in the second table of docs/export.md"

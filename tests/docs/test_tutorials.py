@@ -259,7 +259,6 @@ def test_a_tutorial_runs_as_printed(stem, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("stem", PAGES)
 def test_a_tutorial_runs_as_printed_with_all_its_updates(stem, folder):
     page = Page(stem, folder, whole=True)

@@ -9,6 +9,9 @@ from pyarrow import parquet
 from datasets_rl.exporting import Content
 from datasets_rl.exporting.formats import FORMATS
 
+VECTORS_ONLY = {"d4rl"}
+"""Formats that hold no images."""
+
 
 def content_of(path):
     """Return what a file holds, without the names and digests of the dataset that it was exported from."""
@@ -30,7 +33,7 @@ def content_of(path):
 @pytest.mark.first(1, of=("to", "write"))
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("write", [write_images, write_robot])
-@pytest.mark.parametrize("to", [name for name in FORMATS if name != "d4rl"])  # which holds vectors only
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in VECTORS_ONLY])
 def test_compressed_images_are_exported_as_pixels_are(to, write, known, tmp_path):
     outs = []
     for form in ("raw", "compressed"):

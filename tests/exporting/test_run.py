@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_two_processes_do_not_write_the_same_export(stored, tmp_path):
 
 
 def test_too_little_space_is_reported_before_anything_is_written(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 10)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
 
     with pytest.raises(DiskFullError, match="the export out"):
         export_stored(stored, "hdf5", tmp_path / "out")

@@ -44,7 +44,6 @@ def check_every_episode_is_in_the_dataset_once(home):
 
 
 @pytest.mark.first(1)
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [3, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_killed_append_of_two_datasets_that_is_repeated_adds_every_episode_once(server, start, tmp_path, kills):
     home = tmp_path / "home"

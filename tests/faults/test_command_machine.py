@@ -190,7 +190,6 @@ def test_sequences_of_killed_commands_lead_to_the_state_that_the_model_predicts(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_long_sequences_of_killed_commands_lead_to_the_state_that_the_model_predicts(machine):
     checks = list(HealthCheck)
     run_state_machine_as_test(

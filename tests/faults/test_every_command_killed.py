@@ -393,7 +393,6 @@ def test_a_killed_command_loses_nothing_and_is_completed_by_the_same_command(ser
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_command_killed_anywhere_loses_nothing_and_is_completed_by_the_same_command(
     server, counts, folder, name, tried, pruned

@@ -41,7 +41,6 @@ def test_an_export_killed_at_its_steps_leaves_no_part_of_it(tmp_path, to, force)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("to", FORMATS)
 def test_an_export_killed_at_every_step_and_at_any_time_leaves_no_part_of_it(tmp_path, to, force):

@@ -127,7 +127,6 @@ def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
     with serve({UPSTREAM: Slow(raw, rate=raw.stat().st_size)}) as server:
         options = {"mirrors": [server.url], "hash_check": False}
@@ -165,7 +164,6 @@ def test_a_growing_part_of_shards_that_is_killed_is_kept_until_the_whole_replace
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_download_of_shards_killed_at_its_events_and_at_random_times_is_resumed(shards, tmp_path, monkeypatch):
     with hub({"farama-minari/aa": shards / "aa"}, page=50) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -177,7 +175,6 @@ def test_a_download_of_shards_killed_at_its_events_and_at_random_times_is_resume
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shards, tmp_path):
     small = {**SMALL, "datasets_rl.build.engines.MIN_PARALLEL_BYTES": 0}
     options = {"from_local": str(shards)}

@@ -46,13 +46,11 @@ def test_a_run_killed_at_its_steps_leaves_the_old_dataset_or_the_new_one(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", ["direct", "parts"])
 def test_a_run_killed_at_every_step_leaves_the_old_dataset_or_the_new_one(tmp_path, how):
     assert judge(killed(tmp_path, how=how, steps=1, random=100)) >= 100
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_a_run_of_several_processes_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(tmp_path):
     assert judge(killed(tmp_path, how="several", steps=100_000, random=100)) >= 100

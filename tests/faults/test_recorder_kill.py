@@ -11,7 +11,6 @@ import pytest
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"), pytest.mark.usefixtures("warm_python")]
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("first", "steps"), [(9, 80), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_every_finished_episode_survives_the_death_of_the_program(tmp_path, first, steps):
     done = subprocess.run(

@@ -36,7 +36,7 @@ _Read = Callable[[], _Array]
 def compare(dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every number of every file; strings are not compared."""
     inside = {path.removeprefix(f"{dataset_id.partition('/')[2]}/"): file for path, file in files.items()}
-    description = Description.read(parse_toml(inside[FILE].read_text("utf-8")), dataset_id)
+    description = Description.read(parse_toml(inside[FILE].read_text("utf-8") if FILE in inside else ""), dataset_id)
     file_format, paths = description.data_files(inside, dataset_id)
     texts: list[str] = []
     numbers = np.unique(episodes["file"]).tolist()

@@ -235,7 +235,6 @@ number: str = dataset.batch_size
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("installed", ["editable"], indirect=True)
 def test_a_type_checker_finds_the_mistakes_of_a_program_after_the_install_of_the_readme(installed, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

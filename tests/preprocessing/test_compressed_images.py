@@ -286,7 +286,7 @@ def test_images_are_compared_with_their_spec_without_a_warning(tmp_path, monkeyp
             env.step(0)
     torch.set_warn_always(True)  # torch warns once per process otherwise, perhaps in an earlier test
     try:
-        preprocess("local/pixels", Recipe.inline(["clip_rewards"]), out=tmp_path / "out" / "clipped", jobs=1)
+        preprocess("local/pixels", Recipe.inline(["reward_clipping:-1,1"]), out=tmp_path / "out" / "clipped", jobs=1)
     finally:
         torch.set_warn_always(False)
 

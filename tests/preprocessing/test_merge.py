@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from stored_data import Model, columns, store_dataset, trajectory, write_dataset
 
-from datasets_rl import Selection, download, load
+from datasets_rl import Selection, download, export, load
 from datasets_rl.errors import InvalidArgumentError, PreprocessError, UnknownIdError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
+from datasets_rl.look import StepReader, describe
 from datasets_rl.preprocessing import Recipe, preprocess, preview
 from datasets_rl.progress import Report
 from datasets_rl.store import version_folder
@@ -203,3 +206,33 @@ def test_a_merge_of_a_merge_with_one_of_its_datasets_is_refused(folders, tmp_pat
     assert not (tmp_path / "all").exists()
     again = preprocess([both, folders[2], scaled], Recipe([]), out=tmp_path / "again")
     assert load(again).episodes.numbers.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
+def test_a_merge_has_the_names_of_elements_that_all_of_its_datasets_state(given, tmp_path):
+    """Nothing is guessed where the datasets differ, or where one of them states no names."""
+    alike, other = ["pan", "lift", "grip"], ["x", "y", "z"]
+    stated = {
+        "one": {"names": {"observation": alike, "action": ["left", "right"]}, "robot_type": "arm"},
+        "two": {"names": {"observation": alike, "action": ["left", "right"]}, "robot_type": "arm"},
+        "three": {"names": {"observation": other, "action": ["left", "right"]}, "robot_type": "hand"},
+        "four": {},
+    }
+    for name, metadata in stated.items():
+        store_dataset(tmp_path / name / "data", given[0], columns(), id=f"local/{name}", metadata=metadata)
+
+    def described(*names):
+        merged = preprocess([tmp_path / name / "data" for name in names], Recipe([]), out=tmp_path / "-".join(names))
+        manifest = StoredDataset(merged).manifest
+        return [manifest.element_names(manifest.schema[key]) for key in (("observation",), ("action",))], merged
+
+    both, merged = described("one", "two")
+    assert both == [(*alike,), ("left", "right")]
+    assert described("one", "three")[0] == [(), ("left", "right")]
+    assert described("one", "four")[0] == described("four", "two")[0] == [(), ()]
+
+    fields = {one.key: one.names() for one in describe(StepReader(StoredDataset(merged))).fields}
+    assert fields["action"] == ["action left", "action right"]
+    export(merged, "lerobot", tmp_path / "lerobot", lossy=True)
+    info = json.loads((tmp_path / "lerobot" / "meta" / "info.json").read_text())
+    assert info["features"]["observation.state"]["names"] == alike
+    assert info["robot_type"] == "arm"

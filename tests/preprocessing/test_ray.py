@@ -214,7 +214,6 @@ def test_two_attempts_at_a_partial_do_not_interfere(folder, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys):
     from ray.cluster_utils import Cluster
 
@@ -226,18 +225,24 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         begun = tmp_path / "begun"
         begun.mkdir()
 
-        here = os.getpid()
+        here, last = os.getpid(), doomed.node_id
 
         def noted(step):
             import os as system
+            import time as clock
+
+            from ray import get_runtime_context
 
             # This process runs the function on the first episodes before it makes the plan.
             if (number := int(step["episode"])) % 5 == 0 and system.getpid() != here:
-                (begun / f"{number}.{system.getpid()}").touch()
+                node = get_runtime_context().get_node_id()
+                (begun / f"{number}.{node}").touch()
+                if node == last:
+                    clock.sleep(300)  # it dies here
             return step
 
         def kill():
-            while len({path.name.partition(".")[2] for path in begun.iterdir()}) < 2:
+            while not [*begun.glob(f"*.{last}")]:
                 time.sleep(0.05)
             cluster.remove_node(doomed, allow_graceful=False)
 
@@ -252,15 +257,14 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
         assert "retries remaining" not in capsys.readouterr().out
-        # One partial was started twice, with one or two of the recorded episodes; none, if the node died between two of them.
-        assert len(attempts) in {8, 9, 10}
+        (lost,) = (int(path.name.partition(".")[0]) for path in begun.glob(f"*.{last}"))
+        assert sorted(attempts) == sorted([*range(0, 40, 5), lost])
     finally:
         ray.shutdown()
         cluster.shutdown()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted, monkeypatch):
     from ray.cluster_utils import Cluster
 
@@ -284,7 +288,6 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted):
     program = f"""
     from pathlib import Path

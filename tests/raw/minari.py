@@ -5,6 +5,7 @@ with written(folder, "D4RL/door/human-v2", space=SPACES["dict"], data_format="ar
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -159,6 +160,7 @@ def write(
         jpeg: Minari's `jpeg_encoding`.
         metadata: Fields that replace those of Minari in metadata.json; None removes one.
     """
+
     import minari
     from minari.data_collector import EpisodeBuffer
 
@@ -175,6 +177,8 @@ def write(
         )
         for number, one in enumerate(given)
     ]
+    # Minari can leave JPEG out from 0.5.4 on, which needs Python 3.11.
+    knows = "jpeg_encoding" in inspect.signature(minari.create_dataset_from_buffers).parameters
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(root)
     try:
@@ -186,7 +190,7 @@ def write(
                 observation_space=space,
                 action_space=action,
                 data_format=data_format,
-                jpeg_encoding=jpeg,
+                **({"jpeg_encoding": jpeg} if knows else {}),
                 algorithm_name="a drawn policy",
                 author="nobody",
                 author_email="nobody@example.org",

@@ -37,7 +37,6 @@ def test_damaged_videos_are_read_or_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.skipif(os.name == "nt", reason="the limit of memory")
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4", "libsvtav1"])
 def test_thousands_of_damaged_videos_are_read_or_refused(tmp_path, codec):

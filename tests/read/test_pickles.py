@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import pickles
+from datasets_rl.read.pickle_calls import ALLOWED
 
 SHARED = [1, 2]
 VALUES = {
@@ -376,3 +377,32 @@ class TestArrayFiles:
 
         with pytest.raises(ConversionError, match="more than 1,000,000 bytes"):
             pickles.load_npy(out, most=1_000_000)
+
+
+ARGUMENTS = (
+    *(None, True, 0, 3, -1, 1 << 70, 0.5, b"", b"12345678", "", "f8", "C", "<", "latin1", [], [0, 300], ["a"], [[]]),
+    *(
+        (),
+        (2,),
+        (None, None),
+        ("a", 1),
+        [("a", 1)],
+        [([], 1)],
+        [(1,)],
+        {},
+        {"a": 1},
+        {1, 2},
+        np.dtype("f8"),
+        np.zeros(2),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([*ALLOWED]), st.lists(st.sampled_from(ARGUMENTS), max_size=5), st.sampled_from(ARGUMENTS))
+def test_calls_with_any_arguments_raise_no_other_error(name, arguments, state):
+    called = f"c{name[0]}\n{name[1]}\n".encode() + pickle.dumps(tuple(arguments), 4)[2:-1] + b"R"
+    built = pickle.dumps(state, 4)[2:-1] + b"b"
+    for program in (called, called + built):
+        with suppress(ConversionError):
+            pickles.load(b"\x80\x04" + program + b".")

@@ -13,6 +13,7 @@ from datasets_rl import Recipe, Selection, append_episodes, disk, download, load
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column, Schema
+from datasets_rl.preprocessing.steps.keep import Split
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.recording.adding import column_differences
 
@@ -69,7 +70,7 @@ def test_stored_datasets_are_added_to_another_and_to_themselves():
     dataset = load("local/a")
     assert len(dataset) == 2 * len(demo)
     assert torch.equal(dataset[len(demo) :]["observation"], demo[:]["observation"])
-    assert dataset.episodes["source"].tolist() == list(range(2 * len(demo.episodes)))
+    assert dataset.episodes.numbers.tolist() == 2 * list(range(len(demo.episodes)))
     returns = demo.stored.manifest.statistics["return"]
     assert dataset.stored.manifest.statistics["return"]["mean"] == pytest.approx(returns["mean"])
     assert verify("local/a", deep=True).problems == ()
@@ -141,6 +142,33 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
     append_episodes("local/a", "local/a", again=True)
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4, 4, 4] * 2
     assert verify("local/a", deep=True).problems == ()
+
+
+def test_copies_of_an_episode_share_its_number_and_other_episodes_have_their_own():
+    """A selection takes all copies of an episode, and a split of the dataset has them on one side."""
+    append_episodes("local/a", transitions(1, 3))
+    append_episodes("local/b", transitions(1, 4))
+    append_episodes("local/b", transitions(1, 5))
+    append_episodes("local/a", "local/b")
+    append_episodes("local/a", transitions(1, 6))
+    append_episodes("local/a", "local/b", again=True)
+    append_episodes("local/a", transitions(1, 7))
+    once = load("local/a")
+    assert once.episodes.lengths.tolist() == [3, 4, 5, 6, 4, 5, 7]
+    assert once.episodes.numbers.tolist() == [0, 1, 2, 3, 1, 2, 4]
+
+    append_episodes("local/a", "local/a", again=True)
+    append_episodes("local/a", "local/b", again=True)
+    whole = load("local/a")
+    assert whole.episodes.numbers.tolist() == [0, 1, 2, 3, 1, 2, 4] * 2 + [1, 2]
+    assert load("local/a", selection=Selection(episodes=[2])).episodes.lengths.tolist() == [5] * 5
+    assert verify("local/a", deep=True).problems == ()
+    train, validation = (
+        {*whole.derive(Recipe([Split(side, 0.5)]), name=side).episodes.numbers.tolist()}
+        for side in ("train", "validation")
+    )
+    assert train | validation == {0, 1, 2, 3, 4}
+    assert not train & validation
 
 
 def test_episodes_added_at_once_by_a_process_without_the_lock_are_both_in_the_dataset(tmp_path, monkeypatch):

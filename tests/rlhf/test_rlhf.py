@@ -313,7 +313,6 @@ print(killed)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 @pytest.mark.parametrize("ragged", [False, True])
 def test_tokenization_killed_at_every_step_is_completed_by_the_same_call(folder, tmp_path, ragged):
@@ -448,7 +447,6 @@ print(data.input_ids.tolist())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_texts_of_the_hub_are_tokenized_and_its_programs_never_run(folder, settings, tmp_path):
     from datasets import Dataset
 

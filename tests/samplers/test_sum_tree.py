@@ -68,9 +68,9 @@ def test_overwritten_masses_leave_no_rounding_error(given):
     for row in {row for rows, _ in batches for row in rows}:
         write(fresh, [row], [tree.priorities[row]])
 
-    assert tree._sums.tolist() == fresh._sums.tolist()
+    assert tree._nodes[0].tolist() == fresh._nodes[0].tolist()
     assert tree.lowest == fresh.lowest
-    assert tree._highs.tolist() == fresh._highs.tolist()
+    assert tree._nodes[1].tolist() == fresh._nodes[1].tolist()
 
 
 @settings(deadline=None)
@@ -139,6 +139,55 @@ def test_one_priority_applies_to_many_rows():
     assert tree.total == 18.0
     assert tree.lowest == 9.0
     assert tree.highest_priority == 2.0
+
+
+LENGTHS = st.sampled_from([1, 7, 511, 512, 513, 1024, 1500, 4096, 5000])
+
+
+@st.composite
+def appended(draw):
+    """The lengths of appended ranges, each with a priority, and what follows: writes and draws."""
+    ranges = draw(st.lists(st.tuples(LENGTHS, priorities), min_size=1, max_size=4))
+    capacity = sum(length for length, _ in ranges)
+    row = st.integers(0, capacity - 1)
+    written = st.lists(st.tuples(row, priorities), min_size=1, max_size=20)
+    run = st.builds(
+        lambda start, value: [(row, value) for row in range(start, min(start + 700, capacity))], row, priorities
+    )
+    return ranges, draw(st.lists(st.none() | st.just("lowest") | written | run, max_size=8))
+
+
+@settings(deadline=None)
+@given(appended(), st.booleans())
+def test_appended_rows_are_drawn_as_if_each_was_written(given, ranked):
+    """A chunk of 512 appended rows is one sum until a row of it is drawn or written."""
+    ranges, steps = given
+    capacity = sum(length for length, _ in ranges)
+    tree, filled = SumTree(capacity, ranked=ranked), SumTree(capacity, ranked=ranked)
+    start = 0
+    for length, value in ranges:
+        tree.append(range(start, start + length), value, 0.0, 1.0)
+        filled.write(np.arange(start, start + length), np.full(length, value), 0.0, 1.0)
+        start += length
+    for step in [*steps, None]:
+        if step == "lowest":
+            assert tree.lowest == filled.lowest
+        elif step is not None:
+            rows, values = zip(*step, strict=True)
+            write(tree, rows, values)
+            write(filled, rows, values)
+        elif filled.total:
+            for drawn, expected in zip(tree.draw(POINTS.copy()), filled.draw(POINTS.copy()), strict=True):
+                assert drawn.tolist() == expected.tolist()
+    some = np.arange(0, capacity, 97)
+
+    assert tree.total == filled.total
+    assert tree.lowest == filled.lowest
+    assert tree.highest_priority == filled.highest_priority
+    assert tree.masses_of(some).tolist() == filled.masses[some].tolist()
+    assert tree.masses.tolist() == filled.masses.tolist()
+    assert tree.priorities.tolist() == filled.priorities.tolist()
+    assert tree._nodes[0].tolist() == filled._nodes[0].tolist()
 
 
 @pytest.mark.slow

@@ -556,7 +556,9 @@ def test_the_arguments_of_the_reference_choose_the_sampler(tree, convert, option
 @pytest.mark.usefixtures("settings")
 def test_the_requested_number_of_processes_is_used(monkeypatch):
     asked = []
-    monkeypatch.setattr(downloading, "run_download", lambda _, options: asked.append(options.settings.jobs) or 1 / 0)
+    monkeypatch.setattr(
+        downloading, "run_download", lambda _, options, **__: asked.append(options.settings.jobs) or 1 / 0
+    )
 
     for number in (0, 3):
         with pytest.raises(ZeroDivisionError):

@@ -137,7 +137,6 @@ def test_damage_to_arrays_that_are_not_compressed_is_never_another_value(name, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CASES)
 def test_ninety_damaged_files_are_documented_errors_or_change_nothing(name, tmp_path):
     outcomes(name, tmp_path, range(1000, 1090), stored=name.startswith("local"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import datasets_rl
 from datasets_rl import sources
 from datasets_rl.format.space_summary import FIGURES
 
@@ -11,10 +15,24 @@ ENTRIES = [origin.entry(name) for origin in sources.importable_sources()[0] for 
 
 
 def test_fewer_than_a_tenth_of_the_ids_have_no_size():
-    """The upstreams of two sources state neither sizes nor steps; a number of ours would be invented."""
+    """Two sources publish no sizes; a number of ours would be invented."""
     stated = [entry for entry in ENTRIES if entry.source not in {"neorl", "og_marl"}]
 
     assert sum(entry.bytes is None for entry in stated) < len(stated) / 10
+
+
+def test_the_docs_state_how_many_ids_of_each_source_have_no_size_and_no_steps():
+    page = (Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## Sizes and steps that are not stated\n")[2].partition("\n## ")[0]
+    stated = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", table, flags=re.MULTILINE)
+    missing = {entry.source: [0, 0] for entry in ENTRIES}
+    for entry in ENTRIES:
+        missing[entry.source][0] += entry.bytes is None
+        missing[entry.source][1] += entry.steps is None
+
+    assert {name: [int(no_bytes), int(no_steps)] for name, no_bytes, no_steps in stated} == {
+        name: counts for name, counts in missing.items() if any(counts)
+    }, "correct the table of docs/sources/README.md, with the reason"
 
 
 def test_each_figure_is_a_number_with_a_basis():
@@ -27,6 +45,8 @@ def test_each_figure_is_a_number_with_a_basis():
 
 def test_the_spaces_are_stated_with_their_kinds():
     for entry in ENTRIES:
+        assert entry.observation, f"state the observation of {entry.id} in its catalog"
+        assert entry.action, f"state the action of {entry.id} in its catalog"
         assert entry.observation.kinds <= {"pixels", "state"}, entry.id
         assert entry.action.kinds <= {"continuous", "discrete"}, entry.id
         assert (entry.action.low is None) == (entry.action.high is None), entry.id
@@ -34,8 +54,8 @@ def test_the_spaces_are_stated_with_their_kinds():
 
 def test_each_dataset_has_a_description_tags_and_addresses():
     for entry in ENTRIES:
-        assert entry.description.endswith("."), entry.id
-        assert entry.tags, entry.id
+        assert entry.description.endswith("."), f"state the description of {entry.id} in its catalog, with sentences"
+        assert entry.tags, f"state tags of {entry.id} in its catalog"
         assert len(set(entry.tags)) == len(entry.tags), entry.id
         assert all(
             "://" in one or one.startswith("package:") for one in sources.get_source(entry.source).addresses(entry.name)
@@ -56,6 +76,12 @@ def test_each_dataset_has_a_description_tags_and_addresses():
             "vd4rl/main/humanoid_walk/medium_replay/64px",
             {"steps": (600_000, "estimated"), "episodes": (1200, "estimated")},
         ),
+        # docs/dataset_cards/cfcql.md of OG-MARL.
+        ("og_marl/cfcql/smac_v1/2s3z/Medium-Replay", {"steps": (100_121, "recorded"), "episodes": (1976, "recorded")}),
+        # 193 MB in docs/datasets/robomimic_v0.1.md.
+        ("robomimic/tool_hang/ph/low_dim_v15", {"bytes": (241_250_000, "estimated")}),
+        # minari.farama.org/main/datasets/atari/centipede/expert-v0
+        ("minari/atari/centipede/expert-v0", {"steps": (6864, "recorded")}),
         ("openx/bridge", {"episodes": (25_460, "recorded")}),
         ("demo/pendulum", {"steps": (15_000, "exact"), "episodes": (75, "exact")}),
     ],

@@ -97,6 +97,19 @@ def test_every_version_gives_the_same_rows(convert, folder, drawn, version):
         assert np.array_equal(stored.column(("action",), start, start + len(one)), one.action)
 
 
+def test_a_part_of_a_repository_is_converted_again_from_the_kept_files(folder, drawn, settings, monkeypatch):
+    write_new(folder, drawn, video=False)
+    with hub({NEW: folder}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        part = Selection(episodes="1:")
+        made = downloading.download(f"lerobot/{NEW}", settings=settings, selection=part, keep_raw=True)
+
+    found = verify(made, deep=True, settings=settings)
+
+    assert found.problems == ()
+    assert found.checked[-1].startswith("every converted value against")
+
+
 def test_a_dataset_that_lerobot_wrote_has_the_rows_that_it_was_given(convert, folder):
     with tarfile.open(Path(raw.__file__).with_name("lerobot-0.4.4.tar.gz")) as archive:
         archive.extractall(folder, filter="data")

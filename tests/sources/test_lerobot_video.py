@@ -160,6 +160,16 @@ def test_without_videos_there_are_none_to_keep(convert, folder, drawn):
         convert(OLD)
 
 
+def test_fields_without_cameras_are_selected_where_images_stay_videos(convert, folder, drawn):
+    write_new(folder, drawn)
+
+    stored = convert(keys=("action",))
+
+    assert np.array_equal(stored.column(("action",)), np.concatenate([one.action for one in drawn]))
+    assert TOP not in stored.schema
+    assert not (stored.folder / "videos").exists()
+
+
 @pytest.mark.usefixtures("warm_python")
 def test_a_dry_run_shows_the_bytes_and_the_time_of_each_form(folder, drawn, settings):
     write_new(folder, drawn)

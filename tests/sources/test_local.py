@@ -253,6 +253,24 @@ def test_a_folder_without_a_description_is_an_error_with_a_valid_one(folder, con
     assert stored.episodes["final_known"].all()
 
 
+@pytest.mark.parametrize("text", ["", None], ids=["an empty one", "none"])
+def test_without_a_description_usual_names_are_read_as_with_an_empty_one(folder, convert, text):
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, values in one(terminals=np.arange(4) == 1).items():
+            file[name] = values
+
+    assert convert(text).episodes.lengths.tolist() == [2, 2]
+
+
+def test_tables_of_text_are_refused_with_the_way_to_parquet(folder, convert):
+    (folder / "run.csv").write_text("obs,action,reward\n0,1,2\n")
+
+    for text in (None, ""):
+        with pytest.raises(ConversionError) as caught:
+            convert(text)
+        assert "pandas.read_csv(path).to_parquet(path + '.parquet')" in str(caught.value.hint)
+
+
 def test_arrays_with_unknown_names_must_be_described(folder, convert):
     np.savez(folder / "a.npz", x=np.zeros((3, 2)), u=np.zeros(3))
 

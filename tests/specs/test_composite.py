@@ -356,4 +356,6 @@ def test_a_new_box_replaces_the_bounds():
     assert spec == BoundedTensorSpec(0.0, 3.0, (3,))
     with pytest.raises(InvalidArgumentError, match="do not broadcast to"):
         spec.space = BoundedTensorSpec(0.0, 3.0, (2,)).space
+    with pytest.raises(TypeError, match="cannot be set to CategoricalBox; expected a ContinuousBox"):
+        spec.space = DiscreteTensorSpec(3).space
     assert spec == BoundedTensorSpec(0.0, 3.0, (3,))

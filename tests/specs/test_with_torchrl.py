@@ -98,7 +98,7 @@ def test_without_torchrl_the_error_says_how_to_install_it(monkeypatch):
     for name in ("torchrl", "torchrl.data"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(MissingDependencyError, match="pip install torchrl"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'datasets-rl\[torchrl\]'"):
         rl.to_torchrl(rl.Unbounded((3,)))
 
 

@@ -8,13 +8,13 @@ import os
 import pickle
 import shutil
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorData, TensorDict
 
-from datasets_rl import disk
 from datasets_rl.errors import DiskFullError, InvalidArgumentError
 from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage
 
@@ -167,7 +167,7 @@ class TestFolder:
         assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "owner.lock"}
 
     def test_a_disk_that_is_too_small_is_detected_before_any_write(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100_000))
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
         with pytest.raises(DiskFullError, match=r"500,800 bytes needed(.|\n)*another scratch_dir"):
             storage.set(0, data(1))

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from stored_data import columns, store_dataset, trajectory, write_dataset
 
 from datasets_rl import EpisodeWriter, append_episodes, disk, load, sources, store
-from datasets_rl.datasets import experience_replay
+from datasets_rl.datasets import opening
 from datasets_rl.downloading.run import download
 from datasets_rl.errors import (
     DiskFullError,
@@ -328,7 +329,7 @@ def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_p
 
 
 def test_a_full_disk_is_named_by_the_folder_of_the_dataset_and_leaves_nothing(home, monkeypatch):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     folder = store.dataset_paths(ID).folder
     with pytest.raises(DiskFullError, match=f"not enough disk at {folder}: .* 1,000 bytes free"):
         download(ID)
@@ -562,7 +563,7 @@ def test_load_opens_the_new_version_if_another_one_replaces_it_meanwhile(folder,
                 scaled(folder, 3, in_place=True)
                 store.prune(store.paths_of(folder))
 
-    monkeypatch.setattr(experience_replay, "StoredDataset", Replaced)
+    monkeypatch.setattr(opening, "StoredDataset", Replaced)
     dataset = load(ID, batch_size=4)
     assert len(opened) == 2
     assert np.isclose(float(dataset[:]["next", "reward"].sum()), 3 * before)

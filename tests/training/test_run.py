@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl import EpisodeWriter, load, make_env
+from datasets_rl import EpisodeWriter, ReplayBuffer, load, make_env
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.recipes.train import program_files
 from datasets_rl.training import RewardScaling, cosine_decay, read_checkpoint, reward_scaling, run_program, warm_up
@@ -73,6 +73,22 @@ def assert_equal(first, second):
             assert_equal(one, other)
     else:
         assert first == second
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(1, 0.0), (3, 0.6)])
+def test_only_the_waits_after_the_first_batch_are_waits_for_data(steps, seconds, tmp_path, monkeypatch):
+    batches = ReplayBuffer.batches
+
+    def late(*arguments):
+        for batch in batches(*arguments):
+            time.sleep(0.3)
+            yield batch
+
+    monkeypatch.setattr(ReplayBuffer, "batches", late)
+
+    result = train("bc", *TINY, "--steps", steps, "--eval-every", steps, "--out", tmp_path / "out")
+
+    assert seconds <= result["data_seconds"] <= result["train_seconds"] - 0.3 + 0.1
 
 
 @pytest.mark.usefixtures("warm_python")

@@ -280,7 +280,6 @@ print(json.dumps([peak[0] - idle, found.problems]))
 """
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "size",
     [

@@ -107,7 +107,7 @@ def _prunes(
 ) -> Iterator[tuple[str, _Prune]]:
     """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
     from datasets_rl import store
-    from datasets_rl.storages.scratch import sweep_scratch
+    from datasets_rl.disk import sweep_scratch
 
     home = shell.settings.home
     places = _named(shell, datasets) if datasets else _inside(shell)

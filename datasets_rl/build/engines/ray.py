@@ -18,8 +18,9 @@ from typing import Any
 from typing_extensions import Self
 
 from datasets_rl.build.engines import TaskFunction, TaskResult, WorkerDiedError
-from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.format.manifest import converter_version
+from datasets_rl.libraries import importing
 from datasets_rl.progress import Report
 
 _TASKS_PER_CORE = 2
@@ -51,10 +52,8 @@ class RayEngine:
             MissingDependencyError: If Ray is not installed.
             InvalidArgumentError: If no cluster answers.
         """
-        try:
+        with importing("ray", "ray", "the engine ray"):
             import ray
-        except ImportError as error:
-            raise MissingDependencyError("ray", "ray", "the engine ray") from error
         self._ray: Any = ray
         self._running: set[Any] = set()
         self._own = not ray.is_initialized()

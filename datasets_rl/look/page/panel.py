@@ -90,6 +90,7 @@ class Panel:
             "citation": manifest.citation,
             "homepage": manifest.homepage if manifest.homepage.startswith(("http://", "https://")) else "",
             "known_issues": list(manifest.known_issues),
+            "spikes": list(manifest.spikes),
             "decisions": [{"text": one.text, "count": one.count} for one in manifest.decisions],
             "recipes": [str(one.get("recipe", {}).get("name", "")) for one in manifest.history],
             "selection": bool(manifest.selection),

@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
+from datasets_rl.libraries import importing
 from datasets_rl.look.page.documents import answer, frame_bytes
 from datasets_rl.look.page.images import media_type
 from datasets_rl.look.page.panel import Panel
@@ -67,10 +68,8 @@ class ViewServer:
     """
 
     def __init__(self, panels: Sequence[Panel], *, port: int | None = None) -> None:
-        try:
+        with importing("uvicorn", "view", "the page"):
             import uvicorn
-        except ImportError as error:
-            raise MissingDependencyError("uvicorn", "view", "the page") from error
         self.panels = tuple(panels)
         self.token = secrets.token_urlsafe(24)
         application = make_application(self.panels, self.token)
@@ -145,14 +144,12 @@ def make_application(panels: Sequence[Panel], token: str) -> Starlette:
     Raises:
         MissingDependencyError: If starlette is not installed.
     """
-    try:
+    with importing("starlette", "view", "the page"):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
         from starlette.routing import Route
-    except ImportError as error:
-        raise MissingDependencyError("starlette", "view", "the page") from error
 
     def page(_: Request) -> Response:
         return HTMLResponse(asset("page.html"))

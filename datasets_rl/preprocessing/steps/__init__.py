@@ -15,11 +15,10 @@ __all__ = ["STEPS", "step_class"]
 STEPS: Mapping[str, str] = {
     "action_chunk": "transforms:ActionChunkTransform",
     "action_scaling": "transforms:ActionScaling",
-    "binarize_rewards": "preprocessing.steps.rewards:BinarizeRewards",
+    "binarize_reward": "transforms:BinarizeReward",
     "cast": "preprocessing.steps.fields:Cast",
     "center_crop": "transforms:CenterCrop",
     "clip": "transforms:ClipTransform",
-    "clip_rewards": "preprocessing.steps.rewards:ClipRewards",
     "compress_images": "preprocessing.steps.forms:CompressImages",
     "concatenate": "preprocessing.steps.fields:Concatenate",
     "crop": "transforms:Crop",
@@ -53,6 +52,7 @@ STEPS: Mapping[str, str] = {
     "rename": "preprocessing.steps.fields:Rename",
     "resize": "transforms:Resize",
     "returns_to_go": "preprocessing.steps.returns:ReturnsToGo",
+    "reward_clipping": "transforms:RewardClipping",
     "reward_sum": "transforms:RewardSum",
     "scale_by_returns": "preprocessing.steps.rewards:ScaleByReturns",
     "scale_rewards": "preprocessing.steps.rewards:ScaleRewards",
@@ -75,7 +75,7 @@ STEPS: Mapping[str, str] = {
 
 Not among them are transforms that need a model, a function or another object, take text, have no effect on stored data,
 depend on the order of batches, or repeat steps in windows. Some transforms do what a step does for certain arguments:
-``clip`` with ``in_keys=next.reward`` does what ``clip_rewards`` does."""
+``clip`` with ``in_keys=next.reward`` does what ``reward_clipping`` does."""
 
 
 def step_class(name: str) -> type[Step | Transform]:

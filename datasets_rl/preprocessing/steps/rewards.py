@@ -13,7 +13,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
-from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episodes, success_key
+from datasets_rl.preprocessing.steps.keep import returns_of_episodes, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
 
@@ -33,42 +33,6 @@ class ScaleRewards(DataStep):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         return _with_rewards(batch, batch.steps[NEXT_REWARD] * self.scale + self.shift)
-
-
-@dataclass
-class ClipRewards(DataStep):
-    """Clip rewards to [`min`, `max`].
-
-    Args:
-        min: The minimum; None or minus infinity for no minimum.
-        max: The maximum; None or infinity for no maximum.
-    """
-
-    min: float | None = -1.0
-    max: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        # Manifests record finite numbers only.
-        self.min = None if self.min == -np.inf else self.min
-        self.max = None if self.max == np.inf else self.max
-        if self.min is None and self.max is None:
-            raise InvalidArgumentError("min and max are both unlimited; expected at least one number")
-        check_bounds(self.min, self.max)
-
-    @override
-    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _with_rewards(batch, np.clip(batch.steps[NEXT_REWARD], self.min, self.max))
-
-
-@dataclass
-class BinarizeRewards(DataStep):
-    """Replace rewards by 1 where they are greater than `threshold`, and by 0 elsewhere."""
-
-    threshold: float = 0.0
-
-    @override
-    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _with_rewards(batch, batch.steps[NEXT_REWARD] > self.threshold)
 
 
 @dataclass

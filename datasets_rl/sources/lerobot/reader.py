@@ -149,8 +149,8 @@ class LeRobotReader(EpisodeReader):
         depths = [feature for feature in self._features if feature.depth is not None]
         return [
             *super().decisions,
-            *(Decision(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
-            *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
+            *(_fact(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
+            *(_fact(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
             *(_names_decision(feature) for feature in self._features if feature.misfit_names),
             *(Decision(rule, text) for rule, text in (self._harmless | self._mismatches).items()),
         ]
@@ -433,10 +433,15 @@ class LeRobotReader(EpisodeReader):
         return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
 
+def _fact(rule: str, text: str) -> Decision:
+    """Return a decision that follows from meta/info.json, which all shards share."""
+    return Decision(rule, text, of_dataset=True)
+
+
 def _names_decision(feature: Feature) -> Decision:
     elements = math.prod(feature.shape)
     text = f"{feature.name}: its names {feature.misfit_names} were left out: they do not name each of its"
-    return Decision(f"names {feature.name}", f"{text} {elements} {'element' if elements == 1 else 'elements'}")
+    return _fact(f"names {feature.name}", f"{text} {elements} {'element' if elements == 1 else 'elements'}")
 
 
 def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:

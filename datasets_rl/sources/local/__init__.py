@@ -17,7 +17,13 @@ from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownIdError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
-from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error
+from datasets_rl.sources.local.description import (
+    ENDINGS,
+    FILE,
+    Description,
+    no_episode_numbers_error,
+    way_to_parquet,
+)
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -80,9 +86,10 @@ class Local(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         inside = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
-        if FILE not in inside:
-            raise _no_description_error(entry, inside)
-        document = _parse_description(upstream.text(inside[FILE]), entry.id)
+        stated = [inside[FILE]] if FILE in inside else []
+        document = (
+            _parse_description(upstream.text(*stated), entry.id) if stated else _certain_description(entry, inside)
+        )
         description = Description.read(document, entry.id)
         form, paths = description.data_files(inside, entry.id)
         numbers = _selected_files(selection, description, len(paths))
@@ -113,12 +120,12 @@ class Local(Source):
             score=None if description.score is None else Score(*description.score),
         )
         return Listing(
-            (inside[FILE], *tables, *(asset for _, asset in data.values())),
+            (*stated, *tables, *(asset for _, asset in data.values())),
             tuple(
                 Shard(tuple(data[path][1].path for path in group), [[path, data[path][0]] for path in group])
                 for group in group_by_size(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
             ),
-            common=(inside[FILE].path, inside[first].path, *(table.path for table in tables)),
+            common=tuple(asset.path for asset in (*stated, inside[first], *tables)),
             params={
                 "document": document,
                 "format": form,
@@ -161,18 +168,24 @@ def _selected_files(selection: Selection, description: Description, total: int) 
     return read_numbers(selection.episodes, total)
 
 
-def _no_description_error(entry: Entry, assets: Mapping[str, Asset]) -> ConversionError:
-    """Return the error for a folder without a description, with a template that is filled from the files."""
+def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str, Any]:
+    """Return the description of a folder that has none: an empty one, if the names of all arrays say what the arrays are.
+
+    Raises:
+        ConversionError: If a name is unusual; the error has a template that is filled from the files.
+    """
     endings = tuple(end for ends in ENDINGS.values() for end in ends)
     data = [path for path in assets if path.lower().endswith(endings)]
     if not data:
         names = ", ".join(sorted(assets)[:5])
         problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file; its first files are {names}"
-        return ConversionError(entry.id, [problem])
-    from datasets_rl.sources.local.template import description_template
+        raise ConversionError(entry.id, [problem], hint=way_to_parquet(assets))
+    from datasets_rl.sources.local.template import description_template, is_complete
 
     text = description_template(entry.name, {path: assets[path] for path in data})
-    return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one to the folder, such as\n\n{text}")
+    if is_complete(text):
+        return {}
+    raise ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one to the folder, such as\n\n{text}")
 
 
 SOURCE = Local()

@@ -35,6 +35,7 @@ from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
 """File name suffixes of each format."""
+_TABLES_OF_TEXT = (".csv", ".tsv", ".csv.gz", ".xlsx", ".jsonl")
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
@@ -115,8 +116,16 @@ class Description(Layout):
             problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
             if not candidates:
                 problem = f"none of {len(others):,} files matches {criterion}"
-            raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
+            hint = "" if formats else way_to_parquet(others)
+            raise ConversionError(name, [problem], hint=hint or f"set format = ... and files = ... in {FILE}")
         return chosen, data
+
+
+def way_to_parquet(paths: Iterable[str]) -> str:
+    """Return how tables among files of other formats become Parquet files; empty if there are none."""
+    if not any(path.lower().endswith(_TABLES_OF_TEXT) for path in paths):
+        return ""
+    return "convert each table to Parquet, for example with pandas: pandas.read_csv(path).to_parquet(path + '.parquet')"
 
 
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:

@@ -41,6 +41,11 @@ def description_template(name: str, data: Mapping[str, Asset]) -> str:
     return "\n".join([*lines, "", "[fields]", *_field_lines(arrays, marks)])
 
 
+def is_complete(template: str) -> bool:
+    """Return whether a template leaves nothing to the user: all arrays of the first file have usual names."""
+    return "\n[fields]\n" in template and "\n# " not in template
+
+
 def _field_lines(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
     keys = usual_keys(arrays)
     for array, key in keys.items():

@@ -24,7 +24,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import MissingDependencyError
+from datasets_rl.libraries import importing, raise_fault_of_code
 from datasets_rl.read import images
 from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_problems, library_errors
 from datasets_rl.sources.minari.links import Run, plain_value
@@ -145,6 +145,7 @@ class Hdf5Episodes:
                 number, columns, _integer_attribute(group, b"total_steps"), _integer_attribute(group, b"seed")
             )
         except LIBRARY_ERRORS as error:
+            raise_fault_of_code(error, self._name)
             raise EpisodeError(f"HDF5 reports: {error}") from error
 
     def _open_group(self, number: int) -> Any:
@@ -453,11 +454,9 @@ class _TableColumn(StoredColumn):
 
 
 def _read_table(path: Path) -> Any:
-    try:
+    with importing("pyarrow", "pyarrow", "an Arrow or Parquet dataset of Minari"):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingDependencyError("pyarrow", "pyarrow", "an Arrow or Parquet dataset of Minari") from error
     try:
         if path.suffix == ".parquet":
             return parquet.ParquetFile(path).read()

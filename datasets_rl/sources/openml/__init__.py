@@ -20,7 +20,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from typing_extensions import override
 
-from datasets_rl.errors import Call, ConversionError, FetchError, MissingDependencyError, Remedy, UnknownIdError
+from datasets_rl.errors import Call, ConversionError, FetchError, Remedy, UnknownIdError
+from datasets_rl.libraries import importing
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, SpaceSummary
 from datasets_rl.ted.keys import PLAIN
 
@@ -123,12 +124,11 @@ class OpenML(Source):
         """
         from datasets_rl.sources.openml.reader import OpenMLReader
 
-        try:
-            # pandas reads the table, and scikit-learn scales it.
+        # pandas reads the table, and scikit-learn scales it.
+        with importing("pandas", "openml", f"{self.name}/{name}"):
             import pandas as pd  # noqa: F401
+        with importing("scikit-learn", "openml", f"{self.name}/{name}", module="sklearn"):
             import sklearn  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
         params = params or {}
         entry = self.entry(name)
         return OpenMLReader(entry.id, Path(files[params["table"]]), params["features"], entry.params)

@@ -192,7 +192,10 @@ class OpenXReader(EpisodeReader):
         left_out = sorted(self._raw.left_out.items())
         return [
             *super().decisions,
-            *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
+            *(
+                Decision(f"left-out {name}", f"{name} was left out: it has {reason}", of_dataset=True)
+                for name, reason in left_out
+            ),
         ]
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:

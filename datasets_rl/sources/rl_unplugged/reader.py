@@ -51,6 +51,7 @@ _FIRST, _BETWEEN, _LAST = 0, 1, 2
 _NEXT_DISCOUNT: Key = (NEXT, "discount")
 _WHOLE = ("episode_id", "timestamp")
 _FLOAT = np.dtype(np.float32)
+_UNKNOWN = "it is neither an observation nor a known feature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class RLUnpluggedReader(EpisodeReader):
     @override
     def decisions(self) -> Sequence[Decision]:
         left_out = (
-            Decision(f"left-out {name}", f"{name} was left out: it is neither an observation nor a known feature")
+            Decision(f"left-out {name}", f"{name} was left out: {_UNKNOWN}", of_dataset=True)
             for name in sorted(self._left_out)
         )
         return [*super().decisions, *left_out]

@@ -464,6 +464,7 @@ function about(dataset, index) {
   const facts = [
     ["Score", dataset.score ? `0 is a return of ${number(dataset.score.low)}, 1 is ${number(dataset.score.high)}: ${dataset.score.origin}` : null],
     ["Known issues", list(dataset.known_issues)],
+    ["Spikes", list(dataset.spikes)],
     ["Conversion", list(dataset.decisions.map((one) => `${one.text} (${number(one.count)})`))],
     ["License", dataset.license], ["Citation", dataset.citation],
     ["Homepage", dataset.homepage ? h("a", { href: dataset.homepage, rel: "noreferrer noopener", target: "_blank" }, dataset.homepage) : null],

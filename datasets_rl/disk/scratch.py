@@ -16,7 +16,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from datasets_rl.disk import remove_tree
+from datasets_rl.disk.deletion import remove_tree
 from datasets_rl.errors import InvalidArgumentError
 
 try:
@@ -52,7 +52,7 @@ class ScratchFolder:
                 continue
             break
         weakref.finalize(self, os.close, handle)
-        weakref.finalize(self, _remove_folder, self.path, os.getpid())  # runs before the one above it
+        self._remove = weakref.finalize(self, _remove_folder, self.path, os.getpid())  # runs before the one above it
 
     @classmethod
     def containing(cls, path: Path) -> ScratchFolder | None:
@@ -65,6 +65,12 @@ class ScratchFolder:
         except InvalidArgumentError:
             return None
         return scratch
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *details: object) -> None:
+        self._remove()
 
     def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}

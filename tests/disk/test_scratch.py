@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from datasets_rl import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from datasets_rl.disk import ScratchFolder, sweep_scratch
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages.scratch import ScratchFolder, sweep_scratch
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork, flock and SIGKILL")
 

@@ -99,7 +99,7 @@ def test_a_folder_is_published_at_a_new_path(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_replaces_another(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
+        monkeypatch.setattr(disk.exchange, "exchange_folders", lambda *_: False)
     folder_of(tmp_path / "target", "old")
     disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "target")
 
@@ -148,7 +148,7 @@ def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):
     """A reader that lists the path during the deletion finds the complete folder or none."""
     target = folder_of(tmp_path / "target", "old")
     seen = []
-    monkeypatch.setattr(disk, "remove_tree", lambda path, _: seen.append((path.name, target.exists())))
+    monkeypatch.setattr(disk.deletion, "remove_tree", lambda path, _: seen.append((path.name, target.exists())))
     disk.discard(target, tmp_path)
 
     ((name, exists),) = seen
@@ -391,7 +391,7 @@ def test_a_process_of_another_container_does_not_take_what_one_of_this_host_has_
             os._exit(77)
         inner = os.fork()
         if not inner:
-            disk._host.cache_clear()
+            disk.processes._host.cache_clear()
             is_other = disk.process_name().rpartition("-")[0] != HOST
             os._exit(0 if is_other and not disk.is_abandoned(claimed) else 1)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))

@@ -1,0 +1,175 @@
+"""Locks between processes: of a folder that may be on a network, and of memory that processes of one machine share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from datasets_rl.disk.atomic import MAX_ATTEMPTS, make_folder
+from datasets_rl.disk.plain import NO_LINK, open_plain, read_plain
+from datasets_rl.disk.space import disk_errors
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]  # tested for where it is used
+
+
+@contextmanager
+def lock(
+    path: Path, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold a lock between processes for the duration of the block, so that they do not do the same work twice.
+
+    It is a lock of the library filelock, which the system releases when its holder dies. Locks of network file systems
+    may lie, so that what is right on the disk must never depend on one.
+
+    Args:
+        path: The file of the lock, which names its holder; it is created, with its folder, and deleted at the end.
+        name: The name of the locked resource, for messages.
+        wait: Seconds to wait for another holder.
+        waiting: Called once with the name of the holder if this has to wait.
+
+    Raises:
+        LockedError: If another process still holds the lock after `wait` seconds.
+        IntegrityError: If the path is not a plain file.
+        DiskFullError: If the disk has too little space for the file.
+        NotWritableError: If the process may not create the file.
+    """
+    import filelock
+
+    _check_lock(path)
+    held = filelock.FileLock(path)
+    with disk_errors(path.parent):
+        try:
+            _acquire(held, path, 0.0)
+        except filelock.Timeout:
+            if waiting is not None:
+                waiting(_holder(path))
+            try:
+                _acquire(held, path, wait)
+            except filelock.Timeout:
+                raise LockedError(name, _holder(path), path) from None
+    try:
+        with suppress(OSError):
+            path.write_text(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
+        with suppress(OSError):
+            path.unlink()
+        held.release()
+
+
+def _check_lock(path: Path) -> None:
+    """Check that a lock, which is deleted at its end, is not a file of another program. One of a killed process may be empty."""
+    try:
+        content = read_plain(path, _MAX_NAME).strip(b"\0")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    if content and not content.startswith(_LOCK_START.encode()):
+        raise IntegrityError(
+            str(path),
+            ["it is a file of another program, and no lock"],
+            hint=f"see what {path} is, and move or delete it",
+        )
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock. Nothing is changed; False on a system that does not say it."""
+    if fcntl is None:
+        return False
+    try:
+        handle = open_plain(path)
+    except (FileNotFoundError, IntegrityError, PermissionError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+_LOCK_START = "process "
+
+
+def _acquire(held: Any, path: Path, seconds: float) -> None:
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            make_folder(path.parent)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))  # filelock waits where it cannot create it
+            held.acquire(timeout=seconds, poll_interval=0.05)
+        except (FileNotFoundError, FileExistsError):  # another process has just deleted the empty folder
+            if attempt == MAX_ATTEMPTS - 1:
+                raise
+        except OSError as error:
+            # The name of the lock means nothing to the reader of the message.
+            if error.filename == str(path):
+                error.filename = str(path.parent)
+            raise
+        else:
+            return
+
+
+def _holder(path: Path) -> str:
+    """Return the name of the process that holds a lock."""
+    with suppress(OSError, IntegrityError):
+        return read_plain(path, _MAX_NAME).decode(errors="replace") or "another process"
+    return "another process"
+
+
+_MAX_NAME = 200
+
+
+class FileLock:
+    """A lock between the processes of one machine, released by the system when its holder dies.
+
+    For processes that share memory: acquiring and releasing it takes a microsecond or two. For folders that may be on a
+    network, use `lock`. A forked process opens the file again, so that it excludes its parent. Not reentrant, and not
+    for threads.
+
+    Args:
+        path: A file that exists as long as any process may open the lock.
+
+    Raises:
+        InvalidArgumentError: On a system without `fcntl`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if fcntl is None:
+            raise InvalidArgumentError("memory cannot be shared between processes on this system: it has no fcntl")
+        self.path = path
+        self._process = -1
+        self._handle = -1
+
+    def open(self) -> None:
+        """Open the file in this process, after which it may be removed."""
+        if self._process != os.getpid():
+            # A descriptor inherited by fork shares the lock of the parent: both processes would hold it at once, and if
+            # the parent died with it, the open copy would hold it forever.
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._process = os.getpid()
+
+    def acquire(self) -> None:
+        """Acquire the lock, waiting until it is free."""
+        self.open()
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Release the lock."""
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
+        # The functions are arguments because the names of a module may be gone when the interpreter exits.
+        if self._process == getpid():
+            close(self._handle)
