@@ -75,7 +75,7 @@ class D4RLReader(FlatReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The file, by its path.
-        facts: What the catalog states. ``sizes`` are those of the observations and the actions of the environment,
+        facts: What the catalog states. ``sizes`` are the sizes of the observations and the actions of the environment,
             ``time_limit`` is the number of steps after which the environment is reset, which is used only if the file marks
             no time-outs, ``continuing`` is whether the environment was never reset at its time limit, and ``required`` are
             the names of further HDF5 datasets that the file must have.

@@ -39,7 +39,7 @@ class Block:
     start: int
     stop: int
     episodes: _Index
-    """Numbers of the episodes of `Ends` whose last step is in the block, [n]."""
+    """Numbers of the episodes of `Ends` that end in the block, [n]."""
     terminated: _Flags
     truncated: _Flags
     """End flags, [T] each; the flags of a file are not changed in place."""
@@ -122,7 +122,7 @@ class FlatReader(EpisodeReader):
         return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
 
     def plan(self, file: ArrayFile) -> Plan:
-        """Map the arrays of a file to columns, which are those of the first file."""
+        """Map the arrays of a file to the columns of the first file."""
         return plan_layout(file, self._layout, self._known)
 
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
@@ -186,14 +186,14 @@ class FlatReader(EpisodeReader):
 
     @property
     def needed(self) -> set[Key]:
-        """Keys of the fields to read: those that are stored, and what `before` needs."""
+        """Keys of the fields to read: the stored fields, and the fields that `before` needs."""
         return {*self.kept}
 
     def _end_at_seams(self, block: Block, rows: _Rows) -> None:
-        """Compare the states after the steps with those of the next rows: an episode ends where they differ.
+        """Compare the states after the steps with the states of the next rows. An episode ends where the two differ.
 
         Raises:
-            ConversionError: If they differ within an episode, and the layout has no seams.
+            ConversionError: If two states differ within an episode, and the layout has no seams.
         """
         if not block.following:
             return
@@ -345,11 +345,11 @@ class _Rows:
             rows.finish()
 
     def _read_states(self, part: ColumnSlice, block: Block, numbers: _Index, lengths: _Index, is_whole: _Flags) -> None:
-        """Read the states before the steps of a block, and those after the last steps.
+        """Read the states before the steps of a block, and the states after the last steps.
 
         row          0    1    2
         state       s_0  s_1  s_2
-        following   s_1  s_2  s_3        within an episode, it is the state of the next row
+        following   s_1  s_2  s_3        within an episode, the state of the next row
         """
         key, extra = part.column.key, self.ends.extras[part.array]
         more = extra * is_whole
