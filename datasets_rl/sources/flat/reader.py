@@ -74,7 +74,7 @@ class FlatReader(EpisodeReader):
     """
 
     stated_in = "the layout"
-    """Where the bounds of fields are stated, for messages."""
+    """Where the fields and the ends of episodes are stated, for messages."""
 
     def __init__(
         self, dataset_id: str, layout: Layout, file_format: str, paths: Mapping[str, Path], facts: Mapping[str, Any]
@@ -214,7 +214,7 @@ class FlatReader(EpisodeReader):
                 raise ConversionError(
                     rows.name,
                     [f"{problem} ({jumps.sum():,} such rows)"],
-                    hint="state in [episodes] how the files mark the ends of episodes",
+                    hint=f"state in {self.stated_in} how the files mark the ends of episodes",
                 )
         block.truncated |= jumps
         self.counts["seam-without-flag"] += int(jumps.sum())
