@@ -425,7 +425,7 @@ class Source(ABC):
     arrays: tuple[str, ...] = ()
     """Names of arrays of equal length by which `recognize` knows the layout; none if it recognizes no file by them."""
     many_files: bool = False
-    """Whether a dataset may have several files, whose names differ in a number only, for `recognize`."""
+    """Whether a dataset may have several files with names that differ in a number only, for `recognize`."""
     foreign_arrays: frozenset[str] = frozenset()
     """Names of arrays that files of this layout do not have."""
     reader: str = ""
@@ -479,7 +479,7 @@ class Source(ABC):
         )
 
     def _score(self, low: float, high: float, origin: str = "") -> Score:
-        """Return the reference returns, whose origin is stated, or a key of ``score_origins``, or the only one."""
+        """Return the reference returns. Their origin is a text, or a key of ``score_origins``, or else ``score_origin``."""
         origins: Mapping[str, str] = self.catalog.get("score_origins", {})
         return Score(low, high, origins.get(origin, origin) or self.catalog["score_origin"])
 
@@ -492,7 +492,7 @@ class Source(ABC):
         return self.merged(name, self.listed_facts(name))
 
     def merged(self, name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts about an id: the ``defaults`` of the catalog, those of the groups that the id is in, and its own.
+        """Return the facts about an id: the ``defaults`` of the catalog, the facts of its groups, and its own facts.
 
         A later fact replaces an earlier one, but lists of tags and of known issues are joined. A text is a format string of
         the facts and of the ``id``: ``"title": "{robot}: {policy}"``.
@@ -706,11 +706,9 @@ class Source(ABC):
         return reader
 
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a reader needs: the parameters of the entry and the listing, and only the latter at an address."""
-        if AT_ADDRESS in params:
-            return params
-        entry = self.entry(name)
-        return {"time_limit": entry.time_limit, **entry.params, **params}
+        """Return what the reader needs beside the files; by default `Listing.params`."""
+        del name
+        return params
 
     def listed_facts(self, name: str) -> dict[str, Any]:
         """Return what the catalog states about an id under ``ids``.

@@ -143,9 +143,9 @@ FAULTS = {
         changed_arrays(SCENE, button_states=lambda v: np.hstack([v, v])), "the task needs 2 elements"
     ),
     "observations of one axis": Fault(
-        changed_arrays(SCENE, observations=lambda v: v[:, 0]), "observations is [28] of float32"
+        changed_arrays(SCENE, observations=lambda v: v[:, 0]), "observations is float32 [28]"
     ),
-    "text for actions": Fault(changed_arrays(SCENE, actions=lambda v: v.astype("S4")), "actions is"),
+    "text for actions": Fault(changed_arrays(SCENE, actions=lambda v: v.astype("S4")), "actions has dtype |S4"),
     "Python objects": Fault(changed_arrays(SCENE, actions=python_objects), "actions"),
     "a truncated file": Fault(changed_bytes(SCENE, lambda data: data[:-100]), ""),
     "a changed byte": Fault(

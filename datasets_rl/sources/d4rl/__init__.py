@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Source
+from datasets_rl.sources.base import AT_ADDRESS, Source
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -33,6 +33,13 @@ class D4RL(Source):
         bases: Sequence[str] = self.catalog.get("flat_urls", ())  # mirrors without the upstream's folders
         flat = (base + asset.path.rpartition("/")[2] for base in bases)
         return (replace(asset, urls=(*asset.urls, *flat)),)
+
+    @override
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        if AT_ADDRESS in params:
+            return params
+        entry = self.entry(name)
+        return {"time_limit": entry.time_limit, **entry.params}
 
 
 SOURCE = D4RL()

@@ -56,7 +56,7 @@ class FilePlan:
     metadata: Mapping[str, str]
     """Metadata name of each HDF5 dataset that does not have one row per step."""
     renamed: int
-    """Number of columns and metadata whose name differs from the file."""
+    """Number of columns and metadata with another name than in the file."""
 
 
 def plan_file(arrays: Mapping[str, Hdf5Array], layout: Layout, dataset_id: str, facts: Mapping[str, Any]) -> FilePlan:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ class D4RLReader(FlatReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The file, by its path.
-        facts: What the catalog states. ``sizes`` are those of the observations and the actions of the environment,
+        facts: What the catalog states. ``sizes`` are the sizes of the observations and the actions of the environment,
             ``time_limit`` is the number of steps after which the environment is reset, which is used only if the file marks
             no time-outs, ``continuing`` is whether the environment was never reset at its time limit, and ``required`` are
             the names of further HDF5 datasets that the file must have.
@@ -97,7 +97,7 @@ class D4RLReader(FlatReader):
     def plan(self, file: ArrayFile) -> Plan:
         if self._known is not None:
             return self._plan  # there is one file
-        assert isinstance(file, Hdf5Arrays)
+        file = cast("Hdf5Arrays", file)
         made = plan_file(file.file.arrays, _LAYOUT, self._dataset_id, self._facts)
         plan, self.steps = made.plan, made.rows
         self.metadata = {stored: file.file.value(name) for name, stored in made.metadata.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Source
+from datasets_rl.sources.base import AT_ADDRESS, Source
 
 __all__ = ["DSRL", "SOURCE"]
 
@@ -24,7 +24,8 @@ class DSRL(Source):
 
     @override
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**super().reader_facts(name, params), "required": ["costs"]}
+        time_limit = None if AT_ADDRESS in params else self.entry(name).time_limit
+        return {"time_limit": time_limit, "required": ["costs"]}
 
 
 SOURCE = DSRL()

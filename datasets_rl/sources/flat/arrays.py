@@ -37,7 +37,7 @@ class Array:
     dtype: np.dtype[Any]
     text: bool = False
     encoded: bool = False
-    """Whether the rows are PNG or JPEG files; `shape` and `dtype` are those of the decoded images."""
+    """Whether the rows are PNG or JPEG files; `shape` and `dtype` describe the decoded images."""
 
     @property
     def row_bytes(self) -> int:
@@ -91,7 +91,7 @@ class RowReader:
         self._start = 0
 
     def read(self, start: int, stop: int) -> _Values:
-        """Return the rows [start, stop), which must not precede those of earlier calls."""
+        """Return the rows [start, stop), which must not precede the rows of earlier calls."""
         parts: list[Any] = []
         while start < stop:
             end = self._start + len(self._block)
@@ -142,7 +142,7 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
         path: The file.
         file_format: ``hdf5``, ``npz`` or ``parquet``.
         name: Name of the file in errors.
-        table: A Parquet file with one row per episode, whose columns are added as ``episodes/<column>``.
+        table: A Parquet file with one row per episode. The columns of the file are added as ``episodes/<column>``.
 
     Raises:
         ConversionError: If the file is damaged or has another format.
@@ -180,7 +180,7 @@ class Hdf5Arrays(ArrayFile):
             yield block.columns[name]
 
     def _object_blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield texts, or the bytes of images, whose lengths vary, so that only the HDF5 library can read them."""
+        """Yield texts, or the bytes of images. Their lengths vary, and only the HDF5 library can read them."""
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
@@ -195,7 +195,7 @@ class Hdf5Arrays(ArrayFile):
 
 
 class Hdf5Group(Hdf5Arrays):
-    """Group of an open HDF5 file, whose arrays have their names in the group. The file stays open."""
+    """Group of an open HDF5 file. The names of arrays are names in the group, and closing the group leaves the file open."""
 
     def __init__(self, file: Hdf5File, group: str, name: str) -> None:
         file.enter(group)
@@ -314,7 +314,7 @@ class _TableArrays(ArrayFile):
 
 
 class _WithEpisodes(ArrayFile):
-    """File of steps, and a table with one row per episode, whose columns are the arrays ``episodes/<column>``."""
+    """File of steps, and a table with one row per episode. The columns of the table are the arrays ``episodes/<column>``."""
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
         self.name = steps.name

@@ -106,7 +106,7 @@ class Layout:
     """Whether an array of one number for each row is a field of the shape [1]; by default, only the reward is."""
 
     def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
-        """Return the fields of a file with these arrays: the described ones, and those inferred from usual names."""
+        """Return the fields of a file with these arrays: the stated fields, and the fields inferred from usual names."""
         arrays = [*arrays]
         fields = tuple(field for field in self.fields if not field.optional or field.array in arrays)
         if not self.inferred:

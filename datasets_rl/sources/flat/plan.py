@@ -73,7 +73,7 @@ class Plan:
 
 
 def is_empty(file: ArrayFile, layout: Layout) -> bool:
-    """Return whether a file has no steps: its arrays of steps have no rows, and those of states at most one."""
+    """Return whether a file has no steps: the arrays of steps have no rows, and the arrays of states have at most one row."""
     rows = [
         (field.is_state, file.arrays[field.array].rows)
         for field in layout.fields_of(file.arrays)
@@ -90,7 +90,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     Args:
         file: The file.
         layout: The layout of the file.
-        known_columns: The columns of the first file, which this file must have too.
+        known_columns: The columns of the first file, which the file must have too.
 
     Raises:
         ConversionError: If the file does not match its description; the error names every problem.
@@ -134,7 +134,7 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _after_fields(fields: Sequence[Field]) -> list[Field]:
-    """Return the fields of next observations, except those of an observation that is not a state."""
+    """Return the fields of next observations, except the next of an observation that is not a state."""
     steps = {field.key for field in fields if not field.is_state}
     return [field for field in fields if field.key[:2] == _AFTER and field.key[1:] not in steps]
 

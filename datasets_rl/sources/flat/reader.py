@@ -18,7 +18,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.sources.flat.arrays import ArrayFile, RowReader, open_arrays
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
-from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
@@ -39,7 +39,7 @@ class Block:
     start: int
     stop: int
     episodes: _Index
-    """Numbers of the episodes of `Ends` whose last step is in the block, [n]."""
+    """Numbers of the episodes of `Ends` that end in the block, [n]."""
     terminated: _Flags
     truncated: _Flags
     """End flags, [T] each; the flags of a file are not changed in place."""
@@ -73,6 +73,9 @@ class FlatReader(EpisodeReader):
         ConversionError: If the first file with a row is damaged, or does not match the layout.
     """
 
+    stated_in = "the layout"
+    """Where the fields and the ends of episodes are stated, for messages."""
+
     def __init__(
         self, dataset_id: str, layout: Layout, file_format: str, paths: Mapping[str, Path], facts: Mapping[str, Any]
     ) -> None:
@@ -86,6 +89,7 @@ class FlatReader(EpisodeReader):
         self._plan = self._first_plan([first, *names] if first else names)
         self.columns: Sequence[Column] = self._plan.columns
         self._known = self.columns
+        self._limits = self._read_limits()
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
@@ -102,13 +106,23 @@ class FlatReader(EpisodeReader):
             except ConversionError as error:
                 raise self.failure(error, [name for name, _ in files[index + 1 :]]) from error
 
+    @override
+    def specs(self) -> Mapping[str, Any]:
+        fields = {field.key: field for field in self._layout.fields}
+        pairs = ((part, fields.get(part.column.key)) for part in self._plan.parts)
+        return {
+            dotted_name(part.column.key): spec
+            for part, field in pairs
+            if field and (spec := _spec_of_field(part, field))
+        }
+
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by its name."""
         table = self._paths[self._layout.table] if self._layout.table else None
         return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
 
     def plan(self, file: ArrayFile) -> Plan:
-        """Map the arrays of a file to columns, which are those of the first file."""
+        """Map the arrays of a file to the columns of the first file."""
         return plan_layout(file, self._layout, self._known)
 
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
@@ -163,6 +177,7 @@ class FlatReader(EpisodeReader):
         for start in range(0, len(ends.terminated), rows.block):
             block = rows.read(start)
             self._end_at_seams(block, rows)
+            self._check_limits(block)
             metadata = self.before(block, ends, number)
             self._count_block(block, plan, ends)
             yield from rows.split(block, metadata, is_begun=is_begun)
@@ -171,14 +186,14 @@ class FlatReader(EpisodeReader):
 
     @property
     def needed(self) -> set[Key]:
-        """Keys of the fields to read: those that are stored, and what `before` needs."""
+        """Keys of the fields to read: the stored fields, and the fields that `before` needs."""
         return {*self.kept}
 
     def _end_at_seams(self, block: Block, rows: _Rows) -> None:
-        """Compare the states after the steps with those of the next rows: an episode ends where they differ.
+        """Compare the states after the steps with the states of the next rows. An episode ends where the two differ.
 
         Raises:
-            ConversionError: If they differ within an episode, and the layout has no seams.
+            ConversionError: If two states differ within an episode, and the layout has no seams.
         """
         if not block.following:
             return
@@ -199,7 +214,7 @@ class FlatReader(EpisodeReader):
                 raise ConversionError(
                     rows.name,
                     [f"{problem} ({jumps.sum():,} such rows)"],
-                    hint="state in [episodes] how the files mark the ends of episodes",
+                    hint=f"state in {self.stated_in} how the files mark the ends of episodes",
                 )
         block.truncated |= jumps
         self.counts["seam-without-flag"] += int(jumps.sum())
@@ -218,6 +233,38 @@ class FlatReader(EpisodeReader):
         known = len(last) * is_kept if ends.known is None else int(ends.known[block.episodes].sum())
         self.counts["final-observation-kept"] += known
         self.counts["final-observation-unknown"] += len(last) - known
+
+    def _read_limits(self) -> dict[Key, tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the least and the greatest value that the layout states of fields, each for one step."""
+        limits: dict[Key, tuple[Any, Any]] = {}
+        specs = self.specs()
+        for key in (stated.key for stated in self._layout.fields):
+            spec = specs.get(dotted_name(key), {})
+            if spec.get("kind") == "bounded":
+                limits[key] = (spec["low"], spec["high"])
+            elif spec:
+                limits[key] = (0, spec.get("n", 2) - 1)
+        return {key: (np.asarray(low), np.asarray(high)) for key, (low, high) in limits.items()}
+
+    def _check_limits(self, block: Block) -> None:
+        """Check the values of a block, [T, ...] each; NaN and infinity are in no bounds, and counted elsewhere."""
+        problems, columns = [], {**block.steps, **block.states}
+        for key, (low, high) in self._limits.items():
+            if not isinstance(values := columns.get(key), np.ndarray):
+                continue
+            outside = (values < low) | (values > high)
+            if values.dtype.kind == "f":
+                outside &= np.isfinite(values)
+            if not outside.any():
+                continue
+            row, *element = place = tuple(np.argwhere(outside)[0].tolist())
+            least, most = (np.broadcast_to(limit, values.shape)[place] for limit in (low, high))
+            problems.append(
+                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}; "
+                f"{self.stated_in} states {least} to {most} ({outside.sum():,} such values)"
+            )
+        if problems:
+            raise ConversionError(block.name, problems, hint=f"correct the bounds in {self.stated_in}, or the file")
 
 
 class _Rows:
@@ -298,11 +345,11 @@ class _Rows:
             rows.finish()
 
     def _read_states(self, part: ColumnSlice, block: Block, numbers: _Index, lengths: _Index, is_whole: _Flags) -> None:
-        """Read the states before the steps of a block, and those after the last steps.
+        """Read the states before the steps of a block, and the states after the last steps.
 
         row          0    1    2
         state       s_0  s_1  s_2
-        following   s_1  s_2  s_3        within an episode, it is the state of the next row
+        following   s_1  s_2  s_3        within an episode, the state of the next row
         """
         key, extra = part.column.key, self.ends.extras[part.array]
         more = extra * is_whole
@@ -378,3 +425,27 @@ def _chosen(values: Any, mask: NDArray[np.bool_]) -> Any:
 
 def _problems_with_file(error: ConversionError) -> list[str]:
     return [f"{error.name}: {problem}" for problem in error.problems]
+
+
+def _spec_of_field(column_slice: ColumnSlice, field: Field) -> dict[str, Any] | None:
+    plain = {"dtype": column_slice.column.dtype.name, "shape": list(column_slice.column.shape)}
+    if field.n is not None:
+        return {"kind": "discrete", **plain, "n": field.n}
+    if field.binary:
+        return {"kind": "binary", **plain}
+    if field.low is None:
+        return None
+    return {
+        "kind": "bounded",
+        **plain,
+        "low": _bound_of_column(column_slice, field.low),
+        "high": _bound_of_column(column_slice, field.high),
+    }
+
+
+def _bound_of_column(column_slice: ColumnSlice, value: Any) -> Any:
+    bound = np.asarray(value).astype(column_slice.column.dtype)
+    if column_slice.turn and bound.ndim:
+        shape = [column_slice.column.shape[column_slice.turn.index(axis)] for axis in range(len(column_slice.turn))]
+        bound = np.broadcast_to(bound, shape).transpose(column_slice.turn)
+    return bound.tolist()

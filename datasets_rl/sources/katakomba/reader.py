@@ -1,4 +1,4 @@
-"""Reader of Katakomba's files: a group for each game, whose attributes are those of the game.
+"""Reader of Katakomba's files: a group for each game, with the attributes of the game.
 
 key press     0     1     2    ...   T-1
 tty_*        o_0   o_1   o_2   ...  o_T-1      the screen at which the key was pressed; the one after the last is unknown
@@ -70,7 +70,7 @@ class KatakombaReader(FlatReader):
         "last-reward-repeated": "the reward of the last step of a game is not known: the file repeats the one before it, "
         "which was kept",
         "final-observation-unknown": "the file does not have the screen after the last key press of a game",
-        "end-without-flag": "games whose last step is not done: it was marked truncated",
+        "end-without-flag": "games end without done: their last step was marked truncated",
         "flags-cast": "dones are numbers, 0 or 1, which were converted to booleans",
         "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
         **NO_TRANSITION,
@@ -103,7 +103,7 @@ class KatakombaReader(FlatReader):
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         piece, pieces = part or (0, 1)
-        # Rounded up, so that the first piece has a game, by whose screens their form is chosen.
+        # Rounded up, so that the first piece has a game. Its screens decide the form of all screens.
         first, last = (-(-len(self._games) * number // pieces) for number in (piece, piece + 1))
         self.counts.clear()
         if games := [(self._games[number], number) for number in range(first, last)]:
@@ -142,7 +142,7 @@ class KatakombaReader(FlatReader):
         """Return the number of a game and its numeric attributes.
 
         Raises:
-            ConversionError: If it does not have those of the first game.
+            ConversionError: If the game lacks a numeric attribute of the first game.
         """
         metadata: dict[str, int | float | bool] = {"game": int(game)} if game.isdecimal() else {}
         problems = []

@@ -7,6 +7,7 @@ cfcql/smac_v1/6h_vs_8z/Expert      the vault Expert of prior_work/cfcql/smac_v1/
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,10 @@ class OGMARL(Source):
                 entry.id, [f"{problem}; expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
             )
         return replace(self.listing([asset.of_kind(self.kind)], selection), params={"vault": chosen})
+
+    @override
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return params or {"vault": self.facts(name)["vault"]}
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:

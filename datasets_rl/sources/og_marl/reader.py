@@ -41,7 +41,7 @@ _FLAGS: Mapping[str, Key] = {
 }
 _MASK = "infos.legals"
 _BOOLEANS = (*_FLAGS, _MASK)
-"""The leaves whose values are 0 and 1, whichever dtype their vault has."""
+"""The leaves of zeros and ones, in any dtype."""
 _KEYS: Mapping[str, Key] = {
     "observations": (_AGENTS, "observation"),
     "actions": _ACTION,
@@ -130,7 +130,7 @@ class VaultReader(FlatReader):
 
 
 class _VaultArrays(ArrayFile):
-    """The leaves of a vault as arrays, whose flags and masks are checked."""
+    """The leaves of a vault as arrays. Flags and masks are checked."""
 
     def __init__(self, path: Path, vault: str) -> None:
         self._vault = Vault(path, vault)

@@ -87,6 +87,8 @@ class OGBenchReader(FlatReader):
     @override
     def plan(self, file: ArrayFile) -> Plan:
         problems = []
+        if "observations" in file.arrays and not file.arrays["observations"].shape:
+            problems.append(f"observations is {file.arrays['observations']}; expected several numbers in each row")
         for name, width in (self._task.widths if self._task else {}).items():
             if name not in file.arrays:
                 problems.append(f"it has no array {name}, from which the rewards of a task are computed")

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import Call, ConversionError, FetchError, Remedy, UnknownIdError
 from datasets_rl.libraries import importing
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, SpaceSummary
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "OpenML"]
 
 _ID = re.compile(r"(?P<name>[A-Za-z0-9_][\w.()+,-]*)@(?P<version>[1-9]\d{0,6})", re.ASCII)
-_OTHERS: Mapping[str, str] = {"nominal": "onehot", "missing": "category"}
-"""Conversion of samples to numbers for datasets that the catalog does not list."""
 _TRUE = "true"
 
 
@@ -43,32 +41,17 @@ class OpenML(Source):
     name = "openml"
     restated = frozenset({"license", "citation", "homepage", "known_issues"})
 
-    def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, or an entry without a title for ``name@version``.
+    @override
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id, or of ``name@version``, which the catalog need not list.
 
         Raises:
             UnknownIdError: If the id is neither in the catalog nor of the form ``name@version``.
         """
-        catalog = self.catalog
-        params: dict[str, Any] = dict(catalog["ids"].get(name, {}))
-        if not params:
-            match = _ID.fullmatch(name)
-            if match is None:
-                raise self.unknown(name)
-            params = {"name": match["name"], "version": int(match["version"]), **_OTHERS}
-        figures, observation, action = (params.pop(key, None) for key in ("figures", "observation", "action"))
-        return self.catalog_entry(
-            name,
-            title=params.get("title", ""),
-            description=catalog["description"],
-            observation=SpaceSummary.of(observation or {"kind": "state"}),
-            action=SpaceSummary.of(action or {"kind": "discrete"}),
-            **self.figures(figures or {}),
-            tags=("bandit", "table"),
-            known_issues=tuple(catalog["known_issues"][issue] for issue in params.get("known_issues", ())),
-            time_limit=1,
-            params=params,
-        )
+        match = _ID.fullmatch(name)
+        if match is None or name in self.catalog["ids"]:
+            return super().listed_facts(name)
+        return {"name": match["name"], "version": int(match["version"])}
 
     @override
     def addresses(self, name: str) -> Sequence[str]:

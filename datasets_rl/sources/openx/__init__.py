@@ -15,7 +15,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -23,7 +22,6 @@ from typing_extensions import override
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, Remedy
 from datasets_rl.sources.base import (
     Entry,
-    EpisodeReader,
     Listing,
     Selection,
     Shard,
@@ -56,6 +54,7 @@ class OpenX(Source):
     """Source of every dataset in the folders of the collection; the catalog lists those that are known to exist."""
 
     name = "openx"
+    reader = "datasets_rl.sources.openx.reader:OpenXReader"
     restated = frozenset({"citation", "known_issues"})
     selects = frozenset({"episodes"})
     options = (
@@ -140,12 +139,6 @@ class OpenX(Source):
                 nearest = self.unknown(name).nearest
                 error.hint = f"the catalog has no such id; similar ids: {', '.join(nearest) or 'none'}"
             raise
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.openx.reader import OpenXReader
-
-        return OpenXReader(f"{self.name}/{name}", files, params or {})
 
 
 def _params(selection: Selection) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -19,7 +18,6 @@ from typing_extensions import override
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
 from datasets_rl.sources.base import (
     Entry,
-    EpisodeReader,
     Listing,
     Selection,
     Shard,
@@ -44,6 +42,7 @@ class Robomimic(Source):
     """Source of the files of robomimic, MimicGen and LIBERO, and of any file or folder of this shape."""
 
     name = "robomimic"
+    reader = "datasets_rl.sources.robomimic.reader:RobomimicReader"
     selects = frozenset({"episodes"})
     options = (
         Option("split", "Filter key of the files, such as train; by default, all demonstrations."),
@@ -128,12 +127,6 @@ class Robomimic(Source):
             growth=growth,
             numbers=Numbers.read(selection.episodes),
         )
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.robomimic.reader import RobomimicReader
-
-        return RobomimicReader(f"{self.name}/{name}", files, params or {})
 
     def _facts(self, name: str) -> dict[str, Any] | None:
         """Return what the catalog states about an id, or about the folder that has its file; None for other ids."""
