@@ -32,6 +32,7 @@ from datasets_rl.ted.keys import (
     OBSERVATION,
     Key,
     dotted_name,
+    is_observation,
 )
 
 _SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
@@ -330,7 +331,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     steps += [*plan.flags.values(), *plan.following.values()]
     if plan.marks and plan.by == "column":
         steps.append(plan.marks)
-    states = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
+    states = [part.array for part in plan.parts if is_observation(part.column.key)]
     states = states or [part.array for part in plan.parts if part.state]
     problems = []
     counts = []

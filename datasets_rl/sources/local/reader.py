@@ -22,7 +22,7 @@ from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.values import WIDENED_INTEGERS, count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name, is_observation
 
 _Index = NDArray[np.int64]
 _TEXTS = {
@@ -200,8 +200,8 @@ class LocalReader(EpisodeReader):
             ends = bounds.known[bounds.lengths > 0]
             self.counts["final-observation-kept"] += int(ends.sum())
             self.counts["final-observation-unknown"] += int((~ends).sum())
-        observed = [part.array for part in plan.parts if part.state and part.column.key[0] == OBSERVATION[0]]
-        known = bool(plan.following) or all(bounds.extras[name] for name in observed)
+        observed = [part for part in plan.parts if part.state and is_observation(part.column.key)]
+        known = all(part.column.key in plan.following or bounds.extras[part.array] for part in observed)
         if bounds.known is None:
             self.counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
@@ -328,7 +328,7 @@ class _FileReader:
     def _has_final_states(self, part: ColumnSlice) -> bool:
         """Return whether the file has the states after the last steps, if the array is an observation."""
         key = part.column.key
-        return not part.state or key[0] != OBSERVATION[0] or key in self._after or bool(self._bounds.extras[part.array])
+        return not (part.state and is_observation(key)) or key in self._after or bool(self._bounds.extras[part.array])
 
     def _read_states(
         self, part: ColumnSlice, numbers: _Index, lengths: _Index, rows: slice, *, ends: bool
