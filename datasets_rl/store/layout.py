@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ MARK_FILE = ".datasets-rl"
 _MARK = b"This folder is of datasets-rl, which deletes its unfinished and temporary files.\n"
 _MAX_FOLDERS = 5_000
 """Folders without a dataset, below that of a source, after which the search for datasets ends; the upper ones come first."""
+_LOOKS, _LOOK_SECONDS = 20, 0.05
 _CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
@@ -122,6 +124,24 @@ class DatasetPaths:
         own = {*self.entries()}
         return (path for path in _listed(self.folder) if path not in own and not _leads_to_dataset(path))
 
+    def first_foreign(self, *others: Path) -> Path | None:
+        """Return the first file that others put into a folder that is not one of a dataset, except these ones.
+
+        Another process may begin or delete a dataset there. What it has just made may be listed after this one has looked
+        for the mark, so that a file with a name like ours is looked at twice. While a process holds the lock, the mark
+        may also be missing for a moment, which this one waits for.
+        """
+        first = None
+        for look in range(_LOOKS):
+            first = next((path for path in self.foreign() if path not in others), None)
+            if first is None or not is_own_name(first.name):
+                break
+            if disk.is_locked(self.lock):
+                time.sleep(_LOOK_SECONDS)
+            elif look:
+                break
+        return first
+
     def bytes(self) -> int:
         """Return the size of everything of the dataset."""
         if self.has_no_pointer:
@@ -158,7 +178,7 @@ class DatasetPaths:
         Users may put raw files into the folder ``raw`` of a dataset before they convert them. A mark may be empty where a
         file system cannot create a file together with its content.
         """
-        return any(path.name not in {self.raw.name, MARK_FILE} for path in self.foreign())
+        return self.first_foreign(self.raw, self.mark_file) is not None
 
 
 def dataset_folder(version: Path) -> Path:

@@ -175,7 +175,7 @@ def _check_removable(paths: DatasetPaths) -> None:
     if has_only_copy(paths):
         raise _only_copy_error(paths)
     if not paths.is_own:
-        if first := next(paths.foreign(), None):
+        if first := paths.first_foreign():
             raise InvalidArgumentError(
                 f"{paths.folder} is not removed: it holds files that are not a dataset, such as {first.name}",
                 hint="delete them yourself if you do not need them",

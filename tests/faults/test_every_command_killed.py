@@ -330,7 +330,11 @@ class Trial:
             whole = {
                 path: digest
                 for path, digest in left.items()
-                if path.partition("/")[0] != "out" and "/build-" not in path and path not in rubbish(left)
+                # A folder that is not yet one of a dataset is empty.
+                if (digest or path.count("/") > 1)
+                and path.partition("/")[0] != "out"
+                and "/build-" not in path
+                and path not in rubbish(left)
             }
             if not whole.items() <= tree(self.moved).items():
                 yield f"copies {difference(tree(self.moved), whole)}"

@@ -52,6 +52,7 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
 @pytest.mark.parametrize("name", [name for name in WITH_CASES if name not in NEED_EXTRAS])
 def test_every_other_source_converts_without_extras(rlds, tmp_path, name):
     case = importlib.import_module(f"raw.{name}").CASES[0]
+    (tmp_path / "tree").mkdir()
     golden = case.write(tmp_path / "tree")
     options = [word for option, value in case.options.items() for word in (f"--{option}", value)]
 

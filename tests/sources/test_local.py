@@ -97,6 +97,17 @@ def test_one_more_observation_than_actions_is_the_final_observation(folder, conv
     assert rules(stored) == {"one-more": 6, "no-terminated": 2, "end-without-flag": 2, "final-observation-kept": 2}
 
 
+def test_observations_of_agents_tell_whether_the_final_one_is_known(folder, convert):
+    text = '[fields]\n"agents"."observation" = { array = "seen", state = true }\n'
+    for more in (0, 1):
+        np.savez(folder / "a.npz", **one(obs=None, seen=np.ones((4 + more, 2, 3), np.float32)))
+
+        stored = convert(text, home=str(more))
+
+        assert stored.episodes["final_known"].tolist() == [bool(more)]
+        assert rules(stored)[f"final-observation-{'kept' if more else 'unknown'}"] == 1
+
+
 def test_as_many_observations_as_actions_leave_the_final_one_unknown(folder, convert):
     np.savez(folder / "a.npz", **one())
 

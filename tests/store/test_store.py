@@ -30,7 +30,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
-from datasets_rl.store import DatasetPaths, locate, publish, versions
+from datasets_rl.store import DatasetPaths, layout, locate, publish, versions
 
 ID = "demo/pendulum"
 
@@ -756,3 +756,37 @@ def test_a_dataset_that_is_removed_without_the_lock_before_a_version_becomes_cur
 
     with pytest.raises(NotADatasetError, match="another process has just removed it"):
         publish.point_to(paths, version)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_dataset_that_another_process_begins_is_not_taken_for_files_of_others():
+    """The mark is missing for a moment, because a third process has deleted the folder when there was no lock."""
+    paths = store.dataset_paths(ID)
+    paths.folder.mkdir(parents=True)
+    with disk.lock(paths.lock, ID):
+        other = threading.Timer(0.2, paths.mark)
+        other.start()
+
+        paths.check_changeable()
+
+        assert paths.is_own
+        other.join()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_dataset_that_another_process_begins_is_not_taken_for_files_that_remain(monkeypatch):
+    """Its files are listed after this process has looked for the mark."""
+    paths = store.dataset_paths(ID)
+    looks = []
+
+    def is_own(folder):
+        looks.append(folder)
+        if len(looks) == 1:
+            paths.mark()
+            (paths.folder / f"build-{'0' * 8}").mkdir()
+            return False
+        return layout.is_marked(folder)
+
+    monkeypatch.setattr(layout, "is_own_folder", is_own)
+
+    paths.check_changeable()

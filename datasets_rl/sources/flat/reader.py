@@ -229,7 +229,7 @@ class FlatReader(EpisodeReader):
         counted = chain(block.steps.values(), block.states.values(), after.values())
         self.counts["not-finite"] += sum(count_not_finite(one) for one in counted if isinstance(one, np.ndarray))
         observed = [part for part in plan.parts if part.state and is_observation(part.column.key)]
-        is_kept = bool(plan.following) or all(ends.extras[part.array] for part in observed)
+        is_kept = all(part.column.key in plan.following or ends.extras[part.array] for part in observed)
         known = len(last) * is_kept if ends.known is None else int(ends.known[block.episodes].sum())
         self.counts["final-observation-kept"] += known
         self.counts["final-observation-unknown"] += len(last) - known
