@@ -1,4 +1,4 @@
-"""Reader of the steps of a stored dataset, or of selected ones, as numpy arrays."""
+"""Reader of the steps of a stored dataset, or of selected steps, as numpy arrays."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StepReader:
 
     Args:
         stored: The dataset.
-        rows: Rows of the dataset that are the steps, int64 [N], ascending; all rows by default.
-        episodes: Table of the episodes that the steps form; that of the dataset by default.
-        keys: Keys of the visible fields; all by default.
+        rows: Rows of the dataset that are the steps, int64 [N], ascending. All rows by default.
+        episodes: Table of the episodes that the steps form, by default the table of the dataset.
+        keys: Keys of the visible fields, all by default.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StepReader:
         """Return a visible field.
 
         Raises:
-            UnknownKeyError: If there is no such field; the error names the existing ones.
+            UnknownKeyError: If there is no such field. The error names the existing fields.
         """
         for field in self.fields:
             if field.key == key:
@@ -72,7 +72,7 @@ class StepReader:
         return self.stored.take_fields([key], rows)[0]
 
     def next_state(self, key: Key, step: int) -> NDArray[Any] | None:
-        """Return the value of a shared field after the action of a step, [...]; None if it is unknown."""
+        """Return the value of a shared field after the action of a step, [...], or None if the value is unknown."""
         episode = int(self.episodes.episode_of(step))
         last = step == self.episodes.stops[episode] - 1
         row = step if self.rows is None else int(self.rows[step])
