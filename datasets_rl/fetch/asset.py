@@ -8,7 +8,7 @@ from pathlib import Path
 LOCAL = ("file:", "tar:")
 """How addresses of files of this machine begin."""
 _MAGIC = {"HDF5": b"\x89HDF\r\n\x1a\n", "npz": b"PK", "zip": b"PK", "Parquet": b"PAR1"}
-"""First bytes of the files of a format; an empty zip file begins with others than one with members."""
+"""First bytes of the files of a format. Empty zip files and zip files with members share only the first two bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class Asset:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file of this machine, which may be in an archive."""
+        """Whether the file is on this machine, possibly in an archive."""
         return bool(self.urls) and all(url.startswith(LOCAL) for url in self.urls)
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is in a tar archive of this machine, out of which it is copied."""
+        """Whether the file is in a tar archive on this machine. Such files are copied out of the archive."""
         return bool(self.urls) and all(url.startswith("tar:") for url in self.urls)
 
     def of_kind(self, kind: str) -> Asset:
-        """Return the file as one of a format, ``HDF5``, ``npz``, ``zip`` or ``Parquet``, by whose first bytes it is checked."""
+        """Return the asset with a format, ``HDF5``, ``npz``, ``zip`` or ``Parquet``. Its first bytes are checked later."""
         return replace(self, kind=kind, magic=_MAGIC[kind])
 
 
@@ -54,7 +54,7 @@ class Folder:
     address: str
     """The listed address, with a pinned revision if the upstream has revisions."""
     revision: str
-    """The commit; empty if the address of each file includes the file's own version."""
+    """The commit, or empty if the address of each file includes the file's own version."""
     assets: tuple[Asset, ...]
 
 
@@ -64,7 +64,7 @@ class Fetched:
 
     asset: Asset
     path: Path
-    """The file; outside the download folder if the address names a local file, which is used in place."""
+    """The file. A local file is used in place, outside the download folder."""
     size: int
     sha256: str
     url: str
@@ -72,5 +72,5 @@ class Fetched:
     etag: str | None = None
     """ETag of the upstream, if it sent one."""
     checked: str = "recorded"
-    """'catalog' if the digest was compared with a known one, 'recorded' if none was known, 'skipped' if the user
-    disabled the check."""
+    """'catalog' if the digest was compared with a known digest, 'recorded' if no digest was known, 'skipped' if the
+    user disabled the check."""

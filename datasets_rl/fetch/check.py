@@ -1,4 +1,4 @@
-"""Checks that fetched bytes are the expected file, and a description of what they are otherwise."""
+"""Checks that fetched bytes are the expected file, and descriptions of unexpected bytes, such as a web page."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b
 _XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
 _TITLE = re.compile(rb"<(title|code|message)>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 
-# Letters whose spoken names begin with a vowel: an HDF5 file, an npz file, but a parquet file.
+# Letters with spoken names that begin with a vowel: an HDF5 file, an npz file, but a parquet file.
 _AN = "aefhilmnorsx"
 
 
 class WrongFileError(NotServedError):
-    """The address serves a file other than the expected one."""
+    """The address serves another file than expected."""
 
 
 class TruncatedFileError(WrongFileError):
-    """The address served a truncated file as if it were complete."""
+    """The address served a truncated file as a complete file."""
 
 
 def expected_file(asset: Asset, *, hash_check: bool) -> ExpectedFile:
-    """Return the size and checksums that a file must have; none if the user disabled the check."""
+    """Return the size and checksums that a file must have. All are None if the user disabled the check."""
     sha256 = asset.sha256 and asset.sha256.lower()
     return ExpectedFile(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else ExpectedFile()
 
@@ -43,26 +43,27 @@ def check_kind(expected: ExpectedFile, *, hash_check: bool) -> str:
 
 
 def format_problem(asset: Asset, head: bytes) -> str | None:
-    """Return why a file with this beginning cannot be the expected one; None if it can.
+    """Return why a file with these first bytes cannot be the expected file, or None if the file may be correct.
 
     Args:
         asset: The expected file.
-        head: The first `HEAD` bytes, or all of them if there are fewer.
+        head: The first `HEAD` bytes, or all bytes of a shorter file.
     """
-    # HDF5 allows a user block before its signature; MATLAB writes one of 512 bytes.
-    if asset.magic and any(head.startswith(asset.magic, at) for at in ((0, 512) if asset.kind == "HDF5" else (0,))):
+    # HDF5 allows a user block before the signature. MATLAB writes a user block of 512 bytes.
+    offsets = (0, 512) if asset.kind == "HDF5" else (0,)
+    if asset.magic and any(head.startswith(asset.magic, offset) for offset in offsets):
         return None
     kind = _kind_text(asset)
     if head.startswith(_LFS):
-        return f"it is a git-LFS pointer, not {kind}: the file itself is elsewhere"
+        return f"the content is a git-LFS pointer, not {kind}: the file itself is elsewhere"
     if _PAGE.match(head):
-        return f"it is a web page, not {kind}{_title_text(head)}"
+        return f"the content is a web page, not {kind}{_title_text(head)}"
     if not asset.magic:
         return None
     if _XML.match(head):
-        return f"it is an XML document, not {kind}{_title_text(head)}"
+        return f"the content is an XML document, not {kind}{_title_text(head)}"
     start = head[: len(asset.magic)].hex(" ") or "nothing"
-    return f"it begins with {start}, expected {asset.magic.hex(' ')}: it is not {kind}"
+    return f"the content is not {kind}: the first bytes are {start}, expected {asset.magic.hex(' ')}"
 
 
 def file_format_problem(asset: Asset, path: Path) -> str | None:
@@ -72,13 +73,13 @@ def file_format_problem(asset: Asset, path: Path) -> str | None:
 
 
 def differences(expected: ExpectedFile, digest: Digest) -> list[str]:
-    """Return how a complete file differs from the expected one, in size and in the strongest known checksum."""
+    """Return how a complete file differs from the expected file, in size and in the strongest known checksum."""
     problems = []
     if expected.size is not None and digest.upto != expected.size:
-        problems.append(f"it has {digest.upto:,} bytes, expected {expected.size:,}")
+        problems.append(f"the file has {digest.upto:,} bytes, expected {expected.size:,}")
     name = expected.checksum
     if name and (checksum := digest.hexdigest(name)) != (stated := getattr(expected, name)):
-        problems.append(f"it has {name} {checksum}, expected {stated}")
+        problems.append(f"the file has {name} {checksum}, expected {stated}")
     return problems
 
 

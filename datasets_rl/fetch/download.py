@@ -40,11 +40,11 @@ _ESCAPED = ("http:", "https:", "file:")
 _COPY_BYTES = 1 << 20
 _COPY = Remedy("give another copy with {} or {}", Argument("mirrors"), Argument("from_local"))
 _OTHER_BYTES = Remedy(
-    "the file changed upstream, or is an edited copy: {}, or accept this one with {}",
+    "the file changed upstream, or is an edited copy: {}, or accept this file with {}",
     _COPY,
     Argument("hash_check", False),
 )
-_CUT = Remedy("none of its bytes were kept: run it again, or {}", _COPY)
+_CUT = Remedy("no bytes of the file were kept: run it again, or {}", _COPY)
 _UNREACHED = "an address that did not answer may serve the right file later"
 
 
@@ -53,7 +53,7 @@ class _OfflineRefusal(NotServedError):
 
 
 def with_mirrors(asset: Asset, bases: Sequence[str]) -> Asset:
-    """Return the asset with its addresses below the mirrors before its own addresses, without duplicates."""
+    """Return the asset with the addresses below the mirrors before the asset's own addresses, without duplicates."""
     urls = []
     for base in bases:
         path = quote(asset.path) if base.lower().startswith(_ESCAPED) else asset.path
@@ -62,7 +62,7 @@ def with_mirrors(asset: Asset, bases: Sequence[str]) -> Asset:
 
 
 def remaining_bytes(assets: Sequence[Asset], folder: Path) -> int | None:
-    """Return how many bytes `fetch` would download, without any request; None if some size is unknown.
+    """Return how many bytes `fetch` would download, or None if a size is unknown. No request is sent.
 
     Existing files, the bytes of interrupted downloads and files that are used in place are not counted.
     """
@@ -81,14 +81,14 @@ def fetch(
     advance: Report | None = None,
     cancel: CancelToken | None = None,
 ) -> list[Fetched]:
-    """Fetch the files: existing ones are reused, the others are downloaded from the first address that serves them.
+    """Fetch files: reuse existing files, and download each missing file from the first address that serves the file.
 
-    A file has its final name only after it is complete and checked. The bytes that were fetched before a failure, a
-    kill or Ctrl-C are kept, and the next call resumes after them.
+    A file gets its final name only after all bytes are fetched and checked. The bytes that were fetched before a
+    failure, a kill or Ctrl-C are kept, and the next call resumes after these bytes.
 
     Args:
         assets: The files to fetch.
-        folder: Destination folder, below which each file has its `path`; files that are used in place are not copied.
+        folder: Destination folder. Each file is written to `folder / asset.path`, except files that are used in place.
         settings: Timeouts, retries, threads, and whether the network may be used.
         hash_check: False skips the comparison of sizes and digests, for mirrors with edited files.
         limiter: Rate limit for all files, and for all calls that share it.
@@ -97,13 +97,13 @@ def fetch(
         cancel: Token that cancels the download.
 
     Returns:
-        A `Fetched` for each asset, in their order.
+        A `Fetched` for each asset, in the order of `assets`.
 
     Raises:
         InvalidArgumentError: If a path leads out of the folder, or an address has an unknown scheme.
-        FetchError: If no address served a file; `OfflineError` if the network is needed but forbidden.
-        IntegrityError: If the addresses served files other than the expected one.
-        DiskFullError: If the disk is full; the fetched bytes are kept.
+        FetchError: If no address served a file, or as `OfflineError` if the network is needed but forbidden.
+        IntegrityError: If the addresses served other files than expected.
+        DiskFullError: If the disk is full. The fetched bytes are kept.
     """
     _check_arguments(assets)
     pending = _pending_sizes(assets, folder, hash_check=hash_check)
@@ -143,7 +143,7 @@ def json_client(settings: Settings) -> Iterator[Get]:
 
 
 def size_of_url(url: str, settings: Settings) -> int | None:
-    """Return the size in bytes of the file at an address; None if the address does not report it."""
+    """Return the size in bytes of the file at an address, or None if the address does not report a size."""
     from datasets_rl.fetch.transfer import Network
 
     network = Network(settings)
@@ -162,7 +162,7 @@ def size_of_url(url: str, settings: Settings) -> int | None:
 
 
 def digest_local(url: str) -> str:
-    """Return the sha256 of a file of this machine, which may be in an archive.
+    """Return the sha256 of a file on this machine, which may be in an archive.
 
     Raises:
         NotServedError: If there is no such file.
@@ -182,32 +182,32 @@ def _blocks(place: Slice) -> Iterator[bytes]:
     Raises:
         NotServedError: If the archive ends before the file.
     """
-    left = place.size
+    remaining = place.size
     with place.path.open("rb") as archive:
         archive.seek(place.start)
-        while left and (block := archive.read(min(left, _COPY_BYTES))):
+        while remaining and (block := archive.read(min(remaining, _COPY_BYTES))):
             yield block
-            left -= len(block)
-    if left:
-        raise NotServedError(f"the archive ends {left:,} bytes before the file in it")
+            remaining -= len(block)
+    if remaining:
+        raise NotServedError(f"the archive ends {remaining:,} bytes before the end of the file in the archive")
 
 
 def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True) -> list[Fetched]:
-    """Use files of the user in place, without copying them.
+    """Use files of the user in place, without a copy.
 
     Args:
         assets: The expected files.
-        path: The file, if there is a single asset, or a folder that contains the files by path or by name, or by any
-            name if their digests are known.
-        hash_check: False skips the comparison of sizes and digests; the first bytes are always checked.
+        path: The file, if there is a single asset, or a folder with the files. A file is found by its path, by its
+            name, or, if the digest is known, by its digest.
+        hash_check: False skips the comparison of sizes and digests. The first bytes are always checked.
 
     Raises:
         InvalidArgumentError: If `path` does not exist, or is a single file for several assets.
-        FetchError: If a file is missing; the error names every missing file.
-        IntegrityError: If a file is not the expected one; the error names every such file.
+        FetchError: If a file is missing. The error names every missing file.
+        IntegrityError: If a file differs from the expected file. The error names every such file.
     """
     if not path.exists():
-        raise InvalidArgumentError(f"{path} does not exist", hint="give the file, or its folder")
+        raise InvalidArgumentError(f"{path} does not exist", hint="give the file, or the folder of the file")
     if path.is_file() and len(assets) != 1:
         raise InvalidArgumentError(
             f"{path} is a single file, but the dataset has {len(assets)} files", hint="give the folder of the files"
@@ -219,7 +219,9 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         if file is None
     ]
     if missing:
-        raise FetchError(f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or its folder")
+        raise FetchError(
+            f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or the folder of the file"
+        )
     fetched: list[Fetched] = []
     problems: list[str] = []
     for asset, file in zip(assets, filter(None, files), strict=True):
@@ -228,7 +230,7 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         except NotServedError as reason:
             problems.append(f"{file}: {reason}")
     if problems:
-        raise IntegrityError("the given files are not the expected ones", problems, hint=_OTHER_BYTES)
+        raise IntegrityError("the given files are not the expected files", problems, hint=_OTHER_BYTES)
     return fetched
 
 
@@ -268,7 +270,7 @@ def _check_arguments(assets: Sequence[Asset]) -> None:
 
 
 def _pending_sizes(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
-    """Map the path of each file to download to its size, None if unknown, and the number of its bytes on disk."""
+    """Map the path of each file to download to (size, bytes on disk). The size is None if unknown."""
     pending: dict[str, tuple[int | None, int]] = {}
     for asset in assets:
         target, want = folder / plan.safe_path(asset.path), check.expected_file(asset, hash_check=hash_check)
@@ -303,7 +305,7 @@ def _existing_file(target: Path, record: Record | None) -> plan.ExistingFile | N
 
 
 def _find_present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
-    """Return the file that an earlier call or the user stored as `target`, if it is the expected one."""
+    """Return the file that an earlier call or the user stored as `target`, if this is the expected file."""
     want, record = check.expected_file(asset, hash_check=hash_check), read_record(target)
     step = plan.decide_existing(want, _existing_file(target, record))
     if step.action is Action.HASH:
@@ -335,8 +337,8 @@ def _check_in_place(asset: Asset, path: Path, url: str, *, hash_check: bool) -> 
         raise NotServedError(wrong_kind)
     want, size = check.expected_file(asset, hash_check=hash_check), path.stat().st_size
     if want.size not in (None, size):
-        # The size alone shows that it is another file, so that it need not be read.
-        raise WrongFileError(f"it has {size:,} bytes, expected {want.size:,}")
+        # The size alone shows that this is another file, which need not be read.
+        raise WrongFileError(f"the file has {size:,} bytes, expected {want.size:,}")
     digest = digest_file(path, md5=want.md5 is not None)
     if problems := check.differences(want, digest):
         raise WrongFileError("; ".join(problems))
@@ -363,7 +365,7 @@ class _Job:
             self._network.client.close()
 
     def network(self) -> Network:
-        """Return the HTTP client, which is created for the first address that needs it."""
+        """Return the HTTP client, which is created at the first call."""
         from datasets_rl.fetch.transfer import Network
 
         with self._lock:
@@ -372,10 +374,10 @@ class _Job:
             return self._network
 
     def run(self, assets: Sequence[Asset]) -> list[Fetched]:
-        """Fetch all files concurrently, and return them in order."""
+        """Fetch all files concurrently, and return the fetched files in the order of `assets`."""
         fetched: dict[int, Fetched] = {}
         workers = max(1, min(self.settings.jobs, len(assets)))
-        # Few files get several connections each, many files get one each: never more than `jobs` in total.
+        # Few files get several connections each. Many files get a single connection each. The total is at most `jobs`.
         connections = max(1, self.settings.jobs // workers)
 
         def fetch_one(index: int) -> None:
@@ -397,7 +399,7 @@ class _Job:
         raise _combined_error(asset, failures)
 
     def _ordered_urls(self, asset: Asset, target: Path) -> list[str]:
-        """Return the addresses; the one of an interrupted download is first if no other address can resume it."""
+        """Return the addresses, first the address of an interrupted download if no other address can resume."""
         protected = self.hash_check and asset.sha256 is not None
         part = PartialDownload.load(target)
         started = "" if protected or not part.done else part.url
@@ -408,7 +410,7 @@ class _Job:
             if isinstance(local, Path):
                 return _check_in_place(asset, local, url, hash_check=self.hash_check)
             copied = _check_in_place(asset, self._copy_slice(local, target), url, hash_check=self.hash_check)
-            # The record tells the copy from a file of the user, which would never be deleted.
+            # The record distinguishes the copy from a file of the user, which would never be deleted.
             Record(url, copied.size, copied.sha256, None, copied.checked, target.stat().st_mtime_ns).write(target)
             return copied
         if self.settings.offline:
@@ -416,13 +418,13 @@ class _Job:
         remote = scheme_of(url).resolve(url, self.network().ask)
         if not isinstance(remote, Remote):
             raise NotServedError(
-                f"the resolver of its URL scheme returned {remote!r}; expected a Remote, or a local path for a local scheme"
+                f"the resolver of the URL scheme returned {remote!r}, expected a Remote, or a local path for a local scheme"
             )
         with disk.disk_errors(target):
             return self._transfer(asset, url, remote, target, connections)
 
     def _copy_slice(self, place: Slice, target: Path) -> Path:
-        """Copy a file out of an archive; it has its final name only after it is complete."""
+        """Copy a file out of an archive. Only the complete copy gets the final name."""
         partial = target.with_name(f"{target.name}.part")
         with disk.disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Fetching the raw files of one dataset, with the choices of one download."""
+"""Fetching of the raw files of a dataset, with the settings of a download."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Fetcher:
     """The origin and the destination of a dataset's raw files."""
 
     folder: Path
-    """Fetched files are written here, each at its `path`."""
+    """Folder for the fetched files. Each file is written to `folder / asset.path`."""
     settings: Settings
     label: str = ""
     """The name of the progress bar."""
     local: Path | None = None
-    """A raw file of the user, or a folder of them, which is read in place; no address is asked."""
+    """A raw file of the user, or a folder of raw files, which are read in place. No request is sent."""
     hash_check: bool = True
     """Whether sizes and digests are compared."""
     limiter: Limiter | None = None
@@ -37,17 +37,17 @@ class Fetcher:
     """Receives the bytes, instead of a progress bar for each call."""
 
     def fetch(self, assets: Sequence[Asset], cancel: CancelToken | None = None) -> list[Fetched]:
-        """Fetch files, or find them among those of the user.
+        """Fetch files, or find the files in `local`.
 
         Raises:
-            FetchError, IntegrityError, DiskFullError: If a file cannot be had.
+            FetchError, IntegrityError, DiskFullError: If a file cannot be fetched or found.
         """
         listed = all(asset.is_local for asset in assets)
         if self.local is not None and not listed:
             return fetch_local(assets, self.local, hash_check=self.hash_check)
         if self.force:
             for asset in assets:
-                # Unfinished downloads stay: their bytes are checked when they are resumed.
+                # Unfinished downloads stay: a resumed download checks the existing bytes.
                 disk.remove_tree(self.folder / asset.path)
         return fetch(
             assets,
@@ -62,7 +62,7 @@ class Fetcher:
 
     @contextmanager
     def for_groups(self, groups: Sequence[Sequence[Asset]]) -> Iterator[Fetcher]:
-        """Return a fetcher whose calls, one for each group, share a progress bar."""
+        """Yield a fetcher for one call per group. All calls share a progress bar."""
         if len(groups) == 1:
             yield self
             return

@@ -2,7 +2,7 @@
 
 A timeout on single reads does not stop a server that sends a byte from time to time, in the headers or in the body. The
 streams of this module therefore limit the time until the headers of a response are complete, and measure the rate of
-the body. They work below the HTTP protocol, so that bytes that never become part of a body count as well.
+the body. The streams work below the HTTP protocol, so that bytes that never become part of a body count as well.
 
 Only the time spent waiting for the server counts. A client that pauses, because of a rate limit or a busy disk, does
 not make a server slow.
@@ -32,13 +32,13 @@ class TooSlowError(Exception):
 
 
 class MinRateTransport(httpx.BaseTransport):
-    """Transport of `httpx.Client` whose connections raise `TooSlowError`; it uses the proxies of the environment.
+    """Transport of `httpx.Client` that raises `TooSlowError` for slow servers, and uses the proxies of the environment.
 
-    The transport of httpx passes every option to httpcore except the network backend, which this one exists for.
+    The transport of httpx passes every option to httpcore except the network backend. This class passes the backend.
 
     Args:
         window: Seconds in which headers must be complete, and over which the rate of a body is averaged.
-        min_rate: Minimum rate in bytes per second; 0 sets no limit for the body.
+        min_rate: Minimum rate in bytes per second. 0 sets no limit for the body.
     """
 
     def __init__(self, window: float, min_rate: float) -> None:
@@ -50,7 +50,7 @@ class MinRateTransport(httpx.BaseTransport):
         self._pools: dict[tuple[str, str], _Pool] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and return the response when its headers are complete."""
+        """Send a request, and return the response when the headers are complete."""
         url = request.url
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         with _errors_of_httpx():
@@ -76,10 +76,10 @@ class MinRateTransport(httpx.BaseTransport):
             pool.close()
 
     def _pool(self, url: httpx.URL) -> _Pool:
-        """Return the connections to a host: direct ones, or those of the proxy for it."""
+        """Return the connection pool for a host: a pool of direct connections, or the pool of the host's proxy."""
         direct = any(urllib.request.proxy_bypass(name) for name in (url.host, url.netloc.decode("ascii")))
         proxy = "" if direct else self._proxies.get(url.scheme, self._proxies.get("all", ""))
-        # The assignment is atomic: of two threads that open the same pool, both use the first one.
+        # The assignment is atomic: two threads that open the same pool both use the first pool.
         key = url.scheme, proxy
         return self._pools.get(key) or self._pools.setdefault(key, self._open_pool(*key))
 
@@ -91,12 +91,12 @@ class MinRateTransport(httpx.BaseTransport):
         }
         if not proxy:
             return httpcore.ConnectionPool(max_connections=None, **options)
-        given = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
+        server = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
         url = httpcore.URL(
-            scheme=given.url.raw_scheme, host=given.url.raw_host, port=given.url.port, target=given.url.raw_path
+            scheme=server.url.raw_scheme, host=server.url.raw_host, port=server.url.port, target=server.url.raw_path
         )
-        kind = httpcore.SOCKSProxy if given.url.scheme.startswith("socks") else httpcore.HTTPProxy
-        return kind(url, proxy_auth=given.raw_auth, max_connections=None, **options)
+        kind = httpcore.SOCKSProxy if server.url.scheme.startswith("socks") else httpcore.HTTPProxy
+        return kind(url, proxy_auth=server.raw_auth, max_connections=None, **options)
 
 
 class _Body(httpx.SyncByteStream):
@@ -115,7 +115,7 @@ class _Body(httpx.SyncByteStream):
 
 @contextmanager
 def _errors_of_httpx() -> Iterator[None]:
-    """Raise the exceptions of httpcore as those of httpx, which have the same names."""
+    """Raise the exceptions of httpcore as the exceptions of httpx with the same names."""
     try:
         yield
     except (
@@ -162,7 +162,7 @@ class _Stream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._stream.write(buffer, timeout)
-        # A request was sent; the response begins with headers.
+        # A request was sent. The response begins with headers.
         self._due = time.monotonic() + self._window
         self._waited, self._received = 0.0, 0
 
@@ -171,7 +171,7 @@ class _Stream(httpcore.NetworkStream):
         try:
             data = self._stream.read(max_bytes, self._read_timeout(started, timeout))
         except httpcore.ReadTimeout:
-            # If nothing at all was received, the server stalls, and the error should report that.
+            # If no byte was received, the server stalls, and the error should report the stall.
             if self._due is None or not self._received:
                 raise
             raise self._headers_error() from None
@@ -191,14 +191,14 @@ class _Stream(httpcore.NetworkStream):
 
     def _headers_error(self) -> TooSlowError:
         return TooSlowError(
-            f"the headers of its response were not complete after {self._window:g} s; "
+            f"the headers of the response were not complete after {self._window:g} s: "
             f"{self._received:,} bytes were received"
         )
 
     def _check_rate(self) -> None:
         if self._received < self._min_rate * self._waited:
             raise TooSlowError(
-                f"it sent {self._received:,} bytes in {self._waited:.1f} s, expected at least "
+                f"the server sent {self._received:,} bytes in {self._waited:.1f} s, expected at least "
                 f"{self._min_rate:g} bytes per second (RLDS_MIN_RATE)"
             )
         self._waited, self._received = 0.0, 0

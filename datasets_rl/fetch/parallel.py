@@ -15,11 +15,11 @@ _POLL_SECONDS = 0.1
 
 
 class Cancelled(Exception):
-    """Raised in a thread after another thread failed or the user interrupted; the user sees the other exception."""
+    """Raised in a thread after another thread failed or the user interrupted. The user sees the other exception."""
 
 
 class CancelToken:
-    """Flag that cancels work; setting a parent also sets its children."""
+    """Flag that cancels work. A token with a parent is also set when the parent is set."""
 
     def __init__(self, parent: CancelToken | None = None) -> None:
         self._event = threading.Event()
@@ -30,7 +30,7 @@ class CancelToken:
         self._event.set()
 
     def is_set(self) -> bool:
-        """Return whether this flag or its parent's is set."""
+        """Return whether this flag or the flag of the parent is set."""
         return self._event.is_set() or (self._parent is not None and self._parent.is_set())
 
     def check(self) -> None:
@@ -51,7 +51,7 @@ class Limiter:
     """Rate limiter for bytes, shared by all threads.
 
     Args:
-        rate: Bytes per second; None sets no limit.
+        rate: Bytes per second. None sets no limit.
 
     Raises:
         InvalidArgumentError: If the rate is not above 0.
@@ -59,13 +59,13 @@ class Limiter:
 
     def __init__(self, rate: float | None = None) -> None:
         if rate is not None and rate <= 0:
-            raise InvalidArgumentError(f"the rate limit is {rate}; expected a number of bytes per second above 0")
+            raise InvalidArgumentError(f"the rate limit is {rate}, expected a number of bytes per second above 0")
         self._rate = rate
         self._lock = threading.Lock()
         self._free = time.monotonic()
 
     def delay(self, size: int) -> float:
-        """Reserve `size` bytes and return the seconds to wait before using them."""
+        """Reserve `size` bytes and return the seconds to wait before using the bytes."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -75,7 +75,7 @@ class Limiter:
 
 
 def run_in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
-    """Run the tasks on up to `workers` threads; the first failure cancels the others and is raised here.
+    """Run the tasks on up to `workers` threads. The first failure cancels the other tasks and is raised here.
 
     The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out. This
     is safe because the files on disk are consistent at any moment.

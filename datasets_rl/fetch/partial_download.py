@@ -1,14 +1,13 @@
 """Files of a download on disk: the partial file with its sidecar, and the record next to a finished file.
 
     <name>               the finished file
-    <name>.fetched.json  its record: address, size, sha256, etag
+    <name>.fetched.json  the record of the finished file: address, size, sha256, etag
     <name>.part          the bytes fetched so far
     <name>.part.json     the sidecar: the address and version of these bytes, and the ranges that are on disk
 
-The sidecar may lag the partial file but never leads it: the partial file is fsynced before the sidecar that counts its
+The sidecar never counts bytes that are not on disk: the partial file is fsynced before the sidecar that counts the
 bytes is written. A process killed at any moment therefore loses at most the last second of a download. The state of a
-running sha256 cannot be saved; when a download resumes, it reads the bytes on disk again, which is far faster than the
-network.
+running sha256 cannot be saved. A resumed download reads the bytes on disk again, which is far faster than the network.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BLOCK = 1 << 20
 class Digest:
     """Running checksums of the first `upto` bytes of a file: sha256, CRC-32C and, optionally, MD5.
 
-    CRC-32C, which many servers report, costs a twentieth of the others; MD5 costs as much as sha256.
+    CRC-32C, which many servers report, costs a twentieth of sha256. MD5 costs as much as sha256.
 
     Args:
         md5: Whether to compute MD5.
@@ -55,9 +54,9 @@ class Digest:
         self.upto = 0
         """Number of bytes hashed so far."""
 
-    def take(self, chunk: bytes, at: int) -> None:
-        """Hash bytes as they arrive; bytes that do not continue the hashed ones are left to `hash_file`."""
-        if at == self.upto:
+    def take(self, chunk: bytes, start: int) -> None:
+        """Hash a received chunk that starts at `upto`. Other chunks are left to `hash_file`."""
+        if start == self.upto:
             for checksum in self._sums.values():
                 checksum.update(chunk)
             self.upto += len(chunk)
@@ -85,7 +84,7 @@ def digest_file(path: Path, *, md5: bool = False) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Origin and state of a finished file at the time of its download."""
+    """Origin and state of a finished file at the time of the download."""
 
     url: str
     size: int
@@ -93,15 +92,15 @@ class Record:
     etag: str | None
     checked: str
     mtime_ns: int
-    """Modification time, which reveals a later change of the file without reading it."""
+    """Modification time, which reveals a later change of the file without reading the file."""
 
     def write(self, file: Path) -> None:
-        """Write the record next to its file."""
+        """Write the record next to the file."""
         disk.write_json(_record_path(file), asdict(self))
 
 
 def read_record(file: Path) -> Record | None:
-    """Return the record next to a file; None if it does not exist or cannot be parsed."""
+    """Return the record next to a file, or None if the record does not exist or cannot be parsed."""
     value = _read_json_object(_record_path(file))
     try:
         return Record(
@@ -117,21 +116,21 @@ def read_record(file: Path) -> Record | None:
 
 
 def is_of_download(file: Path) -> bool:
-    """Return whether a download wrote a file: a finished file has its record beside it."""
+    """Return whether a download wrote a file: a partial file, a sidecar, a record, or a file with a record."""
     endings = (".fetched.json", ".part", ".part.json")
     name = file.name.rpartition("@")[0] if file.name.endswith(".tmp") else file.name
     return name.endswith(endings) or file.name == ANSWERS_FILE or _record_path(file).exists()
 
 
 def remove_with_record(file: Path) -> None:
-    """Delete a finished file and its record."""
+    """Delete a finished file and the record of the file."""
     disk.remove_file(file)
     disk.remove_file(_record_path(file))
 
 
 @dataclass(slots=True)
 class Span:
-    """Byte range [start, stop) of a file, of which the first `done` bytes are written."""
+    """Byte range [start, stop) of a file. The first `done` bytes of the range are written."""
 
     start: int
     stop: int | None
@@ -151,7 +150,7 @@ class Span:
 
 @dataclass
 class PartialDownload:
-    """Partial file of one download, with the state in its sidecar. Its methods may be called from many threads."""
+    """Partial file of one download, with the state in the sidecar. Methods may be called from many threads."""
 
     target: Path
     """Path of the finished file."""
@@ -167,7 +166,7 @@ class PartialDownload:
     """Whether some bytes were fetched by an earlier process or from another address."""
     digest: Digest = field(default_factory=Digest)
     replaces: int = 0
-    """Number of bytes of another version on disk, which stay there until this version's first byte arrives."""
+    """Number of bytes of another version on disk, which stay on disk until the first byte of this version arrives."""
     reported: ExpectedFile = field(default_factory=ExpectedFile)
     """Checksums of the complete file that the responses reported."""
 
@@ -179,14 +178,14 @@ class PartialDownload:
 
     @classmethod
     def load(cls, target: Path) -> PartialDownload:
-        """Return the partial download that an earlier process left for this file, or an empty one."""
+        """Return the partial download that an earlier process left for this file, or an empty partial download."""
         part = cls(target)
         value = _read_json_object(part._sidecar)
         try:
             part.url, part.address = str(value["url"]), str(value["address"])
             part.etag, part.validator, part.total = value["etag"], value["validator"], value["total"]
             part.spans = [Span(int(start), stop and int(stop), int(done)) for start, stop, done in value["spans"]]
-            part.reported = ExpectedFile(**value.get("said", {}))
+            part.reported = ExpectedFile(**value.get("reported", {}))
             size = part.path.stat().st_size
         except (KeyError, TypeError, ValueError, OSError):
             return cls(target)
@@ -211,9 +210,9 @@ class PartialDownload:
         return plan.PartialState(self.address, self.done, self.total, self.validator)
 
     def begin(self) -> int:
-        """Create an empty partial file, and return the number of bytes of another version that it replaces."""
+        """Create an empty partial file, and return the number of replaced bytes of another version."""
         with self._lock:
-            # The sidecar is deleted first: without it the partial file is ignored.
+            # The sidecar is deleted first: a partial file without a sidecar is ignored.
             disk.remove_file(self._sidecar)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
@@ -224,7 +223,7 @@ class PartialDownload:
             return replaced
 
     def adopt(self, url: str, address: str) -> None:
-        """Continue from an address; if it differs from the previous one, the old validators do not apply to it."""
+        """Continue from an address. The validators of another address are dropped."""
         if address != self.address:
             self.etag = self.validator = None
             self.reported = ExpectedFile()
@@ -237,7 +236,7 @@ class PartialDownload:
         with self._lock:
             self.reported = self.reported.completed(reported)
             if not self.done:
-                # A validator is recorded only if it applies to every byte on disk.
+                # The validator of the first response applies to every byte on disk. Later validators may not.
                 self.etag, self.validator = etag, validator
             if total is not None and self.total is None:
                 self.total = self.spans[-1].stop = total
@@ -253,7 +252,7 @@ class PartialDownload:
         self.save()
 
     def end(self) -> None:
-        """Declare the file complete, if the server did not report its length."""
+        """Declare the file complete, if the server did not report the length of the file."""
         only = self.spans[0]
         self.total = only.stop = only.at
 
@@ -269,20 +268,20 @@ class PartialDownload:
         return time.monotonic() - self._saved >= SAVE_EVERY
 
     def save(self, *, if_due: bool = False) -> None:
-        """Sync the partial file, then write the sidecar that counts its bytes.
+        """Sync the partial file, then write the sidecar that counts the synced bytes.
 
         Args:
-            if_due: Do nothing if another thread saved while this one waited for the lock.
+            if_due: Do nothing if another thread saved while this thread waited for the lock.
         """
         with self._lock:
             if not self.path.exists() or (if_due and not self._save_is_due()):
                 return
-            # The counts are read before the fsync: bytes that another thread writes during it are saved next time.
+            # The counts are read before the fsync: bytes that another thread writes during the fsync are saved next time.
             spans = [(span.start, span.stop, span.done) for span in self.spans]
             disk.sync_file(self.path)
             state: dict[str, Any] = {"url": self.url, "address": self.address}
             state |= {"etag": self.etag, "validator": self.validator}
-            state |= {"total": self.total, "spans": spans, "said": asdict(self.reported)}
+            state |= {"total": self.total, "spans": spans, "reported": asdict(self.reported)}
             disk.write_json(self._sidecar, state)
             self._saved = time.monotonic()
 
@@ -297,7 +296,7 @@ class PartialDownload:
                 self.digest.reset()
 
     def discard(self) -> int:
-        """Delete the partial file, and return the number of bytes that it had."""
+        """Delete the partial file, and return the number of deleted bytes."""
         with self._lock:
             dropped = self.done
             disk.remove_file(self._sidecar)
@@ -310,12 +309,12 @@ class PartialDownload:
             return dropped
 
     def publish(self, sha256: str, checked: str) -> Record:
-        """Write the record of the file (size, digest, origin) beside it, and give the partial file its final name."""
+        """Write the record of the file (size, digest, origin), and rename the partial file to the final name."""
         stat = self.path.stat()
         record = Record(self.address, stat.st_size, sha256, self.etag, checked, stat.st_mtime_ns)
         # The record is written first, so that a process killed in between leaves a partial file that can be resumed.
-        # An older file of the final name does not have the recorded modification time, so it is not mistaken for the
-        # new one.
+        # An older file of the final name has another modification time than the record, so that the older file is not
+        # mistaken for the new file.
         record.write(self.target)
         disk.publish_file(self.path, self.target)
         disk.remove_file(self._sidecar)

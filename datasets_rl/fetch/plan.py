@@ -1,18 +1,18 @@
 """Decisions of a download, as functions without side effects that tests enumerate.
 
-There are three decisions, in the order in which a download takes them, and each returns a `DownloadDecision`.
+A download takes three decisions, in this order. Each function returns a `DownloadDecision`.
 
     decide_existing   what to do with an existing file of the final name -> present, hash, restart
     decide_resume     whether to resume an interrupted download      -> resume, restart
     decide_response   how to handle the response of the server       -> resume, restart, whole, retry, refuse
 
-A file must never mix the bytes of two versions, not even by chance. Bytes are therefore appended to existing ones in
+A file must never mix the bytes of two versions, not even by chance. A download therefore appends to existing bytes in
 two cases only, whether a connection broke or another process was killed: a known sha256 is compared with the complete
 file at the end, or the first response had a validator (a strong ETag or a Last-Modified date) and the response that
-continues has the same one. In every other case the download restarts. Comparing samples of the existing bytes with the
-server's would not replace this rule: an upstream that corrects a few values keeps the length and nearly all bytes, so
-that the samples agree although the file is a mixture. Only a comparison of all bytes is certain, and it costs as much
-as the download.
+continues has the same validator. In every other case the download restarts. Comparing samples of the existing bytes
+with bytes of the server would not replace this rule: an upstream that corrects a few values keeps the length and nearly
+all bytes, so that the samples agree although the file is a mixture. Only a comparison of all bytes is certain, and
+costs as much as the download.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Action(enum.Enum):
     PRESENT = "present"
     """Use the existing file."""
     HASH = "hash"
-    """Read the existing file; its digest decides."""
+    """Read the existing file. The digest decides."""
     RESUME = "resume"
     """Continue after the bytes on disk, or start at the first byte."""
     RESTART = "restart"
@@ -45,7 +45,7 @@ class Action(enum.Enum):
     WHOLE = "whole"
     """The bytes on disk are the complete file."""
     RETRY = "retry"
-    """Repeat the request later; it may succeed."""
+    """Repeat the request later. A repeated request may succeed."""
     REFUSE = "refuse"
     """Give up this address, which does not serve the file."""
 
@@ -64,7 +64,7 @@ class DownloadDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile:
-    """Expected size and checksums of a file; None if unknown, or if the user disabled the check."""
+    """Expected size and checksums of a file. Each is None if unknown, or if the user disabled the check."""
 
     size: int | None = None
     sha256: str | None = None
@@ -73,11 +73,11 @@ class ExpectedFile:
 
     @property
     def checksum(self) -> str:
-        """Name of the strongest known checksum; empty if none is known."""
+        """Name of the strongest known checksum, or empty if no checksum is known."""
         return next((name for name in ("sha256", "md5", "crc32c") if getattr(self, name) is not None), "")
 
     def completed(self, reported: ExpectedFile) -> ExpectedFile:
-        """Return a copy whose unknown values are taken from `reported`."""
+        """Return a copy with the unknown values taken from `reported`."""
         return ExpectedFile(*(getattr(self, name) or getattr(reported, name) for name in self.__slots__))
 
 
@@ -87,10 +87,10 @@ class ExistingFile:
 
     size: int
     recorded_size: int | None = None
-    """Size in the record next to the file; None if there is no record."""
+    """Size in the record next to the file, or None without a record."""
     recorded_sha256: str | None = None
     untouched: bool = False
-    """Whether the modification time is the recorded one."""
+    """Whether the modification time is the recorded time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class PartialState:
     done: int
     """Number of bytes on disk."""
     total: int | None = None
-    """Bytes of the complete file, if the server reported them."""
+    """Size of the complete file in bytes, if the server reported the size."""
     validator: str | None = None
     """Strong ETag, or else a Last-Modified date."""
 
@@ -135,14 +135,14 @@ def decide_existing(expected: ExpectedFile, file: ExistingFile | None) -> Downlo
     if not recorded:
         if expected.sha256 is None and file.recorded_sha256 is None:
             return _restart("the existing file has no record of its origin, and no known digest")
-        return DownloadDecision(Action.HASH, "the existing file is not the recorded one, or its record is lost")
+        return DownloadDecision(Action.HASH, "the existing file is not the recorded file, or the record is lost")
     if expected.sha256 is not None and file.recorded_sha256 != expected.sha256:
         return _restart(f"the existing file has sha256 {file.recorded_sha256}, expected {expected.sha256}")
     return DownloadDecision(Action.PRESENT, "fetched before")
 
 
 def decide_resume(expected: ExpectedFile, partial: PartialState | None, address: str) -> DownloadDecision:
-    """Decide whether an interrupted download resumes at this address; the module docstring states the rule."""
+    """Decide whether an interrupted download resumes at this address, by the rule in the module docstring."""
     if partial is None or partial.done == 0:
         return DownloadDecision(Action.RESUME, "no bytes are on disk yet")
     if expected.size is not None and (partial.done > expected.size or partial.total not in (None, expected.size)):
@@ -155,7 +155,7 @@ def decide_resume(expected: ExpectedFile, partial: PartialState | None, address:
         return DownloadDecision(Action.RESUME, "the digest will be compared at the end")
     if partial.address != address:
         return _restart(f"the partial download is from {partial.address}, and no digest is known to compare with")
-    return _restart("it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known")
+    return _restart("the server sent no strong ETag and no Last-Modified, and no sha256 is known")
 
 
 def decide_response(
@@ -165,8 +165,8 @@ def decide_response(
 
     Args:
         expected: The expected size and checksums of the file.
-        partial: The state of the download, with what earlier responses reported about the file.
-        requested_start: The first byte of the Range header, or 0 if there was none.
+        partial: The state of the download, with the size and validator of earlier responses.
+        requested_start: The first byte of the Range header, or 0 without a Range header.
         response: The response.
     """
     if response.status not in (200, 206):
@@ -237,11 +237,11 @@ def split_range(start: int, stop: int, max_ranges: int) -> list[tuple[int, int]]
 
 
 def safe_path(path: str) -> PurePosixPath:
-    """Return the path of an asset after checking that it cannot leave its folder.
+    """Return the path of an asset after checking that the path does not lead out of the folder.
 
     Raises:
-        InvalidArgumentError: If the path is empty or absolute, has '..', a backslash or a drive, ends with a slash, or has
-            half of a surrogate pair, which no file system and no address can have.
+        InvalidArgumentError: If the path is empty or absolute, has '..', a backslash or a drive, ends with a slash, or
+            has half of a surrogate pair, which no file system and no address can have.
     """
     parts = path.split("/")
     windows = PureWindowsPath(path)

@@ -18,17 +18,15 @@ _JOIN_TIMEOUT = 5.0
 
 
 class Prefetcher(Generic[T]):
-    """Prefetcher of groups of files: fetches them in order, in a thread, a limited number ahead of the caller.
+    """Context manager that fetches groups of files in order, in a thread, a limited number ahead of the caller.
 
         group     0 1 2 3 4 5 6
                   |---| |-| |-----
-        released    taken  not fetched yet; with max_in_flight 3, group 5 is fetched when group 2 is released
-
-    A context manager.
+        released    taken  not fetched yet: with max_in_flight 3, group 5 is fetched when group 2 is released
 
     Args:
-        groups: The files of each group, or what stands for them.
-        get: Fetches a group and returns the result; it ends early when the token is set.
+        groups: The groups, as arguments of `get`.
+        get: Fetches a group and returns the result. Ends early when the token is set.
         max_in_flight: Maximum number of groups that are fetched, or being fetched, and not yet released.
     """
 
@@ -45,7 +43,7 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(target=self._fetch_groups, name="rlds-fetch", daemon=True)
 
     def __enter__(self) -> Self:
-        # A single group needs no prefetching: it is fetched in the caller's thread, where Ctrl-C ends it at once.
+        # A single group is fetched in the caller's thread, where Ctrl-C ends the download at once.
         if len(self._groups) > 1:
             self._thread.start()
         return self
@@ -58,7 +56,7 @@ class Prefetcher(Generic[T]):
             self._thread.join(_JOIN_TIMEOUT)
 
     def take(self) -> T:
-        """Wait for the next group and return its result.
+        """Wait for the next group and return the result of `get`.
 
         Raises:
             FetchError, IntegrityError, DiskFullError: The exception that `get` raised.
@@ -72,7 +70,7 @@ class Prefetcher(Generic[T]):
             return self._ready.popleft()
 
     def release(self) -> None:
-        """Release a processed group, so that another one can be fetched."""
+        """Release a processed group, so that another group can be fetched."""
         with self._change:
             self._limit += 1
             self._change.notify_all()

@@ -1,4 +1,4 @@
-"""Probes of addresses: whether they answer, with which status, how fast, and whether downloads from them can resume."""
+"""Probes of addresses: whether a server answers, with which status, how fast, and whether downloads can resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Probe:
     seconds: float
     """Time until the answer."""
     status: int | None = None
-    """The status of HTTP; None for a file on this machine, and where nothing answered."""
+    """The HTTP status, or None for a file on this machine and if no server answered."""
     size: int | None = None
     """Bytes of the file, if reported."""
     sha256: str | None = None
@@ -35,11 +35,11 @@ class Probe:
     ranges: bool = False
     """Whether the address serves ranges, so that a download can resume."""
     problem: str = ""
-    """Why the address does not serve the file; empty if it does."""
+    """Why the address does not serve the file, or empty if it does."""
 
 
 def probe_all(urls: Sequence[str], settings: Settings) -> list[Probe]:
-    """Probe addresses at once: one request each for the first byte, without further attempts."""
+    """Probe addresses in parallel, with a single request per address for the first byte of the file."""
     if not urls:
         return []
     with ThreadPoolExecutor(min(_THREADS, len(urls))) as threads:

@@ -1,4 +1,4 @@
-"""Reading of parts of remote files, by range requests with the timeouts and retries of a download."""
+"""Reading of byte ranges of remote files, by requests with the timeouts and retries of a download."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCKS_MAX = 256
 
 
 class RangeReader:
-    """Reader of ranges of remote files; safe to use from several threads.
+    """Reader of byte ranges of remote files, safe to use from several threads.
 
     Args:
         settings: Timeouts, retries, threads, and whether the network may be used.
@@ -39,23 +39,23 @@ class RangeReader:
         """Return the bytes of several ranges, which are requested in parallel.
 
         Args:
-            spans: For each range the file, the first byte, and the byte after the last one.
-            cancel: Ends the call early once it is set.
+            spans: A triple (file, start, stop) for each range [start, stop).
+            cancel: Token that cancels the requests.
 
         Raises:
-            FetchError: If a file cannot be read; `OfflineError` if the network is forbidden.
+            FetchError: If a file cannot be read, or as `OfflineError` if the network is forbidden.
             IntegrityError: If a file has another size than expected, or was replaced since the first call.
         """
-        found: dict[int, bytes] = {}
+        contents: dict[int, bytes] = {}
 
         def read_one(number: int) -> None:
             if cancel is not None and cancel.is_set():
                 raise Cancelled
-            found[number] = self._read(*spans[number])
+            contents[number] = self._read(*spans[number])
 
         tasks = [partial(read_one, number) for number in range(len(spans))]
         run_in_parallel(tasks, self._settings.jobs, CancelToken(cancel))
-        return [found[number] for number in range(len(spans))]
+        return [contents[number] for number in range(len(spans))]
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,7 +75,7 @@ class RangeReader:
                     return stream.read(stop - start)
             return self._client().get_range(remote.url, remote.headers, (start, stop), asset.size)
         except WrongFileError as reason:
-            hint = "it was replaced: open the dataset again"
+            hint = "the file was replaced: open the dataset again"
             raise IntegrityError(asset.path, [f"{without_credentials(url)}: {reason}"], hint=hint) from None
         except NotServedError as reason:
             raise FetchError(asset.path, [(without_credentials(url), str(reason))], hint="try again later") from None
@@ -96,7 +96,7 @@ class RangeReader:
 
 
 class RangeStream(io.RawIOBase):
-    """A remote file as a seekable stream, of which only the blocks that are read are requested.
+    """Seekable stream of a remote file, which requests only the blocks that are read.
 
     Args:
         reader: Sends the requests.
@@ -128,7 +128,7 @@ class RangeStream(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return the number of bytes.
+        """Fill a buffer, and return the number of bytes read.
 
         Raises:
             FetchError: If a block cannot be read.

@@ -1,4 +1,4 @@
-"""HTTP engine: fetches one remote file into its partial file, through any failure of the network.
+"""HTTP engine: fetches a remote file into a partial file, through any failure of the network.
 
 Imported only before the first request, because httpx takes longer to import than the rest of the package.
 """
@@ -34,7 +34,7 @@ from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
 SPLIT_FROM = 64 * 1024 * 1024
-"""Minimum number of missing bytes for which several ranges of a file are fetched at once."""
+"""Minimum number of missing bytes for fetching several ranges of a file at once."""
 _TRUNCATE_BYTES = 64 * 1024
 _CONNECT_TIMEOUT_MAX = 10.0
 _REDIRECTS_MAX = 10
@@ -49,7 +49,7 @@ class _TransientError(Exception):
     """Transient failure, after which a retry may succeed.
 
     Args:
-        reason: What went wrong.
+        reason: The message for the user.
         retry_after: Seconds that the server asks to wait.
         reached: Whether a server answered at all.
         slow: Whether the server was too slow, so that the received bytes do not count as progress.
@@ -65,11 +65,11 @@ class _TransientError(Exception):
 
 
 class _VersionChanged(Exception):
-    """The bytes on disk and those of the server are of different versions."""
+    """The bytes on disk and the bytes of the server are of different versions."""
 
 
 class Network:
-    """HTTP client and shared state of the threads of one `fetch`; the settings alone suffice for other requests."""
+    """HTTP client and shared state of the threads of a `fetch`. Other requests need the settings only."""
 
     def __init__(
         self,
@@ -90,20 +90,20 @@ class Network:
             max_redirects=_REDIRECTS_MAX,
             timeout=httpx.Timeout(settings.timeout, connect=min(settings.timeout, _CONNECT_TIMEOUT_MAX), pool=None),
             transport=MinRateTransport(settings.timeout, settings.min_rate),
-            # The bytes that are hashed and resumed must be those of the file, not of a compressed form.
+            # The received bytes must be the bytes of the file, not of a compressed form.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], cancel: CancelToken) -> None:
-        """Call `attempt` until it returns; progress resets the count of transient failures.
+        """Call `attempt` until a call succeeds. Progress resets the count of transient failures.
 
         Args:
-            attempt: Does the work, or a part of it.
+            attempt: Sends a request and handles the response.
             progress: Returns the number of bytes on disk.
             cancel: Ends the wait between two attempts.
 
         Raises:
-            NotServedError: If it failed too often, or permanently.
+            NotServedError: If `attempt` failed too often, or permanently.
         """
         failures, best = 0, progress()
         while (failure := self._attempt_error(attempt)) is not None:
@@ -131,33 +131,33 @@ class Network:
         except httpx.TooManyRedirects as error:
             raise NotServedError(f"more than {_REDIRECTS_MAX} redirects") from error
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise NotServedError(f"it is not an HTTP address, or redirects to another scheme: {error}") from error
+            raise NotServedError(f"the address is not HTTP, or redirects to another scheme: {error}") from error
         except httpx.HTTPError as error:
             return _TransientError(str(error) or type(error).__name__)
         return None
 
     def record_size(self, path: str, total: int) -> None:
-        """Record the size of a file, which completes the progress total if the catalog does not state it."""
+        """Record the size of a file, to complete the progress total if the catalog does not state the size."""
         if self.expected.get(path, 0) is None:
             self.expected[path] = total
             if None not in self.expected.values():
                 self.advance.set_total(sum(size or 0 for size in self.expected.values()))
 
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the headers of the response to a HEAD request; see `schemes.Ask`."""
+        """Return the headers of the response to a HEAD request, as `schemes.Ask` documents."""
         answers: list[httpx.Response] = []
         self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.cancel)
         return answers[-1].headers
 
     def get_json(self, url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
-        """Return the JSON value and the headers of the response to a GET request; see `schemes.Get`."""
+        """Return the JSON value and the headers of the response to a GET request, as `schemes.Get` documents."""
         answers: list[tuple[httpx.Response, bytes]] = []
         self.persist(lambda: answers.append(self._get(url, headers)), lambda: 0, self.cancel)
         response, body = answers[-1]
         try:
             return json.loads(body), response.headers
         except (ValueError, RecursionError) as error:
-            problem = check.format_problem(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
+            problem = check.format_problem(Asset((), ""), body[: check.HEAD]) or f"the response is not JSON: {error}"
             raise NotServedError(problem + _redirect_text(response)) from error
 
     def get_range(self, url: str, headers: Mapping[str, str], span: tuple[int, int], total: int | None) -> bytes:
@@ -166,12 +166,13 @@ class Network:
         Args:
             url: The address.
             headers: The request headers.
-            span: The first byte, and the byte after the last one.
-            total: The expected size of the whole file; None if it is not known.
+            span: The pair (start, stop).
+            total: The expected size of the whole file, or None if the size is not known.
 
         Raises:
-            NotServedError: If the address does not serve this range; `WrongFileError` if the file has another size, or
-                another validator than in the first response from this address.
+            NotServedError: If the address does not serve this range.
+            WrongFileError: If the file has another size, or another validator than in the first response from this
+                address.
         """
         answers: list[bytes] = []
         self.persist(lambda: answers.append(self._get_range(url, headers, span, total)), lambda: 0, self.cancel)
@@ -186,9 +187,9 @@ class Network:
                 raise WrongFileError(f"the served file has {answer.total:,} bytes, expected {total:,}")
             self._check_version(url, answer.validator)
             if response.status_code != httpx.codes.PARTIAL_CONTENT and span != (0, total):
-                raise NotServedError("it does not serve ranges of bytes" + _redirect_text(response))
+                raise NotServedError("the server does not serve byte ranges" + _redirect_text(response))
             if response.status_code == httpx.codes.PARTIAL_CONTENT and answer.start != start:
-                raise _TransientError(f"the response starts at byte {answer.start:,}; {start:,} was requested")
+                raise _TransientError(f"the response starts at byte {answer.start:,}, expected {start:,}")
             body = bytearray()
             for chunk in response.iter_raw():
                 body += chunk
@@ -199,7 +200,7 @@ class Network:
         return bytes(body[: stop - start])
 
     def _check_version(self, url: str, validator: str | None) -> None:
-        """Compare the validator of a response with that of the first one that had any."""
+        """Compare the validator of a response with the first validator from the same address."""
         if validator is not None and (first := self._versions.setdefault(url, validator)) != validator:
             raise WrongFileError(f"the served file is version {validator} now and was {first}")
 
@@ -211,15 +212,14 @@ class Network:
                 body += chunk
                 if len(body) > _BODY_MAX_BYTES:
                     raise NotServedError(
-                        f"its response has more than {_BODY_MAX_BYTES:,} bytes" + _redirect_text(response)
+                        f"the response has more than {_BODY_MAX_BYTES:,} bytes" + _redirect_text(response)
                     )
         return response, bytes(body)
 
     def _head(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
         for _ in range(_REDIRECTS_MAX):
             response = self.client.head(url, headers=headers, follow_redirects=False)
-            # The headers that describe the file are in the response that redirects to another host, not in that
-            # host's own.
+            # The response that redirects to another host describes the file. The response of the other host does not.
             following = response.next_request
             if following is None or _origin(following.url) != _origin(response.url):
                 break
@@ -229,12 +229,12 @@ class Network:
 
 
 class Transfer:
-    """Download of one file from one address.
+    """Download of a file from a single address.
 
     Args:
         network: The shared client.
         asset: The file to fetch.
-        expected: The expected size and checksums; empty if the user disabled the check.
+        expected: The expected size and checksums, all None if the user disabled the check.
         partial_download: The partial download to continue.
         remote: The address.
         connections: Maximum number of ranges fetched at once.
@@ -264,7 +264,7 @@ class Transfer:
             hash_check: Whether to compare the checksums that the responses report as well.
 
         Raises:
-            NotServedError: If the address does not serve the file; `WrongFileError` if it serves another one.
+            NotServedError: If the address does not serve the file, or as `WrongFileError` if it serves another file.
         """
         problem = self._fetch_and_check(hash_check=hash_check)
         if problem is not None and (self._partial.inherited or isinstance(problem, TruncatedFileError)):
@@ -293,7 +293,7 @@ class Transfer:
         expected = self._expected(hash_check=hash_check)
         if problems := check.differences(expected, self._partial.digest):
             return WrongFileError("; ".join(problems))
-        # A user who disables the check accepts another file than the expected one, but not a truncated one.
+        # A user who disables the check accepts another file than expected, but not a truncated file.
         if (
             expected.size is None
             and not expected.checksum
@@ -312,7 +312,7 @@ class Transfer:
             self._partial.save()
 
     def _fill_with_restarts(self) -> None:
-        # A server whose file keeps changing, or that breaks off and ignores ranges, must not cause an endless loop.
+        # A file that keeps changing, or a server that breaks off and ignores ranges, must not cause an endless loop.
         for _ in range(self._network.settings.retries + 1):
             changed = self._fill()
             if changed is None:
@@ -351,7 +351,7 @@ class Transfer:
                 part.end()
                 return
             if step.wrong_bytes and start == 0 and (problem := self._head_problem(_read_head(response.iter_raw())[0])):
-                # For a web page, the message should name the web page rather than its size.
+                # For a web page, the message should name the web page rather than the size.
                 raise NotServedError(problem + _redirect_text(response))
             raise_for_decision(step, response)
             self._receive(response, span, answer)
@@ -400,7 +400,7 @@ class Transfer:
         self._end_span(span)
 
     def _end_span(self, span: Span) -> None:
-        """Complete or retry a span whose response ended properly, although its range may be incomplete."""
+        """Complete or retry a span after a response that ended without an error, but possibly too early."""
         if span.complete:
             return
         expected = self._want.size if span.stop is None else span.stop
@@ -409,13 +409,18 @@ class Transfer:
         self._partial.end()
 
     def _may_split(self, span: Span, response: httpx.Response) -> bool:
+        """Return whether the missing bytes may be fetched over several connections.
+
+        The server must serve ranges. Only a strong ETag ensures that all connections receive the same version. A short
+        rest of a file is not worth more connections.
+        """
         part = self._partial
-        ranges = response.status_code == httpx.codes.PARTIAL_CONTENT or "bytes" in response.headers.get(
+        serves_ranges = response.status_code == httpx.codes.PARTIAL_CONTENT or "bytes" in response.headers.get(
             "accept-ranges", ""
         )
-        strong = part.validator is not None and part.validator.startswith('"')
-        long = part.total is not None and part.total - span.at >= SPLIT_FROM
-        return self._connections > 1 and len(part.spans) == 1 and ranges and strong and long
+        has_strong_etag = part.validator is not None and part.validator.startswith('"')
+        is_long = part.total is not None and part.total - span.at >= SPLIT_FROM
+        return self._connections > 1 and len(part.spans) == 1 and serves_ranges and has_strong_etag and is_long
 
 
 def _check_no_errors(response: httpx.Response) -> None:
@@ -429,7 +434,7 @@ def _check_no_errors(response: httpx.Response) -> None:
 
 
 def raise_for_decision(step: plan.DownloadDecision, response: httpx.Response | None = None) -> None:
-    """Raise the exception that a step calls for; return if it allows the request or accepts the response."""
+    """Raise the exception of a RETRY, RESTART or REFUSE decision."""
     headers = {} if response is None else response.headers
     reason = step.reason + ("" if response is None else _redirect_text(response))
     if message := headers.get("x-error-message"):
@@ -460,19 +465,19 @@ def _parse_response(response: httpx.Response) -> plan.ServerResponse:
 
 
 def _strong_validator(headers: httpx.Headers) -> str | None:
-    """Return the strong validator of a response in the sense of RFC 9110, section 8.8; None if it has none."""
+    """Return the strong validator of a response as in RFC 9110, section 8.8, or None without a strong validator."""
     etag: str = headers.get("etag", "")
     modified: str = headers.get("last-modified", "")
     # Only a strong ETag guarantees that every byte is the same, and only ASCII characters can be sent back.
     if etag.startswith('"') and etag.isascii():
         return etag
-    # A file may change twice within the second of its date; after that second the date is a strong validator.
+    # A file may change twice within the second of the date. After this second the date is a strong validator.
     dated, now = _parse_date(modified), _parse_date(headers.get("date", "")) or time.time()
     return modified if dated is not None and dated + 1 <= now else None
 
 
 def _parse_date(date: str) -> float | None:
-    """Return an HTTP date as seconds since 1970; None if it is not a date."""
+    """Return an HTTP date as seconds since 1970, or None if the text is not a date."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
@@ -481,7 +486,7 @@ def _parse_date(date: str) -> float | None:
 
 def _reported_checksums(response: httpx.Response) -> plan.ExpectedFile:
     """Return the checksums of the complete file in a response: sha256 of the Hugging Face hub, CRC-32C of Google."""
-    # The hub sends its digest in the response that redirects to another host.
+    # The hub sends the digest in the response that redirects to another host.
     linked = _SHA256.fullmatch((response.history or [response])[0].headers.get("x-linked-etag", ""))
     crc32c = _CRC32C.search(response.headers.get("x-goog-hash", ""))
     # For an object that is stored compressed and sent plain, this is the checksum of the compressed bytes.
@@ -499,7 +504,7 @@ def _as_hex(encoded: str) -> str | None:
 
 
 def _read_head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first `check.HEAD` bytes, or all if there are fewer, and an iterator over all chunks."""
+    """Return the first `check.HEAD` bytes, or all bytes of a shorter body, and an iterator over all chunks."""
     head: list[bytes] = []
     while sum(map(len, head)) < check.HEAD and (chunk := next(chunks, b"")):
         head.append(chunk)

@@ -1,4 +1,4 @@
-"""Cached metadata of an upstream: folder listings, file sizes, and small files that describe the large ones.
+"""Cached metadata of an upstream: folder listings, file sizes, and small files that describe the large files.
 
 Every answer is stored, so that an interrupted download resumes at the same revision, without network access.
 """
@@ -31,20 +31,20 @@ from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
 
 _TEXT_MAX_BYTES = 64 << 20
-_UNREACHED = "check the connection to the network, then run it again"
+_UNREACHED = "check the connection to the network, then run the command again"
 _ELSEWHERE = Remedy(
     "give the files with {}, or a copy of the upstream with {}", Argument("from_local"), Argument("mirrors")
 )
 
 
 class Upstream:
-    """Client for the metadata that a source needs to determine its files.
+    """Client for the metadata that a source needs to determine the files of a dataset.
 
     Args:
-        raw: Folder for small files; `fetch` stores the large ones in the same folder.
+        raw: Folder for small files. `fetch` stores the large files in the same folder.
         answers_file: File that stores the answers.
         settings: Timeouts, number of retries, and whether the network may be used.
-        mirrors: Base addresses that are tried first and have the upstream's layout.
+        mirrors: Base addresses that are tried first and have the layout of the upstream.
         local: A folder of the user that replaces every address.
         hash_check: False skips the comparison of the sizes and digests of small files.
     """
@@ -70,11 +70,11 @@ class Upstream:
         """List all files below a folder.
 
         Args:
-            path: The folder in the upstream's layout; the paths of the assets begin with it.
-            urls: Addresses of the folder, in the order in which they are tried.
+            path: Path of the folder in the upstream. The paths of the assets begin with this path.
+            urls: Addresses of the folder, tried in this order.
 
         Raises:
-            FetchError: If no address returned a listing; `OfflineError` if the network is needed but forbidden.
+            FetchError: If no address returned a listing, or as `OfflineError` if the network is needed but forbidden.
         """
         if self._local is not None:
             below = self._local / path
@@ -91,16 +91,18 @@ class Upstream:
         return self._with_mirrors(_folder_from_json(answers[query]))
 
     def neighbor(self, folder: Folder, own: str, path: str, urls: Sequence[str] = ()) -> Folder:
-        """List all files below another folder of the upstream, first at the address beside a folder that was listed.
+        """List all files below another folder of the upstream, first at the address beside a listed folder.
+
+        In a folder of the user, `urls` are not tried.
 
         Args:
             folder: The listed folder.
-            own: Its path in the upstream's layout.
-            path: The path of the other folder.
+            own: The path of the listed folder in the upstream.
+            path: The path of the other folder in the upstream.
             urls: Further addresses of the other folder.
 
         Raises:
-            FetchError: As `folder` does; of a folder of the user, only the one beside it is asked.
+            FetchError: If no address returned a listing, or as `OfflineError` if the network is needed but forbidden.
         """
         base = folder.address.removesuffix(f"/{own}")
         beside = [] if base == folder.address else [f"{base}/{path}"]
@@ -109,7 +111,7 @@ class Upstream:
         return self.folder(path, [*beside, *urls])
 
     def answered_folder(self, path: str) -> Folder | None:
-        """Return the stored list of the files below a folder, whichever address answered; None if it is not stored."""
+        """Return the stored listing of a folder from any address, or None if no listing is stored."""
         for query, answer in self._stored_answers().items():
             if json.loads(query)[0] == path:
                 return _folder_from_json(answer)
@@ -119,7 +121,7 @@ class Upstream:
         """List the dataset repositories of an owner on the Hugging Face hub, as ``owner/repo``.
 
         Raises:
-            FetchError: If the hub returned no list; `OfflineError` if the network is forbidden.
+            FetchError: If the hub returned no list, or as `OfflineError` if the network is forbidden.
         """
         from datasets_rl.fetch.schemes import hf
 
@@ -137,7 +139,7 @@ class Upstream:
         return with_mirrors(Asset((), path), self._mirrors).urls
 
     def with_size(self, asset: Asset) -> Asset:
-        """Return an asset that no listing contains, completed with its size if an address reports it.
+        """Return an asset that no listing contains, with the size of the file if an address reports the size.
 
         Raises:
             FetchError: If the folder of the user does not contain the file.
@@ -154,30 +156,32 @@ class Upstream:
         return replace(asset, size=answers.get(query))
 
     def text(self, asset: Asset) -> str:
-        """Return the content of a small text file, which is stored where `fetch` finds it later.
+        """Return the content of a small text file. A later `fetch` finds the stored file.
 
-        A file that no listing contains is searched under its path below the mirrors, or in the folder of the user.
+        A file that no listing contains is searched by its path below the mirrors, or in the folder of the user.
 
         Raises:
             FetchError: If no address serves the file.
-            IntegrityError: If it is not the expected file, not UTF-8 text, or too large.
+            IntegrityError: If the file is not the expected file, not UTF-8 text, or too large.
         """
         fetched = self._fetch(asset)
         if fetched.size > _TEXT_MAX_BYTES:
-            raise IntegrityError(asset.path, [f"it has {fetched.size:,} bytes; expected at most {_TEXT_MAX_BYTES:,}"])
+            raise IntegrityError(
+                asset.path, [f"the file has {fetched.size:,} bytes, expected at most {_TEXT_MAX_BYTES:,}"]
+            )
         try:
             return fetched.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
+            raise IntegrityError(asset.path, [f"the file is not UTF-8 text: {error}"]) from error
 
     def inspected(self, asset: Asset, inspect: Callable[[BinaryIO], Any]) -> Any:
-        """Return what a function reads from a file of which only some parts are needed, such as the names of its arrays.
+        """Return the result of a function that reads only parts of a file, such as the names of arrays.
 
-        Only these parts are requested, unless the server does not serve parts of files.
+        Only the parts that the function reads are requested, if the server serves byte ranges.
 
         Args:
             asset: The file.
-            inspect: Returns a JSON value, which is stored like every answer.
+            inspect: Reads the stream and returns a JSON value, which is stored like every answer.
 
         Raises:
             FetchError: If no address serves the file.
@@ -200,7 +204,7 @@ class Upstream:
         reader = RangeReader(self._settings)
         try:
             for url in with_mirrors(asset, self._mirrors).urls if asset.size is not None else ():
-                # An address that serves no parts of the file may still serve all of it.
+                # An address that does not serve byte ranges may still serve the whole file.
                 with suppress(FetchError, IntegrityError):
                     return inspect(io.BufferedReader(RangeStream(reader, replace(asset, urls=(url,)))))
         finally:
@@ -209,11 +213,11 @@ class Upstream:
             return inspect(stream)
 
     def file(self, asset: Asset) -> Path:
-        """Return a file that lists others, such as a table of episodes, where `fetch` finds it later; see `text`.
+        """Return the path of a small file, such as a table of episodes. A later `fetch` finds the stored file.
 
         Raises:
             FetchError: If no address serves the file.
-            IntegrityError: If it is not the expected file.
+            IntegrityError: If the file is not the expected file.
         """
         return self._fetch(asset).path
 

@@ -1,8 +1,8 @@
 """Publication of stored datasets on the Hugging Face hub.
 
-check     every file against the manifest; the digests of the chunks of large files
-send      groups of files and chunks, as large files of the repository; those that the hub has are not sent again
-commit    one commit with everything: the repository never holds a part of a dataset
+check     every file against the manifest, with the digests of the chunks of large files
+send      groups of files and chunks, as large files of the repository, except files and chunks that the hub has
+commit    all files in a single commit: the repository never holds a part of a dataset
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 _CARD = "README.md"
 _GROUP_BYTES = 256 << 20
-"""Bytes that are sent together; those of chunks are held in memory."""
+"""Bytes that are sent together. The chunks of a group are held in memory."""
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOKEN = Remedy("set HF_TOKEN to a token that may write, or run `hf auth login`")
-_AGAIN = Remedy("run it again: the files that the hub has are not sent again")
+_AGAIN = Remedy("push again: the files that the hub has are not sent again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +78,28 @@ def push(
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Pushed:
-    """Publish a stored dataset in a dataset repository on the Hugging Face hub, with a card that describes it.
+    """Publish a stored dataset in a dataset repository on the Hugging Face hub, with a dataset card.
 
         >>> push("d4rl/hopper-medium-v2@td3_bc", "hf://me/hopper-td3-bc")
         >>> load("hf://me/hopper-td3-bc")
 
-    The repository is created if it does not exist. Everything becomes visible in one commit, which replaces the dataset
-    of an earlier push; that one stays available by its commit. Repeating an interrupted call sends only what the hub
-    does not have. The card ``README.md`` is generated, unless the repository has a card without the generated mark.
+    The repository is created if it does not exist. All files become visible in a single commit, which replaces the
+    dataset of an earlier push. The earlier dataset stays available at the earlier commit. Repeating an interrupted call
+    sends only the files that the hub does not have. The card ``README.md`` is generated, unless the repository has a
+    card without the generated mark.
 
     Args:
         dataset: The id or the folder of a stored dataset.
-        address: The repository, ``hf://user/name``, or a branch of it, ``hf://user/name@branch``.
-        private: Whether a new repository is private; an existing one is not changed.
-        message: The commit message; by default it names the dataset.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        address: The repository, ``hf://user/name``, or a branch, ``hf://user/name@branch``.
+        private: Whether a new repository is private. An existing repository is not changed.
+        message: The commit message, by default ``Push ID with datasets-rl``.
+        root: The folder of the source, by default ``<RLDS_HOME>/<source>``.
+        settings: The settings, by default from the environment.
 
     Raises:
         UnknownIdError: If the dataset is not stored.
-        InvalidArgumentError: If the address is not that of a repository.
-        IntegrityError: If a file of the dataset differs from its manifest; nothing is published then.
+        InvalidArgumentError: If the address does not name a repository.
+        IntegrityError: If a file of the dataset differs from the manifest. No file is published.
         PushError: If the hub does not accept the dataset, or cannot be reached.
         OfflineError: If the network is disabled.
     """
@@ -129,7 +130,7 @@ def _published_manifest(folder: Path) -> Manifest:
 
 
 def _checked_chunks(folder: Path, manifest: Manifest, settings: Settings) -> Chunks:
-    """Compare every file with the manifest, and return the chunks of the large ones."""
+    """Compare every file with the manifest, and return the chunks of the large files."""
     problems: list[str] = []
     files: dict[str, tuple[str, ...]] = {}
     size = chunking.CHUNK_BYTES
@@ -163,7 +164,7 @@ def _is_own(path: str) -> bool:
 
 @dataclass(frozen=True)
 class _Hub:
-    """One branch of a dataset repository, with retries after transient failures."""
+    """A branch of a dataset repository, with retries after transient failures."""
 
     api: HfApi
     repository: str
@@ -188,7 +189,7 @@ class _Hub:
         return list(self._persist(lambda: self.api.list_repo_files(**where, revision=self.branch)))
 
     def has_generated_card(self) -> bool:
-        """Return whether the card of the repository is one that a push generated."""
+        """Return whether a push or the hub generated the card of the repository."""
         quiet = replace(self.settings, progress=False)
         with tempfile.TemporaryDirectory(prefix="rlds-card-") as folder:
             address = f"hf://datasets/{self.repository}@{self.branch}/{_CARD}"
@@ -198,7 +199,7 @@ class _Hub:
         return GENERATED in text or not text.strip() or not text.split("---")[-1].strip()
 
     def send(self, folder: Path, manifest: Manifest, chunks: Chunks) -> list[CommitOperationAdd]:
-        """Send the files, group by group, and return the operations that add them."""
+        """Send the files, group by group, and return the operations that add the files."""
         pieces = [piece for entry in manifest.files for piece in chunks.pieces(entry)]
         added: list[CommitOperationAdd] = []
         label = f"sending {manifest.id}"
@@ -240,10 +241,10 @@ class _Hub:
         return str(done.oid)
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it returns, with pauses after transient failures."""
+        """Call `attempt` until a call succeeds, with pauses after transient failures."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        # The HTTP library of the hub's client differs between its versions.
+        # The HTTP library of the hub's client differs between versions of the client.
         failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, OSError, RuntimeError, ValueError)
         count = 0
         while True:
@@ -275,10 +276,11 @@ class _Failure:
         chain = [error]
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
-        response = next((found for one in chain if (found := getattr(one, "response", None)) is not None), None)
+        responses = (getattr(exception, "response", None) for exception in chain)
+        response = next((response for response in responses if response is not None), None)
         last = chain[-1]
         if response is None:
-            # Without a response, errors of the connection are transient, and wrong answers are not.
+            # Without a response, errors of the connection are transient. Wrong answers are not.
             transient = not isinstance(last, (ValueError, FileNotFoundError, PermissionError))
             return cls(f"{type(last).__name__}: {' '.join(str(last).split())}", transient)
         status = int(response.status_code)
@@ -300,13 +302,13 @@ def _addition(folder: Path, piece: Piece) -> CommitOperationAdd:
             stream.seek(piece.start)
             addition = CommitOperationAdd(piece.path, stream.read(piece.bytes))
     if piece.sha256 is not None:
-        addition.upload_info.sha256 = bytes.fromhex(piece.sha256)  # that of the checked bytes: the hub refuses others
+        addition.upload_info.sha256 = bytes.fromhex(piece.sha256)  # the hub refuses bytes with another sha256
     return addition
 
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Silence the progress bars and the notes of the hub's client, which this package replaces."""
+    """Silence the progress bars and the messages of the hub's client. This package reports progress instead."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

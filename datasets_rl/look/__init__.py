@@ -1,4 +1,4 @@
-"""What is in a dataset: distributions of its values, and the rows of an episode, as plain numbers without torch."""
+"""Contents of a dataset: distributions of values, and the rows of an episode, as plain numbers without torch."""
 
 from datasets_rl.look.description import Description, Ends, EndStatistics, FieldDescription, describe
 from datasets_rl.look.histograms import Distribution, Histogram, distribution

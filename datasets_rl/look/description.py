@@ -1,4 +1,4 @@
-"""Description of a dataset: its returns, lengths, ends of episodes, and the distribution of every field."""
+"""Description of a dataset: returns, lengths, ends of episodes, and the distribution of every field."""
 
 from __future__ import annotations
 
@@ -42,27 +42,25 @@ class FieldDescription:
     """Dotted key."""
     dtype: str
     shape: tuple[int, ...]
-    """Shape of one step."""
+    """Shape of a step."""
     elements: tuple[Distribution, ...] = ()
-    """One for each element of a step, in row-major order; a single one for all elements of a field with more than 256."""
+    """A distribution for each element of a step, in row-major order. A field with more than 256 elements has a single
+    distribution of all elements."""
     sampled: int | None = None
-    """Number of steps that were read, if not all: images are decoded for a sample of at most 256 steps."""
+    """Number of steps that were read, or None if all were read. Images are decoded for at most 256 steps."""
     texts: tuple[tuple[str, int], ...] = ()
-    """The most frequent texts of a text field, with the numbers of steps."""
+    """The most frequent texts of a text field, as (text, number of steps)."""
     element_names: tuple[str, ...] = ()
-    """The name of each element of a step, where the dataset has them."""
+    """The name of each element of a step, if the dataset has element names."""
 
     @property
     def pooled(self) -> bool:
-        """Whether one distribution describes all elements of a step."""
+        """Whether a single distribution describes all elements of a step."""
         return len(self.elements) == 1 and int(np.prod(self.shape)) > 1
 
     def names(self) -> list[str]:
-        """Return a name for each distribution, or the key if it describes the whole field.
-
-        Such names are ``observation[3]`` or, where elements have names, ``action gripper``.
-        """
-        if len(self.elements) < 2:  # a field of texts has none
+        """Return a name for each distribution: ``observation[3]``, ``action gripper``, or the key of the whole field."""
+        if len(self.elements) < 2:  # a field of texts has no distribution
             return [self.key] * len(self.elements)
         if self.element_names:
             return [f"{self.key} {name}" for name in self.element_names]
@@ -72,7 +70,7 @@ class FieldDescription:
 
 @dataclass(frozen=True, slots=True)
 class EndStatistics:
-    """Episodes that end in one way."""
+    """Statistics of the episodes that are terminated, or of the episodes that are timed out."""
 
     episodes: int
     mean_return: float | None
@@ -88,15 +86,16 @@ class Ends:
     terminated: EndStatistics
     timed_out: EndStatistics
     final_unknown: int
-    """Number of episodes whose final observation is unknown."""
+    """Number of episodes without a known final observation."""
     correlation: dict[str, float | None]
-    """Pearson correlation of the time-outs, 0 or 1, with "return", "length" and "reward per step" over the episodes; None
-    if either is constant or not finite. A strong one means that success or failure decides when episodes end."""
+    """Pearson correlation of the time-outs, 0 or 1, with "return", "length" and "reward per step" over the episodes, or
+    None if either is constant or not finite. A strong correlation means that success or failure decides when episodes
+    end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is in a dataset, as numbers."""
+    """Contents of a dataset, as numbers."""
 
     id: str
     steps: int
@@ -107,11 +106,11 @@ class Description:
     fields: tuple[FieldDescription, ...]
 
     def field(self, key: str) -> FieldDescription | None:
-        """Return the description of a field by its dotted key; None if there is no such field."""
+        """Return the description of a field by dotted key, or None if there is no such field."""
         return next((field for field in self.fields if field.key == key), None)
 
     def issues(self) -> list[str]:
-        """Return what a user should know before training, a sentence each: values that are not finite, and constants."""
+        """Return sentences that warn before training: values that are not finite, constants, and unknown final states."""
         issues = [*_number_issues("return", [self.returns], ["return"])]
         for field in self.fields:
             issues += _number_issues(field.key, field.elements, field.names())
@@ -140,16 +139,16 @@ def _number_issues(key: str, elements: Sequence[Distribution], names: Sequence[s
 def describe(steps: StepReader, *, keys: Sequence[Key] | None = None, bins: int = BINS) -> Description:
     """Return the description of steps, which are read twice, in blocks.
 
-    Narrow fields are read whole. Of fields with their own file, such as images, at most 256 steps are read. The value
+    Narrow fields are read whole. Of a field with a separate file, such as images, at most 256 steps are read. The value
     of an observation after the last action of an episode is not counted.
 
     Args:
         steps: The steps.
-        keys: The fields to describe; by default all but the flags.
+        keys: The fields to describe, by default all but the flags.
         bins: Maximum number of bins of a histogram.
 
     Raises:
-        UnknownKeyError: If a key does not exist; the error names the existing ones.
+        UnknownKeyError: If a key does not exist. The error names the existing keys.
     """
     chosen = _default_fields(steps) if keys is None else [steps.field(key) for key in keys]
     table = steps.episodes
@@ -165,7 +164,7 @@ def describe(steps: StepReader, *, keys: Sequence[Key] | None = None, bins: int 
 
 
 def _default_fields(steps: StepReader) -> list[Field]:
-    """Return the fields with observations, actions and rewards first; of states that are stored twice, the first."""
+    """Return the fields: observations, actions and rewards first. ``next.observation`` is left out if both are stored."""
     keys = {field.key for field in steps.fields}
     fields = [
         field
@@ -195,12 +194,12 @@ def _described(steps: StepReader, field: Field, bins: int) -> FieldDescription:
         count = min(len(steps), _WIDE_ROWS, max(1, _WIDE_BYTES // max(field.step_bytes, 1)))
         sample = steps.take(field.key, sample_rows(len(steps), count))
         blocks = _blocks_of(sample, max(1, _BLOCK_VALUES // elements))
-        found = distributions(lambda: blocks, shape, sample, bins)
+        per_element = distributions(lambda: blocks, shape, sample, bins)
         sampled = None if count == len(steps) else count
-        return FieldDescription(field.name, dtype, field.shape, tuple(found), sampled, element_names=names)
+        return FieldDescription(field.name, dtype, field.shape, tuple(per_element), sampled, element_names=names)
     sample = steps.take(field.key, sample_rows(len(steps), sample_size(len(steps), elements)))
-    found = distributions(lambda: _read_blocks(steps, field), shape, sample, bins)
-    return FieldDescription(field.name, dtype, field.shape, tuple(found), element_names=names)
+    per_element = distributions(lambda: _read_blocks(steps, field), shape, sample, bins)
+    return FieldDescription(field.name, dtype, field.shape, tuple(per_element), element_names=names)
 
 
 def _read_blocks(steps: StepReader, field: Field) -> Iterator[NDArray[np.generic]]:

@@ -16,19 +16,20 @@ BINS = 32
 """Default maximum number of bins of a histogram."""
 
 Blocks = Callable[[], Iterable[NDArray[Any]]]
-"""Function that returns all values in blocks, [n, *shape] each; it is called twice."""
+"""Function that returns all values in blocks, [n, *shape] each. The function is called twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """Numbers of values in bins of equal width.
 
-    Up to `bins` different integers have a bin each. The bins of other values end at the fences, q01 - (q99 - q01) and
-    q99 + (q99 - q01), if values are outside: the outliers, which would otherwise leave one bin for everything else.
+    Up to `bins` different integers have a bin each. For other values, the fences q01 - (q99 - q01) and q99 + (q99 - q01)
+    limit the bins. Values outside of the fences are outliers: bins for outliers would leave a single bin for all other
+    values.
     """
 
     edges: tuple[float, ...]
-    """Edges of the bins, ascending, one more than bins; a constant has a single bin without width."""
+    """Edges of the bins, ascending: B + 1 edges of B bins. A constant has a single bin without width."""
     counts: tuple[int, ...]
     """Number of values in each bin."""
     below: int = 0
@@ -39,7 +40,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Distribution of one number over the steps or the episodes. Values that are not finite are only counted."""
+    """Distribution of a number over the steps or the episodes. Values that are not finite are only counted."""
 
     count: int
     """Number of finite values."""
@@ -48,7 +49,7 @@ class Distribution:
     mean: float | None
     std: float | None
     quantiles: Mapping[str, float | None] = field(default_factory=dict)
-    """Quantiles by name, q01 to q99. Above 65,536 values, those of a sample."""
+    """Quantiles by name, q01 to q99. Above 65,536 values, the quantiles are of a sample."""
     nan: int = 0
     """Number of values that are NaN."""
     positive_infinity: int = 0
@@ -68,7 +69,7 @@ class Distribution:
 
     @property
     def outliers(self) -> int:
-        """Number of values outside of the fences, see `Histogram`."""
+        """Number of values outside of the fences of the histogram."""
         return 0 if self.histogram is None else self.histogram.below + self.histogram.above
 
 
@@ -82,7 +83,7 @@ def distributions(blocks: Blocks, shape: tuple[int, ...], sample: NDArray[Any], 
 
     Args:
         blocks: Returns the values in blocks.
-        shape: Shape of one step; () to treat all elements alike.
+        shape: Shape of a step, or () for a single distribution of all elements.
         sample: Sample of the values for the quantiles, [k, ...].
         bins: Maximum number of bins of a histogram.
     """
@@ -157,7 +158,7 @@ def _binned(
     offsets: NDArray[np.int64],
     size: int,
 ) -> NDArray[np.int64]:
-    """Return the numbers of values by bin: for each element those below, in each bin, and above."""
+    """Return the numbers of values of each element: below the bins, in each bin, and above the bins."""
     values = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         places = np.floor((values - start) / np.where(stop > start, stop - start, 1) * used)

@@ -41,23 +41,23 @@ def draw(description: Description) -> Figure:
     if 1 < len(actions) <= _LEGEND:
         axes[1, 1].legend(fontsize="small")
     figure.suptitle(f"{description.id}: {description.steps:,} steps, {description.episodes:,} episodes")
-    # The inline backend of notebooks shows open figures at the end of a cell, and then the returned one once more.
+    # The inline backend of notebooks shows open figures at the end of a cell, and then the returned figure again.
     if "inline" in mpl.get_backend():
         plt.close(figure)
     return figure
 
 
-def _bars(axes: Any, found: Distribution | None, label: str, unit: str) -> None:
+def _bars(axes: Any, numbers: Distribution | None, label: str, unit: str) -> None:
     axes.set(xlabel=label, ylabel=unit)
     axes.locator_params(axis="x", nbins=6)
-    if found is not None and found.histogram is not None:
-        edges = _widened(found.histogram.edges)
-        axes.stairs(found.histogram.counts, edges, fill=True)
+    if numbers is not None and numbers.histogram is not None:
+        edges = _widened(numbers.histogram.edges)
+        axes.stairs(numbers.histogram.counts, edges, fill=True)
 
 
-def _outline(axes: Any, found: Distribution, name: str) -> None:
-    if found.histogram is not None:
-        axes.stairs(found.histogram.counts, _widened(found.histogram.edges), label=name)
+def _outline(axes: Any, numbers: Distribution, name: str) -> None:
+    if numbers.histogram is not None:
+        axes.stairs(numbers.histogram.counts, _widened(numbers.histogram.edges), label=name)
 
 
 def _widened(edges: tuple[float, ...]) -> tuple[float, ...]:

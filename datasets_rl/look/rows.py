@@ -1,4 +1,4 @@
-"""The rows of an episode, one after the other, and its true final observation."""
+"""The rows of an episode in order, and the true final observation of the episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSER
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The stored values of one step."""
+    """The stored values of a step."""
 
     step: int
     """Number within the episode, t."""
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Values of a field with its own file, of which only dtype and shape are shown."""
+    """Dtype and shape of an image, which stand for the pixels."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class EpisodeRows:
     episode_return: float
     rows: tuple[Row, ...]
     final: Mapping[str, Any] | None
-    """The observation after the last action, by dotted key; None if it is unknown, or the last row is not shown."""
+    """The observation after the last action, by dotted key, or None if unknown, or if the last row is not shown."""
     final_known: bool
     """Whether the observation after the last action is known."""
 
@@ -56,22 +56,22 @@ class EpisodeRows:
 def episode_rows(
     steps: StepReader, episode: int, rows: slice | None = None, keys: Sequence[Key] | None = None
 ) -> EpisodeRows:
-    """Return rows of an episode, and its final observation if the last row is among them.
+    """Return rows of an episode, with the final observation if `rows` has the last row.
 
     Args:
         steps: The steps.
-        episode: Number of the episode; a negative number counts from the end.
-        rows: The rows within the episode; all by default.
-        keys: The fields; all by default.
+        episode: Number of the episode. A negative number counts from the end.
+        rows: The rows within the episode, all by default.
+        keys: The fields, all by default.
 
     Raises:
         InvalidArgumentError: If there is no such episode.
-        UnknownKeyError: If there is no such field; the error names the existing ones.
+        UnknownKeyError: If there is no such field. The error names the existing fields.
     """
     table = steps.episodes
     if not -len(table) <= episode < len(table):
         raise InvalidArgumentError(
-            f"episode is {episode}; expected an integer from 0 to {len(table) - 1:,}, or a negative one"
+            f"episode is {episode}; expected an integer from {-len(table):,} to {len(table) - 1:,}"
         )
     episode %= len(table)
     whole = table.rows(episode)

@@ -1,4 +1,4 @@
-"""Reader of the steps of a stored dataset, or of selected ones, as numpy arrays."""
+"""Reader of the steps of a stored dataset, or of selected steps, as numpy arrays."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StepReader:
 
     Args:
         stored: The dataset.
-        rows: Rows of the dataset that are the steps; all rows by default.
-        episodes: Table of the episodes that the steps form; that of the dataset by default.
-        keys: Keys of the visible fields; all by default.
+        rows: Rows of the dataset that are the steps, as ranges. All rows by default.
+        episodes: Table of the episodes that the steps form, by default the table of the dataset.
+        keys: Keys of the visible fields, all by default.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StepReader:
         """Return a visible field.
 
         Raises:
-            UnknownKeyError: If there is no such field; the error names the existing ones.
+            UnknownKeyError: If there is no such field. The error names the existing fields.
         """
         for field in self.fields:
             if field.key == key:
@@ -73,7 +73,7 @@ class StepReader:
         return self.stored.take_fields([key], rows)[0]
 
     def next_state(self, key: Key, step: int) -> NDArray[Any] | None:
-        """Return the value of a shared field after the action of a step, [...]; None if it is unknown."""
+        """Return the value of a shared field after the action of a step, [...], or None if the value is unknown."""
         episode = int(self.episodes.episode_of(step))
         last = step == self.episodes.stops[episode] - 1
         row = step if self.rows is None else int(self.rows.at(np.array([step]))[0])

@@ -191,7 +191,7 @@ def test_a_user_file_instead_of_a_folder_is_refused_with_a_remedy(rlds, npz):
     ran = rlds("download", "local/own", "--from-local", npz / "data.npz")
 
     assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
-    assert "it is a file; expected a folder" in ran.err
+    assert "the path is a file, expected a folder" in ran.err
     assert "next: give the folder with the files" in ran.err
 
 
@@ -238,7 +238,7 @@ def test_a_web_page_that_was_given_as_a_file_is_named_without_a_server(rlds, tmp
     ran = rlds("download", "d4rl/hopper-medium-v2", "--from-local", tmp_path)
 
     assert ran.code == 5
-    assert "it is a web page, not an HDF5 file: 'Sign in'" in ran.err
+    assert "the content is a web page, not an HDF5 file: 'Sign in'" in ran.err
     assert "server" not in ran.err
 
 
@@ -251,5 +251,5 @@ def test_a_hub_that_cannot_be_reached_is_no_reason_to_check_the_name(rlds, monke
         ran = rlds("download", "hf://someone/thing")
 
     assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
-    assert "next: check the connection to the network, then run it again" in ran.err
+    assert "next: check the connection to the network, then run the command again" in ran.err
     assert "HF_TOKEN" not in ran.err

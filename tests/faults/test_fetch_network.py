@@ -176,10 +176,10 @@ def test_a_stall_is_reported_with_its_duration(get):
 DRIPS = pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("body", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
-        ("chunk", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
-        ("headers", r"the headers of its response were not complete after 0\.6 s; \d+ bytes were received"),
-        ("interim", r"the headers of its response were not complete after 0\.6 s; \d+ bytes were received"),
+        ("body", r"the server sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("chunk", r"the server sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("headers", r"the headers of the response were not complete after 0\.6 s: \d+ bytes were received"),
+        ("interim", r"the headers of the response were not complete after 0\.6 s: \d+ bytes were received"),
     ],
 )
 
@@ -285,7 +285,7 @@ def test_a_host_that_does_not_exist_is_reported(get):
 
 @pytest.mark.parametrize("url", ["http:", "http://", "http:///a", "https:a/b", "http://a:b/", "http://\x7f/a"])
 def test_an_invalid_address_is_reported(get, url):
-    with pytest.raises(FetchError, match=r"it is not an HTTP address|No address associated|Name or service"):
+    with pytest.raises(FetchError, match=r"the address is not HTTP|No address associated|Name or service"):
         get(url)
 
 
@@ -365,7 +365,7 @@ def test_a_web_page_is_refused_after_its_first_bytes(get, folder):
 
 def test_a_git_lfs_pointer_is_refused(get):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
-    with serve({"/a": pointer}) as server, pytest.raises(FetchError, match="it is a git-LFS pointer"):
+    with serve({"/a": pointer}) as server, pytest.raises(FetchError, match="the content is a git-LFS pointer"):
         get(server.url + "/a")
 
 
@@ -377,7 +377,7 @@ def test_the_target_host_of_a_redirect_is_named(get):
 
 
 @pytest.mark.parametrize(
-    ("to", "said"), [("/a", "more than 10 redirects"), ("ftp://x/a", "not an HTTP address"), ("http://[x/a", ".")]
+    ("to", "said"), [("/a", "more than 10 redirects"), ("ftp://x/a", "the address is not HTTP"), ("http://[x/a", ".")]
 )
 def test_invalid_redirects_are_errors(get, to, said):
     with serve({"/a": Redirect(to)}) as server, pytest.raises(FetchError, match=said):
@@ -397,7 +397,7 @@ def test_wrong_bytes_are_deleted_and_reported(get, folder, body, length):
     with serve({"/a": File(body, length=length)}) as server, pytest.raises(IntegrityError) as caught:
         get(server.url + "/a", sha256=SHA256)
 
-    assert f"it has sha256 {hashlib.sha256(body).hexdigest()}, expected {SHA256}" in str(caught.value)
+    assert f"the file has sha256 {hashlib.sha256(body).hexdigest()}, expected {SHA256}" in str(caught.value)
     assert "hash_check=False" in caught.value.hint
     assert list(folder.iterdir()) == []
 
@@ -457,7 +457,7 @@ def test_a_file_that_is_always_truncated_is_refused_and_fetched_again_by_the_nex
     with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
         with pytest.raises(IntegrityError) as caught:
             get(server.url + "/a", hash_check=hash_check)
-        assert f"the file is truncated: its superblock states {len(real):,} bytes, and it has 100,000" in str(
+        assert f"the file is truncated: the superblock states {len(real):,} bytes, and the file has 100,000" in str(
             caught.value
         )
         assert "run it again" in caught.value.hint

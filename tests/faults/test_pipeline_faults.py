@@ -269,7 +269,7 @@ def test_after_half_a_file_the_same_command_fetches_it_again(download, home, goo
     code, out, err, _ = download(kind(good, after=good.stat().st_size // 2, times=10**9))
 
     assert (code, out) == (5, "")
-    assert f"the file is truncated: its superblock states {good.stat().st_size:,} bytes" in err
+    assert f"the file is truncated: the superblock states {good.stat().st_size:,} bytes" in err
     assert absent(home)
 
     code, _, err, _ = download(File(good))

@@ -22,10 +22,10 @@ PLAIN = Asset(("x",), "a.json")
         (b"\n\n <HTML lang=en>", "a web page, not an HDF5 file"),
         (b"\xef\xbb\xbf<html>", "a web page"),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "an XML document, not an HDF5 file: 'AccessDenied'"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "it is a git-LFS pointer"),
-        (b"PK\x03\x04 and so on", "it begins with 50 4b 03 04 20 61 6e 64, expected 89 48 44 46"),
-        (b"", "it begins with nothing, expected 89 48"),
-        (b"\x89HDF", "it begins with 89 48 44 46, expected"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "the content is a git-LFS pointer"),
+        (b"PK\x03\x04 and so on", "the first bytes are 50 4b 03 04 20 61 6e 64, expected 89 48 44 46"),
+        (b"", "the first bytes are nothing, expected 89 48"),
+        (b"\x89HDF", "the first bytes are 89 48 44 46, expected"),
     ],
 )
 def test_content_of_another_type_is_named(head, said):
@@ -39,7 +39,7 @@ def test_the_right_first_bytes_are_sufficient():
 @pytest.mark.parametrize("head", [b"<?xml version='1.0'?>", b"{}", b""])
 def test_a_file_without_known_first_bytes_may_be_anything_but_a_web_page_or_a_pointer(head):
     assert format_problem(PLAIN, head) is None
-    assert format_problem(PLAIN, b"<html>") == "it is a web page, not a data file"
+    assert format_problem(PLAIN, b"<html>") == "the content is a web page, not a data file"
     assert "git-LFS" in format_problem(PLAIN, b"version https://git-lfs.github.com/spec/v1")
 
 
@@ -47,8 +47,8 @@ def test_all_differences_are_named_at_once():
     digest = Digest()
     digest.take(b"1234", 0)
 
-    said = "it has sha256 03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4, expected aa"
-    assert differences(ExpectedFile(5, "aa"), digest) == ["it has 4 bytes, expected 5", said]
+    said = "the file has sha256 03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4, expected aa"
+    assert differences(ExpectedFile(5, "aa"), digest) == ["the file has 4 bytes, expected 5", said]
     assert differences(ExpectedFile(), digest) == []
 
 
@@ -71,7 +71,7 @@ def test_the_strongest_known_checksum_is_compared(known, compared):
         "sha256": "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
     }
 
-    assert differences(known, digest) == [f"it has {compared} {sums[compared]}, expected 0"]
+    assert differences(known, digest) == [f"the file has {compared} {sums[compared]}, expected 0"]
     assert differences(replace(known, **{compared: sums[compared]}), digest) == []
 
 

@@ -69,7 +69,7 @@ def test_an_empty_file_is_a_file(get):
 
 
 def test_a_file_shorter_than_its_signature_is_reported(get):
-    with serve({"/a": MAGIC[:4]}) as server, pytest.raises(FetchError, match="begins with 89 48 44 46, expected"):
+    with serve({"/a": MAGIC[:4]}) as server, pytest.raises(FetchError, match="first bytes are 89 48 44 46, expected"):
         get(server.url + "/a")
 
 
@@ -392,7 +392,7 @@ def test_without_the_hash_check_only_the_first_bytes_of_a_user_file_are_checked(
 
     assert (came.checked, came.sha256) == ("skipped", sha256)
     path.write_bytes(b"PK")
-    with pytest.raises(IntegrityError, match="begins with 50 4b"):
+    with pytest.raises(IntegrityError, match="first bytes are 50 4b"):
         fetch_local([Asset((), "a", magic=MAGIC)], path, hash_check=False)
 
 

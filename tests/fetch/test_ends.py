@@ -140,7 +140,7 @@ def test_the_lengths_are_in_the_message(tmp_path):
     data = WHOLE["old.hdf5"]()
     missing = judge(tmp_path, "old.hdf5", data[:3000])
 
-    assert missing == f"the file is truncated: its superblock states {len(data):,} bytes, and it has 3,000"
+    assert missing == f"the file is truncated: the superblock states {len(data):,} bytes, and the file has 3,000"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.arff", "a.csv", "a"])

@@ -104,7 +104,7 @@ def test_an_object_without_md5_is_compared_with_its_crc32c(ask, tree, tmp_path):
     assert {asset.md5 for asset in folder.assets} == {None}
     assert {one.checked for one in fetch(folder.assets, tmp_path / "raw", settings=settings)} == {"catalog"}
     (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
-    with pytest.raises(IntegrityError, match=r"it has crc32c [0-9a-f]{8}, expected"):
+    with pytest.raises(IntegrityError, match=r"the file has crc32c [0-9a-f]{8}, expected"):
         fetch(folder.assets[-1:], tmp_path / "other", settings=settings)
 
 
@@ -123,7 +123,7 @@ def test_an_object_with_another_md5_is_refused(ask, tree, tmp_path):
     folder = ask().folder("up", ["gs://lab/set"])
     (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
 
-    with pytest.raises(Exception, match="it has md5"):
+    with pytest.raises(Exception, match="the file has md5"):
         fetch(folder.assets[-1:], tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
 
 
@@ -225,10 +225,10 @@ class Pages:
 @pytest.mark.parametrize(
     ("pages", "problem", "count"),
     [
-        (Pages(lambda _: 0), "page 2 of the list continues with a page that came before", 2),
-        (Pages(lambda page: page % 3), "page 4 of the list continues with a page that came before", 4),
-        (Pages(lambda page: page, repeats=True), "page 2 of the list repeats the entries of earlier ones", 2),
-        (Pages(lambda page: page), "page 50 of the list is not the last one", 50),
+        (Pages(lambda _: 0), "page 2 of the list continues with an earlier page", 2),
+        (Pages(lambda page: page % 3), "page 4 of the list continues with an earlier page", 4),
+        (Pages(lambda page: page, repeats=True), "page 2 of the list repeats the entries of earlier pages", 2),
+        (Pages(lambda page: page), "page 50 of the list is not the last page", 50),
     ],
     ids=["itself", "a cycle", "the same files", "new files forever"],
 )

@@ -167,7 +167,7 @@ def test_an_archive_that_shrinks_after_it_was_listed_is_refused(written, home, t
     last = max(listed.assets, key=lambda asset: int(asset.urls[0].rpartition("#")[2].partition("+")[0]))
     os.truncate(archive, archive.stat().st_size // 2)
 
-    with pytest.raises(FetchError, match="bytes before the file in it"):
+    with pytest.raises(FetchError, match="bytes before the end of the file in the archive"):
         fetch([last], home, settings=Settings(home=home, progress=False))
     assert not (home / last.path).exists()
 
@@ -217,7 +217,7 @@ def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it(writte
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(written, "lerobot")
 
-    with pytest.raises(FetchError, match=r"unpack it by `tar -xf lerobot\.tar\.gz`, and give the folder in it"):
+    with pytest.raises(FetchError, match=r"run `tar -xf lerobot\.tar\.gz`, and give the unpacked folder"):
         download(ID, home, archive)
     with pytest.raises(InvalidArgumentError, match="expected a folder, or a file") as refused:
         download(str(archive), home)

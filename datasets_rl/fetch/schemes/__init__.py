@@ -1,4 +1,4 @@
-"""Schemes of addresses, one module each: this folder is the registry, and the name of a module is the scheme."""
+"""Schemes of addresses. This folder is the registry: the module `gs` resolves addresses that start with ``gs:``."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def scheme_of(url: str) -> Scheme:
     name = url.partition(":")[0].lower()
     if ":" not in url or name not in scheme_names():
         listed = ", ".join(f"{each}:" for each in scheme_names())
-        raise InvalidArgumentError(f"the address {without_credentials(url)!r} begins with none of {listed}")
+        raise InvalidArgumentError(f"the address {without_credentials(url)!r} does not begin with any of {listed}")
     return cast("Scheme", importlib.import_module(f"{__name__}.{_SAME.get(name, name)}"))
 
 
 def local_path(url: str) -> Path | None:
-    """Return the path of a file that is used in place; None if it is in an archive, or its scheme needs the network.
+    """Return the path of a file that is used in place, or None for a file in an archive or on the network.
 
     Raises:
         NotServedError: If there is no such file.
         InvalidArgumentError: If no scheme has the name in the address.
     """
-    found = local_file(url)
-    return found if isinstance(found, Path) else None
+    file = local_file(url)
+    return file if isinstance(file, Path) else None
 
 
 def local_file(url: str) -> Path | Slice | None:
-    """Return a file of this machine, or its place in an archive, without any request; None if its scheme needs the network.
+    """Return the path of a local file, or the slice of an archive with the file. Return None for a file on the network.
 
     Raises:
         NotServedError: If there is no such file.
@@ -77,7 +77,7 @@ def _refuse_request(url: str, headers: object) -> dict[str, str]:
 
 
 def without_credentials(url: str) -> str:
-    """Return an address without the user name and password that it may contain."""
+    """Return an address without user name and password."""
     pieces = urlsplit(url)
     if "@" not in pieces.netloc:
         return url

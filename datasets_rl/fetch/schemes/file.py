@@ -15,11 +15,11 @@ IN_PLACE = True
 
 
 def resolve(url: str, ask: Ask) -> Path:
-    """Return the path of a file address; see `Scheme.resolve`."""
+    """Return the path of a file address, as `Scheme.resolve` documents."""
     del ask
     path = path_of_url(url)
     if not path.is_file():
-        raise NotServedError("it is a folder" if path.is_dir() else "there is no such file")
+        raise NotServedError("the path is a folder" if path.is_dir() else "there is no such file")
     return path
 
 
@@ -27,7 +27,7 @@ def folder(url: str, get: Get) -> Folder:
     """List the files below a folder, or in a tar archive, except hidden files, which tools create.
 
     Raises:
-        ConversionError: If an archive is truncated or damaged, or has links or paths that lead out of it.
+        ConversionError: If an archive is truncated or damaged, or has links or paths that lead out of the archive.
     """
     path = path_of_url(url)
     if path.is_file():
@@ -41,11 +41,11 @@ def folder(url: str, get: Get) -> Folder:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the regular files below a folder that are not hidden, and their sizes; what is deleted in the meantime is left out."""
+    """Yield (file, size) of the regular files below a folder that are not hidden, and skip files deleted meanwhile."""
     for parent, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name[0] != "."]
         for file in (Path(parent, name) for name in names if name[0] != "."):
             with suppress(OSError):
-                found = file.stat()
-                if stat.S_ISREG(found.st_mode):
-                    yield file, found.st_size
+                status = file.stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield file, status.st_size

@@ -1,7 +1,7 @@
 """``gs://bucket/object``: a public Google Cloud Storage object over plain HTTPS.
 
-``gs://bucket/object#generation`` names one version of it. No SDK and no account are needed; `folder` needs the
-permission to list the bucket. ``STORAGE_EMULATOR_HOST`` sets another endpoint, as in Google's libraries.
+``gs://bucket/object#generation`` names a version of the object. No SDK and no account are needed, but `folder` needs
+the permission to list the bucket. ``STORAGE_EMULATOR_HOST`` sets another endpoint, as in Google's libraries.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the HTTPS address of an object, with '$' and spaces in its name percent-encoded, but not slashes."""
+    """Return the HTTPS address of an object. '$' and spaces in the object name are percent-encoded, slashes are not."""
     del ask
     bucket, name = _bucket_and_path(url)
     if not bucket or not name:
-        raise NotServedError("it names no object; write gs://bucket/object")
+        raise NotServedError("the address does not name an object: write gs://bucket/object")
     pinned = _GENERATION.fullmatch(name)
     version = f"?generation={pinned['generation']}" if pinned else ""
     return Remote(f"{_endpoint()}/{quote(bucket)}/{quote(pinned['name'] if pinned else name)}{version}", url)
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List all objects below a prefix, with their generations, sizes and checksums.
+    """List all objects below a prefix, with generations, sizes and checksums.
 
     Composite objects have no MD5.
     """

@@ -1,9 +1,9 @@
 """``hf://datasets/owner/repo[@revision]/path``: a file in a dataset repository on the Hugging Face hub.
 
-A branch or tag is resolved to its commit once, so that an interrupted download resumes with the same file; an address
-that names a commit needs no request. The response includes the digest of large files, which is checked. HF_ENDPOINT and
-HF_TOKEN are supported. The HTTP engine of this package fetches the bytes, because the client of the hub does not resume
-after its process was killed.
+A branch or tag is resolved to a commit once, so that an interrupted download resumes with the same file. An address that
+names a commit needs no request. The response includes the digest of large files, which is checked. HF_ENDPOINT and
+HF_TOKEN are supported. The HTTP engine of this package fetches the bytes, because the client of the hub cannot resume a
+download in another process.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the address of the file in one commit, with the size and digest that the hub reports."""
-    # Imported here because only data from the hub needs it.
+    """Return the address of the file in a commit, with the size and digest that the hub reports."""
+    # Imported here because only data from the hub needs the package.
     from huggingface_hub import hf_hub_url
 
     match = _ADDRESS.fullmatch(url)
     if match is None:
-        raise NotServedError("it is not of the form hf://datasets/owner/repo[@revision]/path")
+        raise NotServedError("the address is not of the form hf://datasets/owner/repo[@revision]/path")
     repo, path = match["repo"], match["path"]
     endpoint = os.environ.get("HF_ENDPOINT")
     headers = _auth_headers()
 
-    def at(revision: str | None) -> str:
+    def file_url_at(revision: str | None) -> str:
         return hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=endpoint)
 
     try:
-        file_url = at(match["revision"])
+        file_url = file_url_at(match["revision"])
     except ValueError as error:
-        raise NotServedError(f"it does not name a repository: {error}") from error
+        raise NotServedError(f"the address does not name a repository: {error}") from error
     if _COMMIT.fullmatch(match["revision"] or ""):
         return Remote(file_url, url, headers)
     reported = ask(file_url, headers)
     commit = reported.get("x-repo-commit") or match["revision"] or "main"
     digest = reported.get("x-linked-etag", "").strip('W/"')
     return Remote(
-        at(commit),
+        file_url_at(commit),
         f"hf://datasets/{repo}@{commit}/{path}",
         headers,
         size=header_bytes(reported, "x-linked-size"),
@@ -60,12 +60,12 @@ def resolve(url: str, ask: Ask) -> Remote:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List all files below a folder of one commit, with the sizes and digests that the hub reports."""
+    """List all files below a folder of a commit, with the sizes and digests that the hub reports."""
     from huggingface_hub import constants
 
     match = _FOLDER.fullmatch(url)
     if match is None:
-        raise NotServedError("it is not of the form hf://datasets/owner/repo[@revision]/path")
+        raise NotServedError("the address is not of the form hf://datasets/owner/repo[@revision]/path")
     repo, below = match["repo"], (match["path"] or "").strip("/")
     api = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets/{repo}"
     try:
@@ -100,7 +100,7 @@ def _listed(url: str, get: Get, *, key: str) -> Iterator[Mapping[str, Any]]:
         if following is not None and following.partition("/api/")[0] != host:
             # The request carries the token of the hub, which no other host may receive.
             raise NotServedError(
-                "the Hugging Face API continues its list of files on another host, which may not receive the token: "
+                "the Hugging Face API continues the list of files on another host, which may not receive the token: "
                 f"{following}"
             )
         return entries, following
@@ -123,7 +123,7 @@ def _asset_from_entry(entry: Mapping[str, Any], base: str, start: str) -> Asset:
 
 
 def _auth_headers() -> dict[str, str]:
-    # Not build_hf_headers, which sends a request to determine the tool that it names in its User-Agent.
+    # Not build_hf_headers, which sends a request to determine the tool for the User-Agent.
     from huggingface_hub import constants, get_token
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()

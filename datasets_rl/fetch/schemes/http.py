@@ -9,7 +9,7 @@ IN_PLACE = False
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the address unchanged; the first response reports the size and the validator."""
+    """Return the address unchanged. The first response reports the size and the validator."""
     from datasets_rl.fetch.schemes import without_credentials
 
     del ask
@@ -19,4 +19,4 @@ def resolve(url: str, ask: Ask) -> Remote:
 def folder(url: str, get: Get) -> Folder:
     """Raise `NotServedError`: plain HTTP has no file lists."""
     del get
-    raise NotServedError(f"plain HTTP cannot list files; {url} may still serve them")
+    raise NotServedError(f"plain HTTP cannot list files, but {url} may still serve files")

@@ -15,13 +15,13 @@ IN_PLACE = False
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the HTTPS address of an object; Amazon redirects to the region of the bucket."""
+    """Return the HTTPS address of an object. Amazon redirects to the region of the bucket."""
     del ask
     bucket, _, key = url.partition("://")[2].partition("/")
     if not bucket or not key:
-        raise NotServedError("it names no object; write s3://bucket/key")
+        raise NotServedError("the address does not name an object: write s3://bucket/key")
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")
-    # Amazon's certificate covers no dots in the name of a bucket before its own.
+    # Amazon's certificate does not cover BUCKET.s3.amazonaws.com if the name of the bucket has dots.
     base = f"{endpoint or 'https://s3.amazonaws.com'}/{quote(bucket)}"
     if not endpoint and "." not in bucket:
         base = f"https://{quote(bucket)}.s3.amazonaws.com"
@@ -29,6 +29,6 @@ def resolve(url: str, ask: Ask) -> Remote:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """Raise `NotServedError`: the list of a bucket is XML, and no dataset needs it."""
+    """Raise `NotServedError`: the list of a bucket is XML, and no dataset needs the list."""
     del get
-    raise NotServedError(f"the objects of a bucket are not listed; {url} may still serve them")
+    raise NotServedError(f"the objects of a bucket are not listed, but {url} may still serve objects")

@@ -1,4 +1,4 @@
-"""``tar:///path/of/the.tar#START+SIZE``: a file in a tar archive on this machine, which is copied when it is needed."""
+"""``tar:///path/of/the.tar#START+SIZE``: a file in a local tar archive, which is copied when a caller needs the file."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 
 
 def resolve(url: str, ask: Ask) -> Slice:
-    """Return the place of a file in its archive; see `Scheme.resolve`."""
+    """Return the slice of the archive with the file, as `Scheme.resolve` documents."""
     del ask
     span, path = _SPAN.fullmatch(urlsplit(url).fragment), path_of_url(url)
     if span is None:
-        raise NotServedError("it names no file in the archive; expected #START+SIZE")
+        raise NotServedError("the address does not name a file in the archive, expected #START+SIZE")
     if not path.is_file():
         raise NotServedError("there is no such archive")
     return Slice(path, int(span[1]), int(span[2]))
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List the files in an archive, except hidden files, with paths relative to the folder that holds all of them.
+    """List the files in an archive, except hidden files, with paths relative to the deepest common folder.
 
     Raises:
-        ConversionError: If the archive is truncated or damaged, or has links or paths that lead out of it.
+        ConversionError: If the archive is truncated or damaged, or has links or paths that lead out of the archive.
     """
     del get
     from datasets_rl.errors import ConversionError
@@ -41,8 +41,11 @@ def folder(url: str, get: Get) -> Folder:
     if not is_tar(path):
         name = path.name.lower()
         unpack = "tar -xf" if name.endswith(_COMPRESSED) else "unzip" if name.endswith(".zip") else ""
-        found = f"a compressed archive: unpack it by `{unpack} {path.name}`" if unpack else "a file; expected a folder"
-        raise NotServedError(f"it is {found}{', and give the folder in it' if unpack else ''}")
+        if unpack:
+            raise NotServedError(
+                f"the path is a compressed archive: run `{unpack} {path.name}`, and give the unpacked folder"
+            )
+        raise NotServedError("the path is a file, expected a folder")
     address = f"tar{path.as_uri().removeprefix('file')}"
     try:
         listed = [
@@ -51,7 +54,7 @@ def folder(url: str, get: Get) -> Folder:
             if not any(part.startswith(".") for part in member.name.split("/"))
         ]
     except ConversionError as error:
-        error.hint = f"copy the archive again, or unpack it by `tar -xf {path.name}` and give the folder in it"
+        error.hint = f"copy the archive again, or run `tar -xf {path.name}` and give the unpacked folder"
         raise
     common = posixpath.commonpath([posixpath.dirname(name) for name, _, _ in listed]) if listed else ""
     return Folder(

@@ -1,10 +1,10 @@
-"""Viewer of stored datasets: a page in the browser, served on loopback or exported as one file.
+"""Viewer of stored datasets: a page in the browser, served on loopback or exported as a file.
 
-Panel                  reads one stored dataset, one episode at a time
-distributions, curves  pure functions from arrays to what the page draws
+Panel                  reads a stored dataset, a single episode at a time
+distributions, curves  pure functions from arrays to histograms and curves
 documents              the addresses of the page, and the JSON document of each
-server, report         both answer with these documents: over HTTP, or within one HTML file
-assets                 the page; it needs neither a build step nor a network
+server, report         both answer with these documents: over HTTP, or within an HTML file
+assets                 the page, which needs neither a build step nor a network
 """
 
 from datasets_rl.look.page.panel import Panel

@@ -17,23 +17,23 @@ def stride_of(steps: int, row_bytes: int) -> int:
 
     Args:
         steps: The number of steps.
-        row_bytes: The bytes of the field in one step.
+        row_bytes: The bytes of the field in a step.
     """
-    most = max(MAX_POINTS, min(_MAX_READ, _MAX_BYTES // max(row_bytes, 1)))
-    return -(-steps // most)
+    max_steps = max(MAX_POINTS, min(_MAX_READ, _MAX_BYTES // max(row_bytes, 1)))
+    return -(-steps // max_steps)
 
 
 def envelope(values: NDArray[Any]) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
     """Return at most `MAX_POINTS` points of curves: the least and the greatest value of consecutive values.
 
-    A single reward in a long episode stays visible, which would be lost between points that are picked.
+    A single reward in a long episode stays visible. If every k-th value were drawn instead, the reward would be lost.
 
         values    3 1 4 1 5 9 2      two values per point
         low       1   1   5   2
         high      3   4   9   2
 
     Args:
-        values: Values, [n, K]; values that are not finite are ignored next to finite ones.
+        values: Values, [n, K]. Values that are not finite are ignored next to finite values.
 
     Returns:
         The number of values per point, and the least and the greatest values, [P, K] each.
@@ -49,7 +49,7 @@ def envelope(values: NDArray[Any]) -> tuple[int, NDArray[np.float64], NDArray[np
 
 
 def tidy(values: NDArray[Any]) -> Any:
-    """Return numbers as JSON values of at most seven digits; None for a number that is not finite."""
+    """Return numbers as JSON values of at most seven digits, or None for numbers that are not finite."""
     if values.dtype.kind == "b" or values.dtype.kind in "iu":
         return values.tolist()
     return _rounded(values.tolist())

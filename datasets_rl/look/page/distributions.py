@@ -10,23 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_ROWS = 65_536
-"""Number of steps above which distributions are those of a sample."""
+"""Maximum number of steps to read. Distributions of more steps are of a sample."""
 _STRETCHES = 256
 _BINS = 40
 _MAX_DISTINCT = 24
-"""Number of distinct values up to which each has its own bar."""
+"""Maximum number of distinct values for a histogram with a bar for each value."""
 _PROBED = 10_000
 
 
 def sample_ranges(rows: int, row_bytes: int, max_bytes: int = 64 << 20) -> list[range]:
     """Return the rows to read for a distribution.
 
-    Up to `MAX_ROWS` rows, these are all. Of more, there is a stretch of consecutive rows at a random place in each of 256
-    equal parts: few reads, spread over the whole dataset, which do not follow the rhythm of its episodes.
+    Up to `MAX_ROWS` rows are all read. Larger datasets are divided into 256 equal parts, and a stretch of consecutive
+    rows at a random position in each part is read. These are few reads, spread over the whole dataset, which do not
+    follow the rhythm of the episodes.
 
     Args:
         rows: The number of rows, N.
-        row_bytes: The bytes of the field in one row.
+        row_bytes: The bytes of the field in a row.
         max_bytes: The maximum number of bytes to read.
     """
     budget = min(MAX_ROWS, max(_STRETCHES, max_bytes // max(row_bytes, 1)))
@@ -40,17 +41,18 @@ def sample_ranges(rows: int, row_bytes: int, max_bytes: int = 64 << 20) -> list[
 
 
 def histogram(samples: Sequence[NDArray[Any]]) -> dict[str, Any]:
-    """Return the distributions of one number in several datasets.
+    """Return the distributions of a number in several datasets.
 
     Numbers with few distinct values have a bar for each value. Otherwise the range of all finite values is divided into
     bins, which have integer widths for integers.
 
     Args:
-        samples: Values of each dataset, [n] each; they may be empty.
+        samples: Values of each dataset, [n] each. An array may be empty.
 
     Returns:
-        JSON values: ``values``, or the ``edges`` of the bins; and for each dataset its ``counts``, the number of values
-        ``of``, how many are ``not_finite``, and the ``mean`` of the others, None if there are no others.
+        JSON values: ``values`` or the ``edges`` of the bins, and in ``series`` for each dataset the ``counts``, the
+        number of values ``of``, the number of ``not_finite`` values, and the ``mean`` of the finite values, or None
+        without finite values.
     """
     finite = [np.asarray(values)[np.isfinite(values)] for values in samples]
     pooled = np.concatenate(finite) if finite else np.empty(0)
@@ -74,15 +76,15 @@ def histogram(samples: Sequence[NDArray[Any]]) -> dict[str, Any]:
 
 
 def _mean(values: NDArray[Any]) -> float | None:
-    """Return the mean of finite values; None without values, or if their sum overflows."""
+    """Return the mean of finite values, or None without values, or if the sum of the values overflows."""
     with np.errstate(over="ignore"):
         mean = float(values.mean(dtype=np.float64)) if len(values) else math.nan
     return mean if math.isfinite(mean) else None
 
 
 def _distinct_values(values: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the distinct values, sorted; None if there are too many for a bar each."""
-    # A part of the values suffices to see that there are many.
+    """Return the distinct values, sorted, or None if there are more than 24."""
+    # A part of the values suffices to find more than 24 distinct values.
     if len(np.unique(values[:: len(values) // _PROBED + 1])) > _MAX_DISTINCT:
         return None
     distinct = np.unique(values)

@@ -1,10 +1,10 @@
-"""The documents and images of the page: what each of its addresses answers.
+"""The documents and images at the addresses of the page.
 
 overview                                   facts of every dataset
 histogram?field=action&start=0             distributions of a field, or of a column of the list of episodes
-0/ends                                     of dataset 0: how its episodes end
+0/ends                                     how the episodes of dataset 0 end
 0/episodes?sort=return&descending=1&where=length > 50&offset=100
-0/episodes/7?sort=...                      episode 7, and its neighbors in the sorted list
+0/episodes/7?sort=...                      episode 7, and the previous and next episode in the sorted list
 0/episodes/7/curves?field=action&start=0
 0/episodes/7/rows?start=64
 """
@@ -26,11 +26,11 @@ _SHOWN_CHARACTERS = 40
 
 
 def answer(panels: Sequence[Panel], path: str, query: Query) -> dict[str, Any] | None:
-    """Return the document at an address, as JSON values; None if there is no such address.
+    """Return the document at an address, as JSON values, or None if there is no such address.
 
     Args:
         panels: The datasets.
-        path: The address without its query, ``0/episodes``.
+        path: The address without the query, ``0/episodes``.
         query: The names and values of the query.
 
     Raises:
@@ -43,7 +43,7 @@ def answer(panels: Sequence[Panel], path: str, query: Query) -> dict[str, Any] |
 
 
 def frame_bytes(panels: Sequence[Panel], path: str) -> bytes | None:
-    """Return the image at an address as the bytes of a PNG or JPEG file; None if there is no such address.
+    """Return the image at an address as the bytes of a PNG or JPEG file, or None if there is no such address.
 
     Args:
         panels: The datasets.

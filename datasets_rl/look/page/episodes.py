@@ -32,7 +32,7 @@ def conditions(text: str) -> list[tuple[str, str, float]]:
     Raises:
         InvalidArgumentError: If a condition is not a column, a comparison and a number.
     """
-    # Without long runs of spaces, in which a search takes quadratic time.
+    # A search in long runs of spaces would take quadratic time.
     return [_condition(part) for part in _AND.split(" ".join(text.split())) if part]
 
 
@@ -40,7 +40,7 @@ def _condition(text: str) -> tuple[str, str, float]:
     match = _CONDITION.fullmatch(text)
     number = None if match is None else _number(match["number"])
     if match is None or number is None:
-        raise InvalidArgumentError(f"{text!r} is not a condition; expected one such as return > 100, or length = 200")
+        raise InvalidArgumentError(f"{text!r} is not a condition, such as return > 100, or length = 200")
     return match["name"], match["operator"], number
 
 
@@ -54,12 +54,12 @@ def _number(text: str) -> float | None:
 def order(columns: Mapping[str, NDArray[Any]], sort: str, where: str, *, descending: bool) -> NDArray[np.int64]:
     """Return the numbers of the episodes that fulfill a filter, sorted by a column, [M].
 
-    Episodes with the same value keep their order. NaN comes last.
+    Episodes with the same value are sorted by number. NaN comes last.
 
     Args:
         columns: Columns of the table by name, [E] each.
         sort: The name of a column.
-        where: The filter; see `conditions`. If it is empty, all episodes fulfill it.
+        where: The filter, as `conditions` documents. All episodes fulfill an empty filter.
         descending: Whether the greatest value comes first.
 
     Raises:

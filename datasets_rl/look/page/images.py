@@ -1,4 +1,4 @@
-"""Which fields are images, and an image as bytes that a browser shows."""
+"""Detection of image fields, and conversion of arrays to image files that a browser shows."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from datasets_rl.format.schema import Column
 
 _CHANNELS = {1, 3, 4}
 _MAX_STACKED = 16
-"""Number of frames up to which a stack, [frames, height, width], is shown side by side."""
+"""Maximum number of frames of a stack, [frames, height, width], that is shown side by side."""
 
 
 def is_image(field: Column) -> bool:
     """Return whether a field is shown as an image.
 
-    These are encoded images, and arrays of the shapes [height, width], [height, width, channels], [channels, height,
-    width] and, of uint8, [frames, height, width].
+    Images are encoded images, and arrays of the shapes [height, width], [height, width, channels], [channels, height,
+    width] and, for uint8, [frames, height, width].
     """
     return field.encoded or (not field.text and _layout(field.shape, field.dtype) is not None)
 
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Return what the axes of an image are; None if it is not one."""
+    """Return the axes of an image: "HW", "HWC", "CHW" or "SHW". Return None if the array is not an image."""
     pixels = dtype == np.uint8
-    least = 4 if pixels else 8
+    min_side = 4 if pixels else 8
     if len(shape) == 2:
-        return "HW" if min(shape) >= max(least, 8) else None
+        return "HW" if min(shape) >= max(min_side, 8) else None
     if len(shape) != 3:
         return None
-    if shape[2] in _CHANNELS and min(shape[:2]) >= least:
+    if shape[2] in _CHANNELS and min(shape[:2]) >= min_side:
         return "HWC"
-    if shape[0] in {1, 3} and min(shape[1:]) >= least:
+    if shape[0] in {1, 3} and min(shape[1:]) >= min_side:
         return "CHW"
     return "SHW" if pixels and shape[0] <= _MAX_STACKED and min(shape[1:]) >= 16 else None
 
@@ -46,7 +46,7 @@ def as_pixels(values: NDArray[Any], scale: tuple[float, float] | None = None) ->
 
     Args:
         values: The image, in any of the shapes of `is_image`.
-        scale: The values that are drawn black and white; by default the least and the greatest value of the image.
+        scale: The values that are drawn black and white, by default the least and the greatest value of the image.
     """
     layout = _layout(values.shape, values.dtype)
     if values.dtype != np.uint8:
@@ -61,7 +61,7 @@ def as_pixels(values: NDArray[Any], scale: tuple[float, float] | None = None) ->
 
 
 def scale_of(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the greatest finite value; 0 and 0 if no value is finite."""
+    """Return the least and the greatest finite value, or (0, 0) if no value is finite."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
@@ -76,13 +76,12 @@ def _scaled(values: NDArray[Any], scale: tuple[float, float]) -> NDArray[np.uint
 
 
 def encode(values: NDArray[Any], *, scale: tuple[float, float] | None = None, max_side: int | None = None) -> bytes:
-    """Return an array that is an image as the bytes of a file.
+    """Return an image as the bytes of a PNG file, or with `max_side` of the smaller of a PNG and a JPEG file.
 
     Args:
         values: The image, in any of the shapes of `is_image`.
-        scale: See `as_pixels`.
-        max_side: The maximum height and width of a copy that may lose detail: the smaller one of a PNG and a JPEG file.
-            By default the file is a PNG of the original size.
+        scale: The values that are drawn black and white, as in `as_pixels`.
+        max_side: The maximum height and width of the image, by default the original size.
     """
     from PIL import Image
 

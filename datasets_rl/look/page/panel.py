@@ -1,4 +1,4 @@
-"""One stored dataset, as the page shows it: facts, samples, pages of its episodes, and one episode at a time."""
+"""A stored dataset for the page: facts, samples, pages of the list of episodes, and single episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_TERMINATED, OBSERVATION, as
 PAGE_EPISODES = 50
 """Number of episodes on a page of the list."""
 PAGE_STEPS = 64
-"""Number of steps whose rows are read at once."""
+"""Number of rows of an episode that are read at once."""
 ELEMENTS = 12
 """Number of elements of a field that are drawn at once."""
 _SHOWN_ELEMENTS = 64
@@ -31,7 +31,7 @@ _SAMPLED_ENDS = 256
 _SCALED_IMAGES = 24
 _MAX_SCALED_BYTES = 16 << 20
 _MAX_RATE = 200
-"""Steps per second that a recording has at most; the page shows no more than a screen does."""
+"""Maximum number of steps per second of a recording, as many as a screen shows."""
 _FLAGS = {"next.terminated", "next.truncated", "next.done"}
 
 
@@ -39,19 +39,19 @@ class Panel:
     """A stored dataset on the page.
 
     Facts, returns and lengths come from the manifest and the episode table. Rows are read for bounded samples and for
-    one episode at a time, so that the size of the dataset does not matter.
+    single episodes, so that the size of the dataset does not matter.
 
     Args:
         stored: The opened dataset.
-        name: The id that the page shows; by default that in the manifest.
-        share: The share of the dataset in the batches of a mixture; None if it is not a member of one.
+        name: The id that the page shows, by default the id in the manifest.
+        share: The share of the dataset in the batches of a mixture, or None if the dataset is not a member of a mixture.
     """
 
     def __init__(self, stored: StoredDataset, *, name: str = "", share: float | None = None) -> None:
         self.stored = stored
         self.name = name or stored.manifest.id
         self.share = share
-        # Few rows of a large file are read; some systems would read megabytes around each of them.
+        # Few rows of a large file are read. Some systems would read megabytes around each row.
         for file in {field.file for field in stored.schema}:
             advise_random_reads(stored.map(file))
         self._order = lru_cache(maxsize=4)(self._make_order)
@@ -59,7 +59,7 @@ class Panel:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Columns of the list of episodes by name, [E] each: those of the episode table, and the scores."""
+        """Columns of the list of episodes by name, [E] each: the columns of the episode table, and the scores."""
         table = self.stored.episodes
         columns: dict[str, NDArray[Any]] = {"episode": np.arange(len(table)), "return": table["return"]}
         if (score := self._score()) is not None:
@@ -70,12 +70,12 @@ class Panel:
         return columns | {name: table[name] for name in table.metadata_names if name not in columns}
 
     def _score(self) -> dict[str, Any] | None:
-        """Return the returns with the scores 0 and 1; None after preprocessing, which may have scaled the rewards."""
+        """Return the returns with the scores 0 and 1, or None after preprocessing, which may have scaled the rewards."""
         manifest = self.stored.manifest
         return dict(manifest.score) if manifest.score and not manifest.history else None
 
     def facts(self) -> dict[str, Any]:
-        """Return what the manifest and the episode table say about the dataset, as JSON values."""
+        """Return the facts in the manifest and the episode table, as JSON values."""
         manifest = self.stored.manifest
         return {
             "id": self.name,
@@ -91,8 +91,8 @@ class Panel:
             "homepage": manifest.homepage if manifest.homepage.startswith(("http://", "https://")) else "",
             "known_issues": list(manifest.known_issues),
             "spikes": list(manifest.spikes),
-            "decisions": [{"text": one.text, "count": one.count} for one in manifest.decisions],
-            "recipes": [str(one.get("recipe", {}).get("name", "")) for one in manifest.history],
+            "decisions": [{"text": decision.text, "count": decision.count} for decision in manifest.decisions],
+            "recipes": [str(run.get("recipe", {}).get("name", "")) for run in manifest.history],
             "selection": bool(manifest.selection),
             "score": self._score(),
             "summary": {
@@ -103,7 +103,7 @@ class Panel:
         }
 
     def _is_idle(self, name: str) -> bool:
-        """Return whether a column says nothing: every observation is known, or the numbers upstream are those here."""
+        """Return whether a column is redundant: all of "final_known" is True, or "source" equals "episode"."""
         if name == "final_known":
             return not self.stored.manifest.final_unknown
         return name == "source" and bool((self.columns["source"] == self.columns["episode"]).all())
@@ -121,7 +121,7 @@ class Panel:
         }
 
     def ends(self) -> dict[str, int]:
-        """Return how many episodes were terminated ``of`` how many, which are at most 256 across the dataset."""
+        """Return the number of ``terminated`` episodes ``of`` a sample of at most 256 episodes across the dataset."""
         table = self.stored.episodes
         chosen = np.unique(np.linspace(0, len(table) - 1, min(len(table), _SAMPLED_ENDS)).astype(np.int64))
         return {"terminated": int(self._terminated(chosen).sum()), "of": len(chosen)}
@@ -134,8 +134,8 @@ class Panel:
         """Return values of some elements of a field, [n] each, for distributions.
 
         Args:
-            name: A column of the list of episodes, whose values are all returned, or the dotted name of a field, of which a
-                sample of the rows is read.
+            name: A column of the list of episodes, with all values, or the dotted name of a field, with a sample of the
+                rows.
             start: The first element.
         """
         if name in self.columns:
@@ -148,7 +148,7 @@ class Panel:
         return list(np.concatenate(parts).T)
 
     def has(self, name: str) -> bool:
-        """Return whether a column of the list of episodes or a field has this name, and can be drawn."""
+        """Return whether a column of the list of episodes or a field, but not an image field, has this name."""
         known = name in self.columns or as_key(name) in self.stored.schema
         return known and (name in self.columns or not images.is_image(self._field(name)))
 
@@ -167,11 +167,11 @@ class Panel:
         return [f"{name}[{','.join(map(str, index))}]" for index in indices]
 
     def elements(self, name: str) -> int:
-        """Return the number of elements of a field, 1 for a column of the list of episodes."""
+        """Return the number of elements of a field, or 1 for a column of the list of episodes."""
         return 1 if name in self.columns else math.prod(self._field(name).shape)
 
     def texts(self, name: str) -> list[str] | None:
-        """Return the vocabulary of a text field; None for other fields."""
+        """Return the vocabulary of a text field, or None for other fields."""
         if name in self.columns or not self._field(name).text:
             return None
         return self.stored.texts(as_key(name))
@@ -203,15 +203,15 @@ class Panel:
         ended = self._terminated(episodes)
         columns = {name: tidy(column[episodes]) for name, column in self.columns.items()}
         return [
-            {**{name: values[at] for name, values in columns.items()}, "end": _end_text(ended[at])}
-            for at in range(len(episodes))
+            {**{name: values[row] for name, values in columns.items()}, "end": _end_text(ended[row])}
+            for row in range(len(episodes))
         ]
 
     def _make_order(self, sort: str, where: str, descending: bool) -> NDArray[np.int64]:
         return order(self.columns, sort, where, descending=descending)
 
     def episode(self, number: int, sort: str, where: str, *, descending: bool) -> dict[str, Any]:
-        """Return an episode, and the ones before and after it in the sorted and filtered list, as JSON values."""
+        """Return an episode, and the previous and next episode in the sorted and filtered list, as JSON values."""
         rows = self._rows(number)
         chosen = self._order(sort, where, descending)
         places = np.flatnonzero(chosen == number)
@@ -233,9 +233,9 @@ class Panel:
         }
 
     def _make_scale(self, number: int, name: str) -> tuple[float, float] | None:
-        """Return the values of an episode that are drawn black and white; None for images that are pixels already.
+        """Return the values of an episode that are drawn black and white, or None for images of uint8.
 
-        They are the least and the greatest value of images across the episode, at most 24 and 16 MiB of them.
+        The values are the least and the greatest value of at most 24 images and 16 MiB across the episode.
         """
         rows, field = self._rows(number), self._field(name)
         if field.encoded or field.dtype == np.uint8:
@@ -247,14 +247,14 @@ class Panel:
     def _rows(self, number: int) -> range:
         if not 0 <= number < len(self.stored.episodes):
             last = len(self.stored.episodes) - 1
-            raise InvalidArgumentError(f"{self.name} has no episode {number:,}; expected 0 to {last:,}")
+            raise InvalidArgumentError(f"{self.name} has no episode {number:,}, expected 0 to {last:,}")
         return self.stored.episodes.rows(number)
 
     def curves(self, number: int, name: str, start: int) -> dict[str, Any]:
         """Return the curves of some elements of a field over an episode, as JSON values.
 
-        A field with a value at t and at t + 1 has T + 1 values, the last one after the last action; if that one is
-        unknown, it is absent.
+        A field with a value at t and at t + 1 has T + 1 values. The last value, after the last action, is absent if the
+        value is unknown.
 
         Args:
             number: The number of the episode.
@@ -279,7 +279,7 @@ class Panel:
         return document if width == 1 else {**document, "high": tidy(high.T)}
 
     def _values(self, field: Field, start: int, stop: int, stride: int = 1) -> NDArray[Any]:
-        """Return values at t of consecutive rows, or of every k-th one."""
+        """Return values at t of consecutive rows, or of every `stride`-th row."""
         values = np.asarray(self.stored.items(field.key)[start:stop:stride])
         return values if field.memory_dtype is None else values.astype(field.memory_dtype)
 
@@ -296,9 +296,9 @@ class Panel:
     def rows(self, number: int, start: int) -> dict[str, Any]:
         """Return some rows of an episode, as JSON values by field.
 
-        ``steps`` has the values of each row. ``states`` has one value more, that of the state after the last of these rows;
-        after the last action of the episode, it is the final state, or None if that is unknown. Images are absent; of
-        long fields, there are the first 64 elements.
+        ``steps`` has the values of each row. ``states`` has an additional value, the state after the last of these rows.
+        After the last action of the episode this is the final state, or None if the final state is unknown. Images are
+        absent. Long fields have the first 64 elements.
         """
         episode = self._rows(number)
         first = episode.start + max(0, min(start, len(episode) - 1))
@@ -319,7 +319,7 @@ class Panel:
         return {"start": first - episode.start, "stop": stop - episode.start, "states": states, "steps": steps}
 
     def _cells(self, field: Field, values: NDArray[Any]) -> list[Any]:
-        """Return values as a row shows them: numbers, lists of numbers, or texts."""
+        """Return values as cells of the page: numbers, lists of numbers, or texts."""
         if field.text:
             texts = self.stored.texts(field.key)
             return [texts[code] if 0 <= code < len(texts) else f"text {code}" for code in values.tolist()]
@@ -332,9 +332,10 @@ class Panel:
 
         Args:
             number: The number of the episode.
-            step: The step t; T, the length of the episode, is the image after the last action.
+            step: The step t, where T, the length of the episode, is the image after the last action.
             name: The dotted name of the field.
-            max_side: The maximum height and width; by default the image keeps its size, and its bytes if it is encoded.
+            max_side: The maximum height and width. By default the original size, and the stored bytes of an encoded
+                image.
 
         Raises:
             InvalidArgumentError: If there is no such image.
@@ -343,7 +344,7 @@ class Panel:
         last = len(rows) - (not field.shared)
         if not images.is_image(field) or not 0 <= step <= last:
             raise InvalidArgumentError(
-                f"{name} has no image at step {step:,}; expected an image field, and 0 to {last:,}"
+                f"{name} has no image at step {step:,}, expected an image field, and 0 to {last:,}"
             )
         final = step == len(rows)
         if final and not self.has_final(field.name, number):
@@ -354,7 +355,7 @@ class Panel:
         return images.encode(value, scale=self._scale(number, field.name), max_side=max_side)
 
     def _encoded(self, field: Field, index: int, *, final: bool) -> bytes:
-        # Without the column of images, which would read the offsets of all of them.
+        # The column of images would read the offsets of all images.
         data = self.stored.map(field.final_file if final else field.file)
         ends = self.stored.map(field.final_ends_file if final else field.ends_file)
         return bytes(data[int(ends[index - 1]) if index else 0 : int(ends[index])])
@@ -378,7 +379,7 @@ def _rank(field: Field) -> int:
 
 
 def _rate(fps: Any) -> float | None:
-    """Return the steps per second of a recording; None for what is no such number."""
+    """Return the steps per second of a recording, or None if `fps` is not a number in (0, 200]."""
     known = isinstance(fps, (int, float)) and not isinstance(fps, bool) and 0 < fps <= _MAX_RATE
     return fps if known else None
 
@@ -388,11 +389,14 @@ def _end_text(terminated: bool) -> str:
 
 
 def _summary(values: NDArray[Any]) -> dict[str, Any]:
-    """Return statistics of one number per episode; None for one that overflows, and nothing if no number is finite."""
+    """Return statistics of a column of the list of episodes.
+
+    A statistic that overflows is None. The result is empty if no value is finite.
+    """
     finite = values[np.isfinite(values)]
     if not len(finite):
         return {}
     numbers = finite.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.array([numbers.min(), np.median(numbers), numbers.max(), numbers.mean(), numbers.std()])
-    return dict(zip(("min", "median", "max", "mean", "std"), tidy(found), strict=True))
+        statistics = np.array([numbers.min(), np.median(numbers), numbers.max(), numbers.mean(), numbers.std()])
+    return dict(zip(("min", "median", "max", "mean", "std"), tidy(statistics), strict=True))

@@ -1,4 +1,4 @@
-"""The page and its data as one HTML file, which opens without a server and can be sent to others."""
+"""The page and the data as a single HTML file, which opens without a server and can be sent to others."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from datasets_rl.look.page.server import asset
 _EACH = 3
 """Number of episodes with the greatest, middle and least returns, each."""
 _MAX_STEPS = 1_024
-"""Number of steps of an episode whose rows are in the report."""
+"""Maximum number of rows of an episode in the report."""
 _FRAMES = 24
 _FRAME_SIDE = 128
 
 
 def report_page(panels: Sequence[Panel]) -> bytes:
-    """Return the page as one HTML file; the same datasets give the same bytes.
+    """Return the page as an HTML file. The same datasets give the same bytes.
 
-    It has the distributions, and of each dataset the episodes with the greatest, the middle and the least returns: nine,
-    or all if there are fewer. An episode has its curves, its first 1,024 rows and up to 24 images of each field, at
-    most 128 pixels wide and high.
+    The page has the distributions, and from each dataset up to nine episodes with the greatest, the middle and the least
+    returns. An episode has curves, the first 1,024 rows and up to 24 images of each field, at most 128 pixels wide and
+    high.
 
     Args:
         panels: The datasets.
@@ -49,7 +49,7 @@ def report_page(panels: Sequence[Panel]) -> bytes:
         }
         for place, episode in enumerate(chosen):
             _add_episode(documents, panels, number, episode)
-            near = [chosen[at] if 0 <= at < len(chosen) else None for at in (place - 1, place + 1)]
+            near = [chosen[index] if 0 <= index < len(chosen) else None for index in (place - 1, place + 1)]
             documents[f"{number}/episodes/{episode}"].update(previous=near[0], next=near[1])
             frames.update(_frames(panel, number, episode))
     return _html({"documents": documents, "frames": frames}).encode()
@@ -67,7 +67,7 @@ def _add(documents: dict[str, Any], panels: Sequence[Panel], path: str, **query:
 
 
 def _chosen_episodes(panel: Panel) -> list[int]:
-    """Return the numbers of episodes with the greatest, the middle and the least returns, by falling return."""
+    """Return the numbers of episodes with the greatest, the middle and the least returns, by descending return."""
     returns = np.nan_to_num(panel.columns["return"], nan=-np.inf)
     falling = np.argsort(-returns, kind="stable")
     if len(falling) <= 3 * _EACH:
@@ -87,7 +87,7 @@ def _add_episode(documents: dict[str, Any], panels: Sequence[Panel], number: int
 
 
 def _frames(panel: Panel, number: int, episode: int) -> Iterator[tuple[str, str]]:
-    """Yield the address of each image, and its bytes as a data URL."""
+    """Yield the address of each image, and the image as a data URL."""
     length = int(panel.stored.episodes.lengths[episode])
     for name in panel.image_fields():
         field = next(field for field in panel.stored.schema if field.name == name)
@@ -100,7 +100,7 @@ def _frames(panel: Panel, number: int, episode: int) -> Iterator[tuple[str, str]
 
 
 def _html(report: dict[str, Any]) -> str:
-    """Return the page with its style, its script and its data; its policy allows no others."""
+    """Return the page with style, script and data. The policy of the page allows no other content."""
     # No "<" in the data: neither "</script>" nor "<!--" can end the element early.
     data = json.dumps(report, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     style, script = asset("page.css"), asset("page.js")

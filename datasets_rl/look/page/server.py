@@ -1,12 +1,12 @@
 """Server of the page: on loopback, read-only, at an address with a secret token.
 
     http://127.0.0.1:8765/TOKEN/                             the page
-    http://127.0.0.1:8765/TOKEN/data/...                     its documents, as JSON
+    http://127.0.0.1:8765/TOKEN/data/...                     the documents of the page, as JSON
     http://127.0.0.1:8765/TOKEN/frames/0/7/12/observation    the image of dataset 0, episode 7, step 12
 
-Other users of the machine can reach loopback; the token keeps them out. A page of another site can send requests to
-loopback, too, also under its own name if that resolves to loopback: hence the check of the header Host. No address changes
-anything, and the policy of the page allows no other origin.
+Other users of the machine can reach loopback, but do not know the token. A page of another site can send requests to
+loopback, too. If the name of the site resolves to loopback, the browser even treats the server as the same site: hence
+the check of the header Host. No request changes any data, and the policy of the page allows no other origin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 PORT = 8765
 _TRIES = 20
-"""Number of ports that are tried, if none is given."""
+"""Number of ports that are tried by default."""
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -56,14 +56,14 @@ def asset(name: str) -> str:
 
 
 class ViewServer:
-    """Server of the page of some datasets; its socket listens when it is created.
+    """Server of the page of some datasets. The constructor opens the socket.
 
     Args:
-        panels: The datasets, at least one.
-        port: The port; by default the first free one of 20, from 8765.
+        panels: The datasets, not empty.
+        port: The port, by default the first free port from 8765 to 8784.
 
     Raises:
-        InvalidArgumentError: If the port is in use, or none is free.
+        InvalidArgumentError: If the port is in use, or no port is free.
         MissingDependencyError: If starlette or uvicorn is not installed.
     """
 
@@ -80,7 +80,7 @@ class ViewServer:
             uvicorn.Config(
                 application,
                 log_config=None,
-                log_level="error",  # uvicorn warns of each malformed request, which anyone on the machine can send
+                log_level="error",  # uvicorn warns about malformed requests, which any user of the machine can send
                 access_log=False,
                 server_header=False,
                 lifespan="off",
@@ -96,7 +96,7 @@ class ViewServer:
         try:
             asyncio.run(self._serve())
         except KeyboardInterrupt:
-            pass  # the usual end; uvicorn raises the signal again after it has stopped
+            pass  # the usual end: uvicorn raises the signal again after the server stopped
         finally:
             self._socket.close()
 
@@ -104,8 +104,8 @@ class ViewServer:
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
-            # uvicorn leaves two kinds of connections open: those that it accepts while it stops, and those whose clients do
-            # not read. A browser would wait for the answer on such a connection without end.
+            # uvicorn leaves some connections open: connections accepted while the server stops, and connections to
+            # clients that do not read. A browser would wait endlessly for an answer on such a connection.
             for connection in self._server.server_state.connections:
                 connection.transport.abort()
 
@@ -116,21 +116,21 @@ class ViewServer:
 
 def _listen(port: int | None) -> socket.socket:
     if port is not None and not 0 <= port < 1 << 16:
-        raise InvalidArgumentError(f"the port is {port}; expected 0 to 65535", hint="0 takes any free one")
+        raise InvalidArgumentError(f"the port is {port}; expected 0 to 65535", hint="0 takes any free port")
     for candidate in range(PORT, PORT + _TRIES) if port is None else [port]:
         try:
             listening = socket.create_server((HOST, candidate))
         except OSError as error:
             reason = error.strerror or str(error)
         else:
-            # A response is two writes, headers and body. With Nagle's algorithm the second one waits 40 ms for the
-            # client's acknowledgment of the first. asyncio does not set the option, and connections inherit it.
+            # A response is two writes, headers and body. With Nagle's algorithm the body waits 40 ms for the client's
+            # acknowledgment of the headers. asyncio does not set the option, and connections inherit the option.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return listening
     named = f"the ports {PORT} to {PORT + _TRIES - 1}" if port is None else f"the port {port}"
     raise InvalidArgumentError(
         f"{named} cannot be used: {reason.lower()}",
-        hint="end the program that uses it, or choose another port; 0 takes any free one",
+        hint="end the program that uses the port, or choose another port: 0 takes any free port",
     )
 
 
@@ -211,7 +211,7 @@ App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[Non
 
 
 class _Headers:
-    """Middleware that adds the headers of every response, of refusals too."""
+    """Middleware that adds the security headers to every response, also to refusals."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -239,12 +239,12 @@ class _TokenCheck:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from starlette.responses import PlainTextResponse
 
-        # HTTP also has requests without a path: "OPTIONS *", and of clients that break its rules, "GET x".
+        # Some requests have no path: "OPTIONS *" in HTTP, and "GET x" from clients that violate HTTP.
         before, slash, path = scope["path"].partition("/")
         if before or not slash:
             refused = PlainTextResponse("The path of the request has to begin with a slash.\n", 400)
         elif not secrets.compare_digest(path.partition("/")[0].encode(), self._token.encode()):
-            refused = PlainTextResponse("Open the whole address that was printed; it has a token.\n", 403)
+            refused = PlainTextResponse("Open the whole printed address, which has a token.\n", 403)
         else:
             await self._app(scope, receive, send)
             return

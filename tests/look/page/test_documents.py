@@ -78,7 +78,7 @@ def test_pages_of_the_list_follow_each_other(tmp_path):
 
 @pytest.mark.parametrize("where", ["return", "return > many", "> 5", "return > 1 or length < 2"])
 def test_a_filter_that_cannot_be_read_is_named_with_an_example(ask, where):
-    with pytest.raises(InvalidArgumentError, match="expected one such as return > 100"):
+    with pytest.raises(InvalidArgumentError, match="is not a condition, such as return > 100"):
         ask("0/episodes", where=where)
 
 

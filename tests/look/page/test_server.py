@@ -137,7 +137,7 @@ def test_a_server_that_ends_closes_the_connections_of_clients_that_do_not_read(t
     ("path", "status", "message"),
     [
         ("data/nothing", 404, "this address does not exist"),
-        ("data/0/episodes?where=bad", 400, "expected one such as return > 100"),
+        ("data/0/episodes?where=bad", 400, "is not a condition, such as return > 100"),
         ("data/0/episodes?sort=age", 400, "age"),
         ("data/0/episodes?offset=-1", 400, "offset is '-1'"),
         ("data/0/episodes/99", 400, "has no episode 99"),
