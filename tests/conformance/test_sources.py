@@ -971,6 +971,7 @@ def test_a_killed_download_is_resumed(made, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("made", [one for one in CASES if one.values[0] in FIRST], indirect=True, scope="module")
 def test_a_download_that_is_killed_many_times_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=80, random=20) >= 10
 
