@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.digests import RangeHasher, stored_file
+from datasets_rl.format.digests import NoHasher, RangeHasher, stored_file
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.libraries import raise_fault_of_code
 from datasets_rl.read.npy import read_header
@@ -42,6 +42,7 @@ class NpyStream:
         expected: Total number of rows, if known.
         written: Number of rows that an earlier process wrote and that are kept; None creates the file.
         trailing: Number of zero bytes after the last row.
+        hashed: Whether a new file gets digests.
 
     Raises:
         IntegrityError: If the file does not have the rows to keep.
@@ -55,6 +56,8 @@ class NpyStream:
         expected: int | None = None,
         written: int | None = None,
         trailing: int = 0,
+        *,
+        hashed: bool = True,
     ) -> None:
         self._path = path
         self.dtype = dtype
@@ -65,7 +68,7 @@ class NpyStream:
         self.ranges = b""
         """Digests of the ranges of the closed file, 32 bytes each; empty before it is closed."""
         if written is None:
-            self._hasher = RangeHasher()
+            self._hasher = RangeHasher() if hashed else NoHasher()
             self._stream: IO[bytes] = path.open("wb")
             self._write(_header_bytes(self.dtype, self.shape, self._expected))
         else:

@@ -58,6 +58,7 @@ class RowSink:
         steps: Total number of rows, if known.
         written: Rows, episodes, and rows by file that an earlier process wrote and that are kept.
         dictionaries: The dictionaries of the fields of compressed images.
+        summarized: Whether the rows get digests and statistics.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class RowSink:
         steps: int | None,
         written: tuple[int, int, Mapping[str, int]] | None,
         dictionaries: Mapping[Key, FrameDictionary],
+        summarized: bool = True,
     ) -> None:
+        self._summarized = summarized
         self._reserved: dict[str, tuple[int, int]] = {}
         """The last deferred row by file of compressed images, and its first byte."""
         self._name = name
@@ -87,11 +90,12 @@ class RowSink:
         self.moments = self._empty_moments()
         # Moments since the last commit are merged at a commit, so a commit and a partial dataset sum in the same order.
         self._new_moments = self._empty_moments()
-        self.streams = _open_streams(folder, schema, steps, written)
+        self.streams = _open_streams(folder, schema, steps, written, hashed=summarized)
         """The open files by name."""
 
     def _empty_moments(self) -> dict[Key, Moments]:
-        return {field.key: Moments(field.shape) for field in self._schema if has_statistics(field)}
+        fields = filter(has_statistics, self._schema) if self._summarized else ()
+        return {field.key: Moments(field.shape) for field in fields}
 
     def append(self, chunk: Chunk, episode: int) -> None:
         """Append rows; `episode` is the number of the episode of the first one."""
@@ -393,7 +397,12 @@ def _reordered(records: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _open_streams(
-    folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
+    folder: Path,
+    schema: Schema,
+    steps: int | None,
+    written: tuple[int, int, Mapping[str, int]] | None,
+    *,
+    hashed: bool,
 ) -> dict[str, NpyStream]:
     """Open all files; `written` has the rows, the episodes and, by file, the items to keep."""
     streams = {}
@@ -407,5 +416,6 @@ def _open_streams(
                 written=written and (file.count(*written[:2]) if file.counted else written[2][name]),
                 # The window of the last row, the record and the shared fields of the next one, stays inside the file.
                 trailing=schema.record_bytes if name == ROWS_FILE else 0,
+                hashed=hashed,
             )
     return streams

@@ -75,6 +75,7 @@ class DatasetWriter:
         steps: Total number of steps, if known.
         commits: Results of `commit` in an earlier process, in order. The writer continues after the last one.
         dictionaries: The dictionary of each field of compressed images; with `commits`, those in the folder are used.
+        summarized: Whether the rows get digests and statistics, without which nobody can check the dataset.
 
     Raises:
         InvalidArgumentError: If the columns contradict each other, or the reward or a flag is missing.
@@ -90,7 +91,9 @@ class DatasetWriter:
         steps: int | None = None,
         commits: Sequence[Commit] = (),
         dictionaries: Mapping[Key, FrameDictionary] | None = None,
+        summarized: bool = True,
     ) -> None:
+        self._summarized = summarized
         self.schema = schema_of_columns(columns)
         if missing := [*missing_field_problems(self.schema)]:
             raise InvalidArgumentError(f"{name} cannot be written: {'; '.join(missing)}")
@@ -109,7 +112,14 @@ class DatasetWriter:
         written = (commits[-1]["steps"], len(self._log), commits[-1]["rows"]) if commits else None
         self._dictionaries = _placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {})
         self._sink = RowSink(
-            folder, self.schema, capacity, name=name, steps=steps, written=written, dictionaries=self._dictionaries
+            folder,
+            self.schema,
+            capacity,
+            name=name,
+            steps=steps,
+            written=written,
+            dictionaries=self._dictionaries,
+            summarized=summarized,
         )
         self._videos = {
             field.key: VideoFiles(
@@ -379,13 +389,7 @@ class DatasetWriter:
             ranges[name] = ranges.get(name) or range_digests(path, Report())
             files.append(stored_file(name, path.stat().st_size, ranges[name]))
         files.append(write_digests(self._folder, ranges))
-        statistics = {dotted_name(key): moments.to_json() for key, moments in self._sink.moments.items()}
-        # From the file, so that they are the same however the conversion was divided or interrupted.
-        rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (steps,))
-        for name, numbers in field_quantiles(self.schema, steps, partial(take_fields, rows)).items():
-            statistics[name] |= numbers
-        episodes = EpisodeTable(table)
-        statistics |= episode_statistics(episodes)
+        statistics, found = self._summarize(steps, EpisodeTable(table)) if self._summarized else ({}, ())
         return DatasetSummary(
             schema=self.schema,
             files=tuple(sorted(files, key=lambda entry: entry.path)),
@@ -393,10 +397,19 @@ class DatasetWriter:
             episodes=len(table),
             final_unknown=int((~table["final_known"]).sum()),
             statistics=statistics,
-            spikes=tuple(
-                spikes(self.schema, statistics, episodes, lambda key, start, stop: rows[dotted_name(key)][start:stop])
-            ),
+            spikes=found,
         )
+
+    def _summarize(self, steps: int, table: EpisodeTable) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the statistics of all fields, and the spikes."""
+        statistics = {dotted_name(key): moments.to_json() for key, moments in self._sink.moments.items()}
+        # From the file, so that they are the same however the conversion was divided or interrupted.
+        rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (steps,))
+        for name, numbers in field_quantiles(self.schema, steps, partial(take_fields, rows)).items():
+            statistics[name] |= numbers
+        statistics |= episode_statistics(table)
+        found = spikes(self.schema, statistics, table, lambda key, start, stop: rows[dotted_name(key)][start:stop])
+        return statistics, tuple(found)
 
     def discard(self) -> None:
         """Close all files, complete or not, and stop the thread."""

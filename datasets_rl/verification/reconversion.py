@@ -1,30 +1,33 @@
-"""A second conversion of the raw files of a stored dataset, compared with it one piece at a time.
+"""A second conversion of the raw files of a stored dataset, compared with the dataset block by block.
 
-raw files    shard 0          shard 1
-reader       piece piece ...  piece ...      the reader that converted them; a piece has a few megabytes
-dataset      rows  rows       rows           the same rows, and the records of the episodes that end in the piece
+raw files   shard 0          shard 1
+reader      piece piece ...  piece ...      the reader that converted the files
+build       rows ...    | rows ...          whole episodes in the files of a conversion; deleted once they are compared
+dataset     rows ...      rows ...          the same rows, final states and records of episodes
 
-Nothing is written, and the memory in use is that of one piece.
+A temporary build has some tens of megabytes, or one episode if that has more, and the videos of these episodes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl import sources
-from datasets_rl.build.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
-from datasets_rl.build.image_forms import BAD_SHARDS, decoded
-from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, stored_part
+from datasets_rl import disk, sources
+from datasets_rl.build.conversion import ConversionJob, build_manifest, merge_decisions
+from datasets_rl.build.image_forms import BAD_SHARDS, ImageForm, ImageForms
+from datasets_rl.build.shards import EpisodeFilter, append_piece
 from datasets_rl.errors import (
     Argument,
     ConversionError,
@@ -34,27 +37,29 @@ from datasets_rl.errors import (
     Remedy,
     UnknownKeyError,
 )
-from datasets_rl.fetch.asset import Asset, Fetched, Folder
+from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.fetch.upstream import Upstream
-from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
-from datasets_rl.format.npy import map_npy
+from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.manifest import Manifest, array_file, converter_version
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Field, short_text, stored_column
-from datasets_rl.format.video_files import video_name
+from datasets_rl.format.schema import Column, Field, Schema, short_text, stored_column
 from datasets_rl.format.video_images import VideoColumn, VideoFrames
+from datasets_rl.format.writer import DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Decision, Entry, EpisodeReader, Listing, Selection, Shard
-from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates
-from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.sources import Decision, Entry, EpisodeReader, Selection, Shard
+from datasets_rl.store import DatasetPaths
+from datasets_rl.store.publish import VERSION_FOLDER, build_folder, canonical
+from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
-from datasets_rl.ted.table import COMPUTED
+from datasets_rl.ted.table import COMPUTED, EpisodeTable
 
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
 _KEEP_RAW = Remedy("download it with {}, which keeps all raw files", Argument("keep_raw", True))
-_NOT_COMPARED = COMPUTED | {"source"}
+_BUILD_BYTES = 64 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = ENTRY_FIELDS) -> Iterator[str]:
@@ -117,11 +122,32 @@ def reconversion_differences(
             return
         if manifest.converter == converter_version():
             yield from entry_differences(manifest, listing.entry or origin.entry(name))
-        yield from _Reconversion(stored, listing, selection, files).differences(report)
+        job = ConversionJob(listing.entry or origin.entry(name), listing, selection)
+        with _build_folder(stored.folder) as folder, closing(_Reconversion(stored, job, files, folder)) as again:
+            yield from again.differences(report)
     except (InvalidArgumentError, UnknownKeyError) as error:
         yield f"selection is {short_text(manifest.selection)}: {error.message}"
     except (ConversionError, IntegrityError) as error:
         yield from error.problems
+
+
+@contextmanager
+def _build_folder(version: Path) -> Iterator[Path]:
+    """Give a folder for temporary builds: beside the version, as every unfinished build, or a temporary folder of the system.
+
+    What a killed process leaves there is used by the next verification, and deleted by a prune.
+    """
+    if not VERSION_NAME.fullmatch(version.name) or not os.access(version.parent, os.W_OK):
+        with disk.ScratchFolder() as folder:
+            yield folder
+        return
+    paths = DatasetPaths(version.parent.parent, version.parent.name)
+    with disk.claimed(build_folder(paths, canonical({"verify": {}}), None)) as folder:
+        try:
+            yield folder
+        finally:
+            for path in folder.iterdir():
+                disk.remove_tree(path)
 
 
 class _RawFiles(Upstream):
@@ -182,219 +208,192 @@ class _RawFiles(Upstream):
 
 
 class _Reconversion:
-    """The second conversion of a dataset, and the first difference of each of its fields."""
+    """The second conversion of a dataset, and the first difference of each of its fields.
 
-    def __init__(
-        self, stored: StoredDataset, listing: Listing, selection: Selection, files: Mapping[str, Path]
-    ) -> None:
+    Args:
+        stored: The dataset.
+        job: The conversion that made the dataset.
+        files: The path of each of its raw files.
+        folder: The folder of the temporary builds.
+    """
+
+    def __init__(self, stored: StoredDataset, job: ConversionJob, files: Mapping[str, Path], folder: Path) -> None:
         self._stored = stored
-        self._listing = listing
-        self._selection = selection
+        self._job = job
         self._files = files
-        spec = ReaderSpec(*sources.split_id(stored.manifest.id), listing)
-        self._filter = EpisodeFilter(spec, selection, 0)
-        self._texts = {
-            field.key: np.array([*stored.texts(field.key), "(no text of the vocabulary)"], object)
-            for field in stored.schema
-            if field.text
-        }
-        self._kept: Collection[Key] = ()
+        self._folder = folder / VERSION_FOLDER
+        self._writer: DatasetWriter | None = None
+        self._filter = EpisodeFilter(job.spec, job.selection, 0)
+        self._forms = _forms(stored.schema)
         self._row = 0
         self._episode = 0
-        self._open_steps = 0
+        self._built = 0
+        """The number of steps in the temporary build."""
+        self._shards: dict[str, list[tuple[int, str]]] = {"row": [], "episode": []}
+        """The first row and the first episode that are read from each shard, with the names of the files of the shard."""
+        self._numbered = False
+        """Whether the reader gives the number of each episode."""
         self._metadata_names: set[str] = set()
-        self._video_names: dict[Path, str] = {}
-        self._shard_files = ""
-        self._deferred: set[tuple[Key, int]] = set()
-        """Wide fields and rows that the reader left blank, until it yields their `DeferredStates`."""
+        self._deferred: list[int] = []
+        """The rows whose wide states are blank in a temporary build: `DeferredStates` has them."""
         self._first: dict[str, tuple[str, int]] = {}
-        """The first difference of each field, and their number."""
+        """The first difference of each field, and the number of differences."""
 
     def differences(self, report: Report) -> Iterator[str]:
         """Read all shards, calling `report` with each number of steps, and yield the differences."""
-        manifest, listing = self._stored.manifest, self._listing
-        source, name = sources.split_id(manifest.id)
-        origin = sources.get_source(source)
-        same_version = manifest.converter == converter_version()
+        job, manifest = self._job, self._stored.manifest
+        expected: Manifest | None = None
         decisions: list[Decision] = []
-        for number, shard in enumerate(listing.shards):
-            needed = (*listing.common, *shard.paths)
+        for shard in job.listing.shards:
+            needed = (*job.listing.common, *shard.paths)
             if missing := [path for path in needed if path not in self._files]:
                 raise FetchError(missing[0], [], hint=_KEEP_RAW)
-            files = {path: self._files[path] for path in needed}
-            with origin.open(name, files, listing.params) as reader:
-                reader.keep(self._selection)
-                self._kept = reader.kept
-                if not number:
+            with job.spec.open({path: self._files[path] for path in needed}) as reader:
+                reader.keep(job.selection)
+                if expected is None:
                     problems = [*_schema_differences(manifest, reader)]
                     yield from problems
                     if problems:
                         return
-                    yield from _metadata_differences(self._stored, reader)
-                self._compare_shard(reader, shard, report)
-                if not number and same_version:
-                    yield from _spec_differences(manifest, reader, listing.entry or origin.entry(name))
+                self._convert(reader, shard, report)
+                expected = expected or self._expected_manifest(reader)
                 decisions += reader.decisions
             if self._filter.complete:
                 break
+        self._compare_build()
         yield from self._count_differences()
         yield from (f"{text} ({count:,} such)" for text, count in self._first.values())
-        if same_version:
-            yield from _decision_differences(manifest, merge_decisions(decisions))
+        if expected is not None:
+            merged = tuple(merge_decisions(decisions).values())
+            yield from _statement_differences(manifest, replace(expected, decisions=merged))
 
-    def _compare_shard(self, reader: EpisodeReader, shard: Shard, report: Report) -> None:
+    def close(self) -> None:
+        """Close the files of an incomplete build."""
+        if self._writer is not None:
+            self._writer.discard()
+
+    def _expected_manifest(self, reader: EpisodeReader) -> Manifest:
+        """Return the manifest that the conversion writes beside the rows and the statistics of the dataset."""
+        manifest = self._stored.manifest
+        summary = DatasetSummary(
+            manifest.schema, (), manifest.steps, manifest.episodes, manifest.final_unknown, manifest.statistics
+        )
+        return build_manifest(self._job, reader, summary, self._folder.with_name("metadata"), [], [])
+
+    def _convert(self, reader: EpisodeReader, shard: Shard, report: Report) -> None:
+        """Append the episodes of a shard to the temporary build, which is compared as soon as it is large enough."""
         names = [Path(path).name for path in shard.paths]
-        self._shard_files = f"{names[0]} and {len(names) - 1:,} more" if len(names) > 1 else names[0]
+        text = f"{names[0]} and {len(names) - 1:,} more" if len(names) > 1 else names[0]
+        writer = self._writer or self._open_build(reader)
+        self._shards["row"].append((self._row + self._built, text))
+        self._shards["episode"].append((self._episode + writer.episodes, text))
+        unanswered = None
         for piece in reader.episodes(shard.part):
             if isinstance(piece, DeferredStates):
-                self._compare_deferred(piece)
-            elif (selected := self._filter.select(piece)) is not None:
-                before, part = self._row, stored_part(selected, self._kept)
-                if isinstance(part, EpisodeBatch):
-                    self._compare_batch(part)
-                else:
-                    self._compare_episode(part)
-                report(self._row - before)
-        for key, row in sorted(self._deferred):
-            stored = self._stored_values(key, row, row + 1)
-            self._compare(dotted_name(key), "row", row, stored, np.zeros_like(stored))
-        self._deferred.clear()
+                unanswered = None
+                states = {key: values for key, values in piece.states.items() if key in reader.kept}
+                self._compare_states(self._row + self._built - piece.rows_ago, states)
+            elif (part := self._filter.select(piece)) is not None:
+                if isinstance(part, Episode) and part.deferred:
+                    unanswered = self._row + self._built
+                    self._deferred.append(unanswered)
+                writer = self._writer or self._open_build(reader)
+                steps = append_piece(writer, part, reader, self._forms)
+                self._built += steps
+                self._numbered = self._numbered or "source" in part.metadata
+                report(steps)
+                if writer.bytes > _BUILD_BYTES and not (isinstance(part, Episode) and part.continues):
+                    self._compare_build()
+        if unanswered is not None:
+            wide = [field for field in self._stored.schema.wide if field.shared]
+            self._compare_states(unanswered, {field.key: np.zeros((1, *field.shape), field.dtype) for field in wide})
 
-    def _compare_episode(self, episode: Episode) -> None:
-        """Compare the rows of an episode, or of a piece of one, and its record if it ends."""
-        steps = len(episode)
-        rows = {key: self._as_stored(key, values) for key, values in {**episode.steps, **episode.states}.items()}
-        self._compare_rows({key: values[:steps] for key, values in rows.items()}, steps)
-        self._open_steps += steps
-        if episode.continues:
+    def _open_build(self, reader: EpisodeReader) -> DatasetWriter:
+        columns = self._forms.columns(column for column in reader.columns if column.key in reader.kept)
+        disk.remove_tree(self._folder)
+        self._folder.mkdir()
+        self._writer = DatasetWriter(self._folder, columns, name=self._job.entry.id, summarized=False)
+        return self._writer
+
+    def _compare_build(self) -> None:
+        """Complete the temporary build, compare every value of the build with the dataset, and delete the build."""
+        if self._writer is None or not self._built:
             return
-        blank = np.zeros(1, np.bool_)
-        final_states = {}
-        for key in episode.states:
-            final_known = len(rows[key]) > steps
-            last = rows[key][steps:] if final_known else rows[key][-1:]
-            final_states[key] = last if final_known else self._blanked(key, last, blank)
-        metadata = {name: np.asarray([value]) for name, value in episode.metadata.items()}
-        lengths, known = np.array([self._open_steps]), np.array([episode.final_known])
-        self._open_steps = 0
-        self._compare_records(lengths, known, metadata, final_states)
+        summary = self._writer.finish()
+        self._writer = None
+        manifest = Manifest(
+            self._job.entry.id, summary.steps, summary.episodes, summary.final_unknown, summary.schema, summary.files
+        )
+        manifest.write(self._folder)
+        build = StoredDataset(self._folder)
+        same_rows = self._has_same_rows(build)
+        for field in build.schema:
+            if field.key not in {NEXT_DONE, EPISODE}:
+                if field.wide or not same_rows:
+                    self._compare_items(build, field.key, "row", self._row, len(build))
+                if field.shared:
+                    self._compare_items(build, field.key, "episode", self._episode, len(build.episodes))
+        self._compare_records(build.episodes)
+        self._row += len(build)
+        self._episode += len(build.episodes)
+        self._built = 0
+        del build
+        disk.remove_tree(self._folder)
 
-    def _compare_batch(self, batch: EpisodeBatch) -> None:
-        vocabulary = batch.vocabulary
-        rows = {
-            key: self._as_stored(key, values, vocabulary) for key, values in {**batch.steps, **batch.states}.items()
-        }
-        self._compare_rows(rows, batch.count)
-        final_states = {
-            key: self._blanked(key, self._as_stored(key, values, vocabulary), batch.final_known)
-            for key, values in batch.final_states.items()
-        }
-        self._compare_records(batch.lengths, batch.final_known, batch.metadata, final_states)
+    def _has_same_rows(self, build: StoredDataset) -> bool:
+        """Return whether all narrow fields are equal, which is fast to see in the bytes of whole rows."""
+        expected, stored = build.rows, self._stored.rows[self._row : self._row + len(build)]
+        if expected.dtype != stored.dtype or len(expected) != len(stored):
+            return False
+        count = max(1, _BLOCK_BYTES // expected.itemsize)
+        for start in range(0, len(expected), count):
+            block = expected[start : start + count].view(np.uint8).copy()  # numpy copies no bytes between fields
+            block.view(expected.dtype)[dotted_name(EPISODE)] += self._episode
+            if not np.array_equal(block, stored[start : start + count].view(np.uint8)):
+                return False
+        return True
 
-    def _compare_deferred(self, deferred: DeferredStates) -> None:
-        row = self._row - deferred.rows_ago
-        for key, values in deferred.states.items():
-            if key in self._kept:
-                self._deferred.discard((key, row))
-                self._compare(dotted_name(key), "row", row, self._stored_values(key, row, row + 1), values)
-
-    def _compare_rows(self, columns: Mapping[Key, NDArray[Any]], steps: int) -> None:
-        start, stop = self._row, min(self._row + steps, len(self._stored))
-        self._row += steps
-        for key, values in columns.items():
-            stored, expected = self._stored_values(key, start, stop), values[: max(0, stop - start)]
+    def _compare_items(self, build: StoredDataset, key: Key, noun: str, first: int, count: int) -> None:
+        """Compare the values of a field in all rows, or its final states in all episodes, block by block."""
+        table, field = self._stored.episodes, self._stored.schema[key]
+        total = len(table) if noun == "episode" else table.steps
+        rows = max(1, _BLOCK_BYTES // max(field.step_bytes, 1))
+        for start in range(0, min(count, max(0, total - first)), rows):
+            stop = min(start + rows, count, total - first)
+            stored = _values(self._stored, key, noun, first + start, first + stop)
+            expected = _values(build, key, noun, start, stop)
             wrong = _different_rows(stored, expected)
-            if wrong.any() and self._stored.schema[key].wide and expected.dtype != object:
-                blank = wrong & ~expected.reshape(len(expected), -1).any(axis=1)
-                self._deferred |= {(key, start + int(row)) for row in np.flatnonzero(blank)}
-                wrong &= ~blank
-            self._record(dotted_name(key), "row", start, wrong, stored, expected)
+            if noun == "row" and field.wide:
+                wrong[[row - first - start for row in self._deferred if 0 <= row - first - start < len(wrong)]] = False
+            name = dotted_name(key) if noun == "row" else f"the final {dotted_name(key)}"
+            self._record(name, noun, first + start, wrong, stored, expected)
 
-    def _compare_records(
-        self,
-        lengths: NDArray[Any],
-        final_known: NDArray[np.bool_],
-        metadata: Mapping[str, NDArray[Any]],
-        final_states: Mapping[Key, NDArray[Any]],
-    ) -> None:
+    def _compare_states(self, row: int, states: Mapping[Key, NDArray[Any]]) -> None:
+        """Compare the states of one row."""
+        for key, expected in states.items():
+            stored = _values(self._stored, key, "row", row, row + 1)
+            self._record(dotted_name(key), "row", row, _different_rows(stored, expected), stored, expected)
+
+    def _compare_records(self, built: EpisodeTable) -> None:
+        """Compare the lengths and the metadata of episodes."""
         table = self._stored.episodes
-        first, stop = self._episode, min(self._episode + len(lengths), len(table))
-        count = max(0, stop - first)
-        self._episode += len(lengths)
-        self._metadata_names |= metadata.keys() - _NOT_COMPARED
-        numbers = np.arange(self._episode - len(lengths), self._episode)
-        records = {"source": numbers, **metadata, "length": lengths, "final_known": final_known}
-        for name, values in records.items():
-            if name in table.names:
-                stored = table[name][first:stop]
-                self._compare(name, "episode", first, stored, values[:count].astype(stored.dtype))
-        for key, values in final_states.items():
-            stored = self._stored_values(key, first, stop, final=True)
-            self._compare(f"the final {dotted_name(key)}", "episode", first, stored, values[:count])
+        self._metadata_names |= set(built.metadata_names)
+        for name in {*built.names} & {*table.names, "length", "final_known"} - (COMPUTED - {"length", "final_known"}):
+            stored = table[name][self._episode : self._episode + len(built)]
+            expected = built[name][: len(stored)].astype(stored.dtype)
+            if name == "source" and not self._numbered:
+                expected += self._episode
+            self._record(name, "episode", self._episode, _different_rows(stored, expected), stored, expected)
 
     def _count_differences(self) -> Iterator[str]:
         table = self._stored.episodes
-        if (self._episode, self._row) != (len(table), table.steps) or self._open_steps:
+        if (self._episode, self._row) != (len(table), table.steps):
             yield (
                 f"there are {len(table):,} episodes with {table.steps:,} steps; the raw files have {self._episode:,} "
                 f"with {self._row:,}"
             )
-        for name in sorted(self._metadata_names ^ (set(table.names) - _NOT_COMPARED)):
+        for name in sorted(self._metadata_names ^ set(table.metadata_names)):
             yield f"{name} of the episodes is {'missing' if name in self._metadata_names else 'not in the raw files'}"
-
-    def _as_stored(
-        self, key: Key, values: Any, vocabulary: Mapping[Key, Sequence[str]] = MappingProxyType({})
-    ) -> NDArray[Any]:
-        """Return values of a reader as an array, [n, ...]: images as bytes, and texts as strings."""
-        if isinstance(values, EncodedImages):
-            if not self._stored.schema[key].encoded:
-                return decoded(values, self._stored.schema[key])
-            return _object_array([bytes(image) for image in values.images])
-        if isinstance(values, VideoFrames) and self._stored.schema[key].video:
-            return self._frame_texts(values)
-        if isinstance(values, TextStates):
-            return np.asarray(_object_array(values.vocabulary)[values.codes])
-        return np.asarray(_object_array(vocabulary[key])[values] if key in vocabulary else values)
-
-    def _stored_values(self, key: Key, start: int, stop: int, *, final: bool = False) -> NDArray[Any]:
-        """Return rows, or final states of episodes, like `_as_stored`."""
-        field = self._stored.schema[key]
-        if field.encoded:
-            ends = self._stored.map(field.final_ends_file if final else field.ends_file)
-            data = self._stored.map(field.final_file if final else field.file)
-            bounds = [int(ends[start - 1]) if start else 0, *ends[start:stop].tolist()]
-            return _object_array([data[first:last].tobytes() for first, last in pairwise(bounds)])
-        items = self._stored.final_states(key) if final else self._stored.items(key)
-        if isinstance(items, VideoColumn):
-            return self._frame_texts(items.read_stored(start, stop))
-        values = np.asarray(items[start:stop])
-        if not field.text:
-            return values
-        texts = self._texts[key]
-        return np.asarray(texts.take(np.where(values < 0, len(texts), values), mode="clip"))
-
-    def _frame_texts(self, frames: VideoFrames) -> NDArray[Any]:
-        """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
-        texts = []
-        for number, packet in zip(frames.numbers.tolist(), frames.packets.tolist(), strict=True):
-            video = frames.videos[number]
-            if not video.name and video.path not in self._video_names:
-                self._video_names[video.path] = video_name(video.path)
-            name = video.name or self._video_names[video.path]
-            texts.append("" if packet < 0 else f"packet {packet:,} of {name}, {video.packets[packet].item()}")
-        return _object_array(texts)
-
-    def _blanked(self, key: Key, values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return final states with those that are unknown as the dataset stores them: empty, or zeros."""
-        if known.all():
-            return values
-        field = self._stored.schema[key]
-        values = values.copy()
-        values[~known] = b"" if field.encoded else "" if field.text or field.video else 0
-        return values
-
-    def _compare(self, name: str, noun: str, first: int, stored: NDArray[Any], expected: NDArray[Any]) -> None:
-        self._record(name, noun, first, _different_rows(stored, expected), stored, expected)
 
     def _record(
         self, name: str, noun: str, first: int, wrong: NDArray[np.bool_], stored: NDArray[Any], expected: NDArray[Any]
@@ -403,12 +402,45 @@ class _Reconversion:
         rows = np.flatnonzero(wrong)
         if len(rows):
             row = int(rows[0])
+            starts, texts = zip(*self._shards[noun], strict=True)
             text = (
                 f"{name} at {noun} {first + row:,} is {_value_text(stored[row])}; "
-                f"{self._shard_files} has {_value_text(expected[row])}"
+                f"{texts[bisect_right(starts, first + row) - 1]} has {_value_text(expected[row])}"
             )
             text, count = self._first.get(name, (text, 0))
             self._first[name] = (text, count + len(rows))
+
+
+def _forms(schema: Schema) -> ImageForms:
+    """Return the forms of images in a temporary build: those of the dataset, and pixels in place of compressed images."""
+    return ImageForms({field.key: ImageForm("raw" if field.compressed else field.form) for field in schema})
+
+
+def _values(dataset: StoredDataset, key: Key, noun: str, start: int, stop: int) -> NDArray[Any]:
+    """Return the values of a field in rows, or its final states of episodes: images as they are, and texts as strings."""
+    field, final = dataset.schema[key], noun == "episode"
+    if field.encoded:
+        ends = dataset.map(field.final_ends_file if final else field.ends_file)
+        data = dataset.map(field.final_file if final else field.file)
+        bounds = [int(ends[start - 1]) if start else 0, *ends[start:stop].tolist()]
+        return _object_array([data[first:last].tobytes() for first, last in pairwise(bounds)])
+    items = dataset.final_states(key) if final else dataset.items(key)
+    if isinstance(items, VideoColumn):
+        return _frame_texts(items.read_stored(start, stop))
+    values = np.asarray(items[start:stop])
+    if not field.text:
+        return values
+    texts = _object_array([*dataset.texts(key), "(no text of the vocabulary)"])
+    return np.asarray(texts.take(np.where(values < 0, len(texts), values), mode="clip"))
+
+
+def _frame_texts(frames: VideoFrames) -> NDArray[Any]:
+    """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
+    texts = []
+    for number, packet in zip(frames.numbers.tolist(), frames.packets.tolist(), strict=True):
+        video = frames.videos[number]
+        texts.append("" if packet < 0 else f"packet {packet:,} of {video.name}, {video.packets[packet].item()}")
+    return _object_array(texts)
 
 
 def _object_array(items: Sequence[Any]) -> NDArray[Any]:
@@ -454,45 +486,21 @@ def _column_of(field: Field) -> Column:
     return Column(**{attribute.name: getattr(field, attribute.name) for attribute in fields(Column)})
 
 
-def _spec_differences(manifest: Manifest, reader: EpisodeReader, entry: Entry) -> Iterator[str]:
-    stated = catalog_specs(entry.action, manifest.schema, manifest.statistics)
-    expected = specs_of_schema(manifest.schema, {**stated, **reader.specs()})
-    for name, spec in expected.items():
-        if manifest.specs.get(name) != _as_json(spec):
-            yield f"specs.{name} is {short_text(manifest.specs.get(name))}; the raw files state {short_text(spec)}"
+def _statement_differences(stated: Manifest, expected: Manifest) -> Iterator[str]:
+    """Yield the differences of metadata and, if this version converted the dataset, of specs and decisions."""
+    names = ("metadata", "specs", "decisions") if stated.converter == expected.converter else ("metadata",)
+    for name in names:
+        left, right = _statements(stated, name), _statements(expected, name)
+        for key in [*left, *(key for key in right if key not in left)]:
+            if left.get(key) != right.get(key):
+                found, wanted = (short_text(one[key]) if key in one else "missing" for one in (left, right))
+                yield f"{name}.{key} is {found}; the raw files lead to {wanted}"
 
 
-def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Iterator[str]:
-    stated, expected = stored.manifest.metadata, reader.metadata
-    for name in sorted(stated.keys() | expected.keys()):
-        if name not in stated or name not in expected:
-            yield f"metadata.{name} is {'missing' if name not in stated else 'not in the raw files'}"
-            continue
-        value, entry = expected[name], stated[name]
-        if isinstance(value, np.ndarray) and value.ndim:
-            path = entry.get("file") if isinstance(entry, dict) else None
-            is_file = isinstance(path, str) and stored.manifest.file(path)
-            same = is_file and _equal_arrays(map_npy(stored.folder / str(path)), value)
-        else:
-            same = entry == _as_json(json_value(value.item() if isinstance(value, np.ndarray) else value))
-        if not same:
-            yield f"metadata.{name} is {short_text(entry)}; the raw files have {short_text(value)}"
-
-
-def _equal_arrays(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    return left.shape == right.shape and not _different_rows(left, right).any()
-
-
-def _decision_differences(manifest: Manifest, expected: Mapping[str, AppliedDecision]) -> Iterator[str]:
-    stated = {decision.rule: decision for decision in manifest.decisions if decision.rule != BAD_SHARDS}
-    for rule in {**stated, **expected}:
-        if stated.get(rule) != expected.get(rule):
-            yield f"decisions: {rule} is {_text_of(stated.get(rule))}; the raw files lead to {_text_of(expected.get(rule))}"
-
-
-def _text_of(decision: AppliedDecision | None) -> str:
-    return "missing" if decision is None else f"{decision.count:,} times {short_text(decision.text)}"
-
-
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+def _statements(manifest: Manifest, name: str) -> dict[str, Any]:
+    """Return a mapping of a manifest as JSON, with the digests of arrays."""
+    if name == "decisions":
+        return {one.rule: [one.count, one.text] for one in manifest.decisions if one.rule != BAD_SHARDS}
+    content: dict[str, Any] = json.loads(json.dumps(getattr(manifest, name)))
+    files = {key: manifest.file(path) for key, value in content.items() if (path := array_file(value))}
+    return content | {key: file and [file.path, file.digest] for key, file in files.items()}

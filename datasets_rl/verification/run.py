@@ -72,14 +72,15 @@ def verify(
             byte of it is compared with its digests.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
             infinity and jumps inside episodes, and recompute everything that the manifest states, from the dataset
-            itself and from the catalog. If the raw files are available, convert them again, one piece at a time, and
-            compare every value with the dataset.
+            itself and from the catalog. If the raw files are available, convert them again, into temporary
+            builds beside the dataset, and compare every value with the dataset.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
+        DiskFullError: If the disk has no space for a temporary build of the second conversion.
     """
     # Unlike the method of Path, this is False for a name that is too long for the file system.
     if isinstance(dataset, Path) and os.path.isfile(dataset / STATE_FILE):  # noqa: PTH113 - see above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from oracles import comparison
 from raw.d4rl import CASES
+from raw.minari import CASES as MINARI
 from stored_data import columns, reseal, store_dataset, trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import downloading, verify
@@ -23,9 +25,13 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format import integrity
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
+from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.settings import Settings
 from datasets_rl.store import version_folder
+from datasets_rl.store.find import paths_of
+from datasets_rl.store.versions import prune_builds
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.verification import reconversion
 
 FREE = {"converter", "revision", "url", "etag", "checked", "request"}
 """Fields that cannot be recomputed: the version that wrote the dataset, and the download of its raw files."""
@@ -250,6 +256,71 @@ def test_a_changed_raw_file_with_equal_values_is_found(converted, tmp_path, monk
 
     (problem,) = verify(folder, deep=True).problems
     assert problem.startswith(f"the raw file {kept} is ")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from datasets_rl import verify
+from datasets_rl.settings import Settings
+from datasets_rl.verification import reconversion
+
+reconversion._Reconversion._compare_build = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+verify(Path(sys.argv[1]), deep=True, settings=Settings(home=Path(sys.argv[1]).parents[1], progress=False))
+"""
+
+
+def builds_in(folder):
+    return [path for path in folder.iterdir() if path.name.startswith("build-")]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL")
+@pytest.mark.parametrize("then", ["verify", "prune"])
+def test_a_killed_verification_leaves_a_build_that_the_next_one_or_a_prune_deletes(converted, tmp_path, then):
+    home = shutil.copytree(converted.parents[1], tmp_path / "home")
+    folder = home / converted.relative_to(converted.parents[1])
+    before = {path.name: path.read_bytes() for path in version_folder(folder).iterdir() if path.is_file()}
+    killed = subprocess.run([sys.executable, "-c", KILLED, folder], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (left,) = builds_in(folder)
+    assert (left / "version" / "rows.npy").exists()
+
+    if then == "verify":
+        assert verify(folder, deep=True).problems == ()
+    else:
+        prune_builds(paths_of(folder))
+    assert builds_in(folder) == []
+    assert {path.name: path.read_bytes() for path in version_folder(folder).iterdir() if path.is_file()} == before
+
+
+def test_a_copy_of_a_version_is_verified_without_a_file_beside_it(folder, tmp_path):
+    assert verify(folder, deep=True).checked[-1].startswith("every converted value against")
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert builds_in(folder) == []
+
+
+@pytest.mark.parametrize("changed_field", ["action", "observation"])
+def test_a_dataset_of_many_builds_is_compared_to_its_last_row(tmp_path, monkeypatch, changed_field):
+    """A build is compared after each episode; the numbers of rows and episodes go on."""
+    case = MINARI[0]
+    (tmp_path / "raw").mkdir()
+    case.write(tmp_path / "raw")
+    settings = Settings(home=tmp_path / "home", progress=False, jobs=1)
+    folder = version_folder(downloading.download(case.id, from_local=tmp_path / "raw", settings=settings))
+    monkeypatch.setattr(reconversion, "_BUILD_BYTES", -1)
+    finish, finished = DatasetWriter.finish, []
+    monkeypatch.setattr(DatasetWriter, "finish", lambda self: finished.append(finish(self)) or finished[-1])
+    assert verify(folder, deep=True, settings=settings).problems == ()
+    stored = StoredDataset(folder)
+    assert [one.episodes for one in finished] == [1] * len(stored.episodes)
+
+    rows = np.lib.format.open_memmap(folder / "rows.npy", mode="r+")
+    (name,) = [name for name in rows.dtype.names if name.startswith(changed_field)][:1]
+    rows[name][-1] += 1
+    rows.flush()
+    reseal(folder)
+    problems = verify(folder, deep=True, settings=settings).problems
+    assert any(one.startswith(f"{name} at row {len(stored) - 1:,} is ") and "(1 such)" in one for one in problems)
 
 
 MEASURED = """
