@@ -31,6 +31,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from h5py._objects import phil
 from numpy.typing import NDArray
 from typing_extensions import Self
 
@@ -430,7 +431,8 @@ class _ChunkJob:
         """Read a chunk into the output; return the problem, or an empty string."""
         array, chunks = self.array, self.chunks
         try:
-            skipped, stored = array.dataset.id.read_direct_chunk(offset)
+            with phil:  # before h5py 3.16, this function takes no lock of its own
+                skipped, stored = array.dataset.id.read_direct_chunk(offset)
             chunk = _undo_filters(stored, array.stored, chunks, self.filters, skipped)
         except (*LIBRARY_ERRORS, zlib.error) as error:
             raise_fault_of_code(error, array.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -57,9 +58,10 @@ def call(command: list[object], **options: object) -> str:
 
 
 def pip(*words: object) -> None:
-    """Run pip offline; only this package is built and installed."""
+    """Run pip offline; only this package is built and installed, also where PYTHONPATH names a checkout of it."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    call([sys.executable, "-m", "pip", *words, *quiet])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    call([sys.executable, "-m", "pip", *words, *quiet], env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +254,23 @@ def test_a_type_checker_finds_the_mistakes_of_a_program_after_the_install_of_the
 
     found = re.findall(r"^program\.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, flags=re.MULTILINE)
     assert found == [("4", "attr-defined"), ("5", "arg-type"), ("6", "assignment")], done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pip install 'pyright[nodejs]'")
+@pytest.mark.parametrize("installed", ["editable"], indirect=True)
+def test_pyright_finds_the_same_mistakes_and_completes(installed, tmp_path):
+    (tmp_path / "program.py").write_text(f"{PROGRAM}reveal_type(dataset.sample)\nfrom datasets_rl.cli import app\n")
+    command = ["pyright", "--outputjson", "--pythonpath", str(installed / "bin" / "python"), "program.py"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    told = json.loads(done.stdout)["generalDiagnostics"]
+    errors = [(one["range"]["start"]["line"] + 1, one["rule"]) for one in told if one["severity"] == "error"]
+    assert errors == [(4, "reportAttributeAccessIssue"), (5, "reportArgumentType"), (6, "reportAssignmentType")]
+    (revealed,) = (one["message"] for one in told if one["severity"] == "information")
+    assert "batch_size: int | None" in revealed
 
 
 def test_a_second_checkout_runs_its_own_commands(source, tmp_path):

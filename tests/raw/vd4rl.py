@@ -153,7 +153,7 @@ def write_shards(folder: Path, rollouts: Sequence[Rollout], split: int, **column
         **columns,
     }
     for number in range(split):
-        with h5py.File(folder / f"{number}.hdf5", "w", track_times=False) as file:
+        with h5py.File(folder / f"{number}.hdf5", "w") as file:
             for name, values in whole.items():
                 file.create_dataset(name, data=np.array_split(values, split)[number], compression="gzip")
 
