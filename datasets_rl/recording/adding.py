@@ -1,9 +1,9 @@
-"""Adding recordings to their dataset, by a new version of its episodes, followed by theirs.
+"""Adding recordings to a dataset, by a new version: the episodes of the dataset, then the episodes of the recordings.
 
     recordings  ->  new version = dataset + recordings  ->  CURRENT  ->  recordings are deleted
 
-The manifest of the new version lists the ids of its recordings, so that one which a killed process did not delete is not
-added again. Only a recording that was read as a whole, and that the dataset holds, is deleted.
+The manifest of the new version lists the ids of the added recordings. A recording that a killed process did not delete
+is therefore not added again. Only a recording that was read as a whole, and that the dataset holds, is deleted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from datasets_rl.store.publish import SHORT_WAIT, building, canonical, locked, p
 from datasets_rl.ted.keys import Key, dotted_name
 
 Kept: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
-"""The folders of recordings that stay on the disk, each with the reason."""
+"""Recordings that stay on the disk: the folder, and the reason."""
 _MAX_ATTEMPTS = 20
 _BLOCK_STEPS = 1 << 16
 _RULE = "appended"
 COPIES = "copies"
-"""Part of the description of a recording: True if the dataset has its episodes already, and copies keep their numbers."""
+"""Key in the description of a recording: True for copies of episodes of the dataset, which keep the same numbers."""
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.(npy|dictionary)"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
@@ -54,8 +54,8 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
         The recordings that stay, with the reasons.
 
     Raises:
-        IntegrityError: If the dataset itself cannot be read, or the folder of its recordings is not a folder.
-        DiskFullError: If the new version does not fit on the disk; the recordings stay.
+        IntegrityError: If the dataset itself cannot be read, or ``recorded`` is not a folder.
+        DiskFullError: If the new version does not fit on the disk. The recordings stay.
         LockedError: If another process is changing the dataset.
         OSError: If the folder of the recordings cannot be read.
     """
@@ -69,15 +69,16 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
 
 
 def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path], *, wait: float = 3600.0) -> Kept:
-    """Add the episodes of recordings to a dataset, by a new version of it, and delete the recordings.
+    """Add the episodes of recordings to a dataset, by a new version of the dataset, and delete the recordings.
 
-    A recording that cannot be read or does not fit stays, and the others are added. Of one that is partly damaged, the
-    episodes before the damage are added, and the recording stays. What the dataset holds is not added again.
+    A recording that cannot be read or does not fit stays, and the other recordings are added. If a recording is partly
+    damaged, the episodes before the damage are added, and the recording stays. Episodes that the dataset holds are not
+    added again.
 
     Args:
         paths: The dataset, which need not exist yet.
-        dataset_id: Its id.
-        folders: The folders of the recordings, which no other process may be writing.
+        dataset_id: The id of the dataset.
+        folders: The folders of the recordings. No other process may be writing these recordings.
         wait: Seconds to wait for another process that changes the dataset.
 
     Returns:
@@ -85,7 +86,7 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
 
     Raises:
         IntegrityError: If the dataset itself cannot be read.
-        DiskFullError: If the new version does not fit on the disk; the recordings stay.
+        DiskFullError: If the new version does not fit on the disk. The recordings stay.
         LockedError: If another process is changing the dataset.
     """
     kept: Kept = {}
@@ -103,7 +104,7 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
     is_safe = _is_certainly_current(paths)
     for folder in [folder for folder in saved if folder not in kept]:
         if not _has_begun(saved[folder], held):
-            kept[folder] = LockedError(paths.name, "processes that change it without its lock", paths.lock)
+            kept[folder] = LockedError(paths.name, "processes that change the dataset without the lock", paths.lock)
         elif problem := _reason_to_keep(folder, saved[folder], held):
             kept[folder] = IntegrityError(str(folder), [problem], hint="move the folder away, or delete it")
         elif is_safe or saved[folder] is None:
@@ -115,21 +116,24 @@ def _read(folder: Path, dataset_id: str) -> SavedRecording | None:
     recording = SavedRecording.read(folder)
     if recording is not None and recording.dataset_id != dataset_id:
         raise IntegrityError(
-            str(folder), [f"it was recorded for {recording.dataset_id}, not for {dataset_id}"], hint="move it away"
+            str(folder),
+            [f"the recording is for {recording.dataset_id}, not for {dataset_id}"],
+            hint="move the folder away",
         )
     return recording
 
 
 def _has_begun(recording: SavedRecording | None, held: Collection[str]) -> bool:
-    """Return whether a dataset holds episodes of a recording, or there are none."""
+    """Return whether a dataset holds episodes of a recording, or the recording has no episodes."""
     return recording is None or recording.id in {entry.partition(":")[0] for entry in held}
 
 
 def _is_certainly_current(paths: DatasetPaths) -> bool:
-    """Return whether no other process can publish a version without the episodes of the current one.
+    """Return whether no other process can publish a version without the episodes of the current version.
 
-    One that works without the lock, made of an earlier version, would have a build or a version beside this one. Then
-    the recordings stay; the next command that adds recordings finds their ids in the manifest, or adds them again.
+    A process that works without the lock from an earlier version has a build or a version beside the current version.
+    In this case the recordings stay. The next command that adds recordings finds the ids of these recordings in the
+    manifest, or adds the recordings again.
     """
     current = current_version(paths)
     is_last = current is None or paths.has_no_pointer or versions_of(paths)[-1:] == [current]
@@ -137,19 +141,19 @@ def _is_certainly_current(paths: DatasetPaths) -> bool:
 
 
 def _reason_to_keep(folder: Path, recording: SavedRecording | None, held: Collection[str]) -> str:
-    """Return why a recording whose episodes were added, or that has none, must not be deleted; empty if it may be."""
+    """Return why an added or empty recording must not be deleted, or an empty text if the recording may be deleted."""
     if recording is not None and recording.damage:
-        return f"{recording.damage}; the {recording.episodes:,} episodes before it are a part of the dataset"
+        return f"{recording.damage}. The {recording.episodes:,} episodes before the damage are a part of the dataset"
     if recording is not None and recording.entry not in held:
-        return "a part of its episodes was added when the others were damaged; it is whole now"
+        return "only the episodes that were not damaged were added, and now all episodes of the recording are whole"
     for path in sorted(folder.iterdir()):
         if not (_OWN_FILE.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)):
-            return f"it has {path.name}, which no recording has"
+            return f"the folder has {path.name}, which is not a file of a recording"
     return ""
 
 
 def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording]) -> Kept:
-    """Publish versions until the current one holds all recordings: if one of them does not fit, of fewer at a time.
+    """Publish versions until the current version holds all recordings. If a recording does not fit, add fewer at a time.
 
     Returns:
         The recordings that cannot be added, with the reasons.
@@ -176,13 +180,13 @@ def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording]) -> Kept:
         else:
             kept[new[0].folder] = error
             count = len(recordings)
-    raise LockedError(paths.name, "processes that change it without its lock", paths.lock)
+    raise LockedError(paths.name, "processes that change the dataset without the lock", paths.lock)
 
 
 def _publish(
     paths: DatasetPaths, parent: Version | None, recordings: Sequence[SavedRecording]
 ) -> DatasetsRLError | OSError | None:
-    """Publish a version with the episodes of its parent and of recordings; return the error if one cannot be added.
+    """Publish a version with the episodes of the parent and of recordings. Return the error if this is impossible.
 
     Raises:
         LockedError: If another version is current in the meantime.
@@ -191,7 +195,7 @@ def _publish(
     with building(paths, request, parent) as build:
         # A process without the lock that publishes after this line sees this build, and keeps its recordings.
         if current_version(paths) != parent:
-            raise LockedError(paths.name, "a process that changes it without its lock", paths.lock)
+            raise LockedError(paths.name, "a process that changes the dataset without the lock", paths.lock)
         disk.remove_tree(build.version, paths.folder)
         stored = None if parent is None else StoredDataset(parent.folder)
         build.version.mkdir()
@@ -207,16 +211,17 @@ def _publish(
 
 
 def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequence[SavedRecording]) -> None:
-    """Write a dataset of the episodes of a stored one, followed by those of recordings; the manifest is written last.
+    """Write a dataset: the episodes of a stored dataset, the episodes of recordings, and last the manifest.
 
     Args:
         build: An empty folder for the new version.
-        stored: The dataset; None for a new one.
-        recordings: At least one recording; none that the dataset holds.
+        stored: The dataset, or None for a new dataset.
+        recordings: Recordings that the dataset does not hold, not empty.
 
     Raises:
         InvalidArgumentError: If the columns differ, or the dataset was preprocessed.
-        IntegrityError: If a file of a recording cannot be read, or the new version is not what it should be.
+        IntegrityError: If a file of a recording cannot be read, or the new version has another number of steps or
+            episodes than expected.
         DiskFullError: If the new version does not fit on the disk.
     """
     first = recordings[0]
@@ -252,26 +257,28 @@ def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequen
     manifest.write(build)
     actual, expected = StoredDataset(build).episodes, (steps, before.episodes + appended)
     if (actual.steps, len(actual)) != expected:
-        problem = f"it has {actual.steps:,} steps of {len(actual):,} episodes; expected {steps:,} of {expected[1]:,}"
+        problem = (
+            f"{actual.steps:,} steps of {len(actual):,} episodes are stored; expected {steps:,} of {expected[1]:,}"
+        )
         raise IntegrityError(str(build), [problem])
 
 
 def _check_fits(recording: SavedRecording, manifest: Manifest) -> None:
     if manifest.history:
         raise InvalidArgumentError(
-            f"{recording.folder} has episodes for {manifest.id}, which was preprocessed in place since, and a "
+            f"{recording.folder} has episodes for {manifest.id}. This dataset was preprocessed in place since, and a "
             "preprocessed dataset does not grow",
             hint="undo the preprocessing, or move the folder away",
         )
     if differences := column_differences(manifest.schema, writer_columns(recording.schema)):
         raise InvalidArgumentError(
             f"the episodes in {recording.folder} do not fit {recording.dataset_id}: {'; '.join(differences)}",
-            hint="record them as another dataset, or move the folder away",
+            hint="record the episodes as another dataset, or move the folder away",
         )
 
 
 def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
-    """Return the differences between the columns of new episodes and those of a dataset, a sentence each."""
+    """Return the differences between the columns of new episodes and the columns of a dataset, a sentence each."""
 
     def described(column: Column) -> str:
         kinds = [name for name in ("shared", "text", "encoded", "compressed") if getattr(column, name)]
@@ -323,8 +330,8 @@ def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries:
     own = _dictionaries(schema, recording.folder)
     if other := [dotted_name(key) for key, dictionary in dictionaries.items() if own[key].data != dictionary.data]:
         raise InvalidArgumentError(
-            f"the images of {', '.join(other)} in {recording.folder} are compressed with another dictionary than those "
-            f"of {recording.dataset_id}, which was created in the meantime",
+            f"the images of {', '.join(other)} in {recording.folder} are compressed with another dictionary than the "
+            f"images of {recording.dataset_id}, which was created in the meantime",
             hint="append the episodes again, and delete the folder",
         )
 
@@ -351,7 +358,7 @@ def _commit_of_dataset(stored: StoredDataset) -> Commit:
 
 
 def _specs(build: Path, written: DatasetSummary, specs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specs of all fields. One whose bounds the values exceed is replaced by one of dtype and shape."""
+    """Return the specs of all fields. If values exceed the bounds of a spec, a spec of dtype and shape replaces it."""
     kept = dict(specs)
     for field in written.schema:
         spec, statistics = specs.get(field.name, {}), written.statistics.get(field.name)
@@ -369,6 +376,6 @@ def _specs(build: Path, written: DatasetSummary, specs: Mapping[str, Any]) -> di
 
 def _with_appended(decisions: Sequence[AppliedDecision], episodes: int) -> tuple[AppliedDecision, ...]:
     earlier = sum(decision.count for decision in decisions if decision.rule == _RULE)
-    text = "Episodes that were recorded or appended, in this order, after those of any files."
+    text = "Episodes that were recorded or appended, in this order, after the episodes of any files."
     kept = [decision for decision in decisions if decision.rule != _RULE]
     return (*kept, AppliedDecision(_RULE, text, earlier + episodes))

@@ -1,4 +1,4 @@
-"""Adding whole episodes to a dataset: those of a stored dataset, or of a TensorDict."""
+"""Adding whole episodes of a stored dataset or of a TensorDict to a local dataset."""
 
 from __future__ import annotations
 
@@ -50,34 +50,34 @@ def append_episodes(
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Path:
-    """Add whole episodes to the end of a dataset of the user's own, in one atomic step; it is created if necessary.
+    """Add whole episodes to the end of a local dataset, in an atomic step. The dataset is created if necessary.
 
         >>> append_episodes("local/hopper", "local/hopper-monday")             # a stored dataset
         >>> append_episodes("local/hopper", env.rollout(1000))                 # a TensorDict in TED
-        >>> append_episodes("local/hopper")                                    # what a program recorded before it was killed
+        >>> append_episodes("local/hopper")                                    # the recordings of a killed program
 
-    Programs that have the dataset open keep the episodes that they see. If the process is killed, the dataset is the
-    old one, or it has all episodes. The same call then adds what is missing: a stored dataset is recognized by the digests
-    of its files, wherever it is, and is added once. Transitions in memory have no such identity.
+    Programs that have the dataset open do not see the new episodes. If the process is killed, the dataset has all new
+    episodes or none, and the same call adds the missing episodes. A stored dataset is added only once: the digests of
+    the files identify the dataset in any folder. Transitions in memory have no such identity.
 
     Args:
         dataset: An id ``local/NAME``.
-        episodes: The id or the folder of a stored dataset with the same fields; or transitions in TED, [T] or [B, T],
-            whose episodes end where ``("next", "done")`` is set, and at the end of each row at the latest. An end
-            without a flag is a truncation. Values that the next transition repeats are stored once. Without this argument,
-            the episodes that programs recorded for `dataset` before they died are added.
-        again: Whether to add a stored dataset also if `dataset` has its episodes already. Every such call adds copies, which
-            share the numbers of the episodes (`episodes.numbers`): a selection takes all copies of an episode, and a split
-            has them on one side.
-        root: The folder of the source of `dataset`; by default ``<RLDS_HOME>/local``.
-        settings: The settings; by default those of the environment.
+        episodes: The id or the folder of a stored dataset with the same fields, or transitions in TED, [T] or [B, T].
+            Episodes of transitions end where ``("next", "done")`` is set, and at the end of each row at the latest. An
+            end without a flag is a truncation. Values that the next transition repeats are stored once. Without this
+            argument, the episodes that killed programs recorded for `dataset` are added.
+        again: Whether to add a stored dataset also if `dataset` has the same episodes already. Every such call adds
+            copies, with the same numbers as the first copies (`episodes.numbers`): a selection takes all copies of an
+            episode, and a split has all copies on the same side.
+        root: The folder of the source of `dataset`, by default ``<RLDS_HOME>/local``.
+        settings: The settings, by default from the environment.
 
     Returns:
         The folder of the dataset.
 
     Raises:
-        InvalidArgumentError: If `dataset` is not of the source ``local``, or was preprocessed; if the fields differ.
-        IntegrityError: If a recording of a dead process cannot be added; the others are.
+        InvalidArgumentError: If `dataset` is not of the source ``local``, or was preprocessed, or if the fields differ.
+        IntegrityError: If a recording of a dead process cannot be added. The other recordings are added.
         UnknownIdError: If the stored dataset does not exist.
         DiskFullError: If the new version does not fit on the disk.
     """
@@ -103,8 +103,8 @@ def append_episodes(
     recorder = Recorder(dataset, description, root=root, settings=settings)
     if identity and (numbers := recorder.held_numbers(identity)) is not None:
         if not again:
-            message = f"{dataset} has the episodes of {episodes} already; nothing was added"
-            hint = Remedy("{} adds them again", Argument("again", True))
+            message = f"{dataset} has the episodes of {episodes} already: nothing was added"
+            hint = Remedy("{} adds the episodes again", Argument("again", True))
             warnings.warn(RecordingWarning(message, hint=hint), stacklevel=2)
             return recorder.paths.folder
         identity = ""
@@ -128,7 +128,7 @@ def append_episodes(
 
 
 def _with_numbers(batches: Iterable[EpisodeBatch], numbers: NDArray[np.int64]) -> Iterator[EpisodeBatch]:
-    """Yield batches whose episodes have other numbers, [E] for those of all batches."""
+    """Yield batches with other episode numbers, [E] for the episodes of all batches."""
     first = 0
     for batch in batches:
         stop = first + len(batch)
@@ -137,19 +137,19 @@ def _with_numbers(batches: Iterable[EpisodeBatch], numbers: NDArray[np.int64]) -
 
 
 def _append_recorded(dataset: str, root: Path | str | None, settings: Settings | None) -> Path:
-    """Add the episodes that dead processes recorded; return the folder of the dataset."""
+    """Add the episodes that dead processes recorded, and return the folder of the dataset."""
     paths = paths_of_own(dataset, root=root, settings=settings)
     kept = add_abandoned_recordings(paths, dataset)
     if len(kept) == 1:
         raise next(iter(kept.values()))
     if kept:
-        hint = "the others were added; move these folders away, or delete them if you do not need their episodes"
+        hint = "the other recordings were added: move these folders away, or delete folders with unneeded episodes"
         raise IntegrityError(str(paths.recorded), [*map(str, kept.values())], hint=hint)
     return locate(dataset, root=root, settings=settings)
 
 
 def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:
-    """Return transitions, [T] or [B, T], as episodes, with the columns by which they are stored."""
+    """Return transitions, [T] or [B, T], as episodes, with the columns of the stored form."""
     if transitions.ndim not in {1, 2} or not transitions.numel():
         raise InvalidArgumentError(f"the batch size is {list(transitions.shape)}; expected [T] or [B, T], with steps")
     rows = transitions.reshape(-1)
@@ -189,7 +189,7 @@ def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, li
 def _end_flags(
     flags: Mapping[Key, NDArray[Any] | None], count: int, row_length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return terminated and truncated, [N] each: every episode has an end, also the last one of each row."""
+    """Return terminated and truncated, [N] each. The last episode of each row has an end, too."""
     done, terminated, truncated = (
         np.zeros(count, np.bool_) if values is None else values.reshape(count).astype(np.bool_)
         for values in (flags[NEXT_DONE], flags[NEXT_TERMINATED], flags[NEXT_TRUNCATED])

@@ -54,14 +54,14 @@ class EpisodeWriterOptions(TypedDict, total=False):
 
 
 class EpisodeWriter:
-    """Writer that adds episodes to a dataset of the user's own, step by step.
+    """Writer that adds episodes to a local dataset, step by step.
 
         start(s_0)   step(a_0, s_1, r_0, ...)   step(a_1, s_2, r_1, ...)   end()
 
-    An episode is safe once its last `step`, or `end`, returns: if the process dies, the next writer of the dataset, or
-    ``append_episodes(dataset)``, adds it. `commit` adds all episodes to the dataset in one atomic step, and `close` does
-    so at the end. Processes that have the dataset open keep the episodes that they see; the dataset shows the new ones when it is opened again.
-    Several processes may write to one dataset.
+    An episode is safe once the last `step`, or `end`, returns: if the process dies, the next writer of the dataset, or
+    ``append_episodes(dataset)``, adds the episode. `commit` adds all episodes to the dataset in an atomic step, and
+    `close` calls `commit`. Processes that have the dataset open see the new episodes when they open the dataset again.
+    Several processes may write to the same dataset.
 
         >>> with EpisodeWriter("local/pushing") as writer:
         ...     writer.start(observation)
@@ -69,26 +69,27 @@ class EpisodeWriter:
         ...     writer.end()
 
     Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of these. Arrays
-    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32. Rewards
-    are float32, or float64 if the dataset exists and has that.
+    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32.
+    Rewards are float32, or float64 if the dataset exists with float64 rewards.
 
     Args:
         dataset: An id ``local/NAME``. A dataset that exists must have the same fields.
-        root: The folder of the source; by default ``<RLDS_HOME>/local``.
-        infos: Names of entries of `info` to store, as ``("info", NAME)``, if `start` gets them too, else as
-            ``("next", "info", NAME)``.
-        specs: Specs of the observation and of the action, by the names ``observation`` and ``action``; for a new dataset.
-        metadata: Texts and numbers that describe the dataset; for a new dataset.
-        score: The returns with the normalized scores 0 and 1, of a random policy and of an expert; for a new dataset.
-        fps: Steps per second, as the metadata ``fps``; for a new dataset.
-        names: Names of the elements of vectors, as the metadata ``names``: by the key of a field, ``"action"``,
-            ``"observation.state"`` or ``("observation", "state")``, a name for each element; for a new dataset.
-        commit_every: Number of episodes after which they are added to the dataset. By default, they are when their
-            steps outnumber those of the dataset, and at least 100,000: each step is then copied about once.
+        root: The folder of the source, by default ``<RLDS_HOME>/local``.
+        infos: Names of entries of `info` to store. An entry that `start` also receives is stored as ``("info", NAME)``,
+            and any other entry as ``("next", "info", NAME)``.
+        specs: For a new dataset, the specs of the observation and of the action, by the names ``observation`` and
+            ``action``.
+        metadata: For a new dataset, texts and numbers that describe the dataset.
+        score: For a new dataset, the returns with the normalized scores 0 and 1, of a random policy and of an expert.
+        fps: For a new dataset, the steps per second, as the metadata ``fps``.
+        names: For a new dataset, the names of the elements of vectors, as the metadata ``names``: by the key of a field,
+            ``"action"``, ``"observation.state"`` or ``("observation", "state")``, a name for each element.
+        commit_every: Number of episodes after which the writer commits. By default, the writer commits when the recorded
+            steps outnumber the steps of the dataset, and at least 100,000: each step is then copied about once.
 
     Raises:
-        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed; if the two returns of
-            `score` are not finite, or out of order; if `fps` is not above 0, or `names` are not texts.
+        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed, if the two returns of
+            `score` are not finite, or out of order, or if `fps` is not above 0, or `names` are not texts.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class EpisodeWriter:
         self.episodes = 0
         """Number of episodes that this writer has finished."""
         self.steps = 0
-        """Number of steps of these episodes."""
+        """Number of steps of the finished episodes."""
         self._recorded_episodes = self._recorded_steps = 0
         self._next_commit_steps = self._steps_before_commit()
 
@@ -131,20 +132,22 @@ class EpisodeWriter:
     def start(
         self, observation: Any, info: Mapping[str, Any] | None = None, *, lane: int = 0, **metadata: float | bool
     ) -> None:
-        """Start an episode. One that is still open in this lane ends as truncated; `drop` drops it.
+        """Start an episode. An open episode of the same lane ends as truncated. Call `drop` first to drop the episode.
 
         Args:
             observation: The first observation, s_0.
             info: The infos of the reset.
-            lane: The environment, where several run side by side.
-            **metadata: Numbers that describe the episode, such as its seed: columns of the episode table.
+            lane: The number of the environment among parallel environments.
+            **metadata: Numbers that describe the episode, such as the seed. The numbers become columns of the episode
+                table.
 
         Raises:
-            InvalidArgumentError: If `metadata` has the name of a column that the episode table has itself.
+            InvalidArgumentError: If `metadata` has the name of a computed column of the episode table, such as
+                ``length``.
         """
         self.end(lane=lane)
         if reserved := sorted(_RESERVED & metadata.keys()):
-            raise InvalidArgumentError(f"the episode table has {', '.join(reserved)} itself; expected other names")
+            raise InvalidArgumentError(f"the episode table computes {', '.join(reserved)}; expected other names")
         states = dict(self._leaves(observation, OBSERVATION))
         for name in self._infos:
             if info is not None and name in info:
@@ -163,21 +166,21 @@ class EpisodeWriter:
         lane: int = 0,
         **fields: Any,
     ) -> None:
-        """Append a step. If it is terminated or truncated, the episode ends and is written.
+        """Append a step. A terminated or truncated step ends the episode, which is then written.
 
         Args:
             action: The action a_t.
-            observation: The observation after it, s_t+1.
-            reward: The reward of the action, one number.
+            observation: The observation after the action, s_t+1.
+            reward: The reward of the action, a single number.
             terminated: Whether the episode ends in a terminal state.
             truncated: Whether the episode ends for another reason, such as a time limit.
             info: The infos of the step.
-            lane: The environment, where several run side by side.
-            **fields: Further values of the step, such as ``log_prob=``; each is stored under its name.
+            lane: The number of the environment among parallel environments.
+            **fields: Further values of the step. ``log_prob=value`` is stored as the field ``log_prob``.
 
         Raises:
-            InvalidArgumentError: If no episode is open; if fields, shapes or dtypes differ from those of the first step
-                or of the dataset.
+            InvalidArgumentError: If no episode is open, or if fields, shapes or dtypes differ from the first step or from
+                the dataset.
         """
         episode = self._open.get(lane)
         if episode is None:
@@ -191,8 +194,8 @@ class EpisodeWriter:
             in_states = episode.has_info(name)
             if info is None or name not in info:
                 raise InvalidArgumentError(
-                    f"info has no {name!r}; it has {', '.join(map(str, info or ())) or 'nothing'}",
-                    hint="remove it from infos, or give it for every step",
+                    f"info has no {name!r}: the entries are {', '.join(map(str, info or ())) or 'none'}",
+                    hint="remove the name from infos, or give the entry for every step",
                 )
             (states if in_states else steps).update(self._leaves(info[name], key if in_states else (NEXT, *key)))
         for key, number, dtype in (
@@ -208,7 +211,7 @@ class EpisodeWriter:
             self._finish(lane)
 
     def end(self, *, lane: int = 0) -> None:
-        """End the open episode as truncated. An episode without a step, or one that has ended, is left alone."""
+        """End the open episode as truncated. An open episode without a step is dropped."""
         episode = self._open.get(lane)
         if episode is not None and len(episode):
             episode.truncate()
@@ -220,10 +223,10 @@ class EpisodeWriter:
         self._open.pop(lane, None)
 
     def commit(self) -> None:
-        """Add all finished episodes to the dataset, in one atomic step.
+        """Add all finished episodes to the dataset, in an atomic step.
 
         Raises:
-            DiskFullError: If the new version of the dataset does not fit on the disk; nothing is lost.
+            DiskFullError: If the new version of the dataset does not fit on the disk. No episode is lost.
             LockedError: If another process changes the dataset for longer than an hour.
         """
         self._recorder.commit()
@@ -252,7 +255,7 @@ class EpisodeWriter:
             recording.writer.append(episode)
             recording.commit()
         except BaseException:
-            # Its files may hold a part of this episode. What its journal has is added by the commit.
+            # The files of the recording may hold a part of this episode. The commit adds the episodes in the journal.
             self._recorder.end_recording()
             raise
         self.episodes += 1
@@ -269,12 +272,12 @@ class EpisodeWriter:
         try:
             self.commit()
         except (DatasetsRLError, OSError) as error:
-            # The episodes are safe, and the program that records them should go on.
+            # The episodes are safe, and the recording program should continue.
             self._next_commit_steps *= 2
             warnings.warn(f"the recorded episodes are not yet a part of {self._recorder.id}: {error}", stacklevel=5)
 
     def _checked_columns(self, states: Mapping[Key, Any], steps: Mapping[Key, Any], lane: int) -> list[Column]:
-        """Return the columns of the first step; if the dataset has others, the episode is dropped."""
+        """Return the columns of the first step. If the dataset has other columns, the episode is dropped."""
         columns = [_column(key, value, shared=True) for key, value in states.items()]
         columns += [_column(key, value, shared=False) for key, value in steps.items()]
         try:
@@ -287,7 +290,7 @@ class EpisodeWriter:
         return columns
 
     def _leaves(self, value: Any, key: Key) -> list[tuple[Key, Any]]:
-        """Return the arrays and texts in a value with their keys; each array is a copy."""
+        """Return (key, array or text) for each leaf of a value. Each array is a copy."""
         if isinstance(value, Mapping):
             return [leaf for name, inner in value.items() for leaf in self._leaves(inner, (*key, str(name)))]
         if isinstance(value, tuple):
@@ -295,8 +298,8 @@ class EpisodeWriter:
         return [(key, value if isinstance(value, str) else self._as_array(value, key))]
 
     def _as_array(self, value: Any, key: Key) -> NDArray[Any]:
-        """Return a copy of an array, in the dtype and the shape that the field has had since its first value."""
-        if hasattr(value, "detach"):  # NumPy 2 warns where it converts a tensor itself
+        """Return a copy of an array, in the dtype and the shape of the first value of the field."""
+        if hasattr(value, "detach"):  # NumPy 2 warns when it converts a tensor
             value = value.detach().cpu().numpy()
         array = np.array(value, np.float32 if type(value) is float else None)
         if key not in self._forms:
@@ -309,13 +312,13 @@ class EpisodeWriter:
         dtype, shape = self._forms[key]
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise InvalidArgumentError(
-                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}; its first value was {dtype} {list(shape)}"
+                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}; the first value was {dtype} {list(shape)}"
             )
         return array.astype(dtype, copy=False)
 
 
 class _OpenEpisode:
-    """The states and steps of an episode that has not ended."""
+    """States and steps of an open episode."""
 
     def __init__(self, states: Mapping[Key, Any], metadata: Mapping[str, float | bool]) -> None:
         self._states = {key: [value] for key, value in states.items()}
@@ -357,7 +360,7 @@ class _OpenEpisode:
 def _one_number(value: Any, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
     array = np.asarray(value.tolist() if hasattr(value, "detach") else value)  # NumPy has no bfloat16
     if array.size != 1:
-        raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}; expected one number")
+        raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}; expected a single number")
     return (float_rewards(array) if dtype == np.float32 else array).reshape(1).astype(dtype)
 
 
@@ -372,7 +375,7 @@ def _stacked(values: Sequence[Any]) -> Values:
 
 
 def _spec_documents(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
-    """Return the specs of all leaves as JSON, by dotted name; texts have none."""
+    """Return the specs of all leaves as JSON, by dotted name. Texts have no specs."""
     leaves: dict[str, Any] = {}
     for name, spec in specs.items():
         if isinstance(spec, CompositeSpec):
@@ -393,23 +396,23 @@ def _names_of_elements(names: Mapping[str | Key, Sequence[str]]) -> dict[str, li
     lists = {dotted_name(as_key(key)): [*elements] for key, elements in names.items()}
     for name, elements in lists.items():
         is_text = isinstance(names.get(name), str)
-        if is_text or not all(isinstance(one, str) for one in elements) or len({*elements}) != len(elements):
+        if is_text or not all(isinstance(element, str) for element in elements) or len({*elements}) != len(elements):
             raise InvalidArgumentError(f"the names of {name} are {elements}; expected a list of different texts")
     return lists
 
 
 def _check_names(names: Mapping[str, Sequence[str]], columns: Sequence[Column]) -> None:
-    """Check that each list of names is of a vector with as many elements."""
+    """Check that each named field is a vector with as many elements as names."""
     shapes = {dotted_name(column.key): column.shape for column in columns}
     for name, elements in names.items():
         if name not in shapes:
-            raise InvalidArgumentError(f"names has {name!r}; the fields are {', '.join(sorted(shapes))}")
+            raise InvalidArgumentError(f"names has {name!r}: the fields are {', '.join(sorted(shapes))}")
         if shapes[name] not in {(len(elements),), *([()] if len(elements) == 1 else [])}:
-            raise InvalidArgumentError(f"{name} has {len(elements)} names; its shape is {list(shapes[name])}")
+            raise InvalidArgumentError(f"{name} has {len(elements)} names, but the shape is {list(shapes[name])}")
 
 
 def _score_document(low: float, high: float) -> dict[str, Any]:
     low, high = float(low), float(high)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidArgumentError(f"score is ({low:g}, {high:g}); expected two returns, the lower one first")
+        raise InvalidArgumentError(f"score is ({low:g}, {high:g}); expected two returns, the lower return first")
     return {"low": low, "high": high, "origin": "stated by the program that recorded the dataset"}

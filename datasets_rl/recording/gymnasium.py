@@ -19,25 +19,25 @@ with importing("gymnasium", "gymnasium", "recording an environment"):
 
 
 class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wrapper that records the episodes of an environment as a dataset of the user's own.
+    """Wrapper that records the episodes of an environment as a local dataset.
 
         >>> env = RecordEpisodes(gymnasium.make("Pendulum-v1"), "local/pendulum-random")
         >>> env.reset(seed=0)
         >>> ...                                       # any training program or loop
         >>> env.close()
 
-    Each episode is safe when it ends. An episode that `reset` or `close` interrupts is truncated there. The manifest gets
-    the spaces as specs, and the specification of the environment as ``env_spec``; the episode table gets
-    the seed of each episode as ``seed``, -1 where `reset` got none.
+    Each episode is safe when the episode ends. An episode that `reset` or `close` interrupts is truncated. The manifest
+    gets the spaces as specs, and the specification of the environment as ``env_spec``. The episode table gets the seed of
+    each episode as ``seed``, or -1 if `reset` got no seed.
 
     Args:
-        env: The environment; one of several copies (`gymnasium.vector.VectorEnv`) gives a `RecordVectorEpisodes`.
-        dataset: An id ``local/NAME``; see `EpisodeWriter`.
-        **options: Other arguments of `EpisodeWriter`, except `specs`: those of the environment.
+        env: The environment. A `gymnasium.vector.VectorEnv` gives a `RecordVectorEpisodes`.
+        dataset: An id ``local/NAME``, as for `EpisodeWriter`.
+        **options: Other arguments of `EpisodeWriter`, except `specs`, which are the specs of the environment.
     """
 
     def __new__(cls, env: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the wrapper of vector environments for those."""
+        """Return a `RecordVectorEpisodes` for a vector environment."""
         if isinstance(env, gymnasium.vector.VectorEnv):
             return RecordVectorEpisodes(env, *arguments, **options)
         return super().__new__(cls)
@@ -69,16 +69,16 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
-    """Wrapper that records the episodes of N environments that run side by side; see `RecordEpisodes`.
+    """Wrapper that records the episodes of N parallel environments, as `RecordEpisodes` does for one environment.
 
-    It follows the autoreset mode of the environments. In the mode NEXT_STEP, the step after the end of an episode only
-    resets the environment, so it is not recorded; in the mode SAME_STEP, the last observation is
+    The wrapper follows the autoreset mode of the environments. In the mode NEXT_STEP, the step after the end of an
+    episode only resets the environment, and is not recorded. In the mode SAME_STEP, the last observation is
     ``info["final_obs"]``.
 
     Args:
         env: The vector environment.
-        dataset: An id ``local/NAME``; see `EpisodeWriter`.
-        **options: Other arguments of `EpisodeWriter`, except `specs`: those of the environment.
+        dataset: An id ``local/NAME``, as for `EpisodeWriter`.
+        **options: Other arguments of `EpisodeWriter`, except `specs`, which are the specs of the environment.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environments, all or those of ``options["reset_mask"]``, and start their episodes."""
+        """Reset all environments, or the environments in ``options["reset_mask"]``, and start new episodes."""
         mask = (options or {}).get("reset_mask")
         lanes = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
         for lane in lanes:
@@ -112,7 +112,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         self._ended[lane] = False
 
     def _info(self, infos: Mapping[str, Any], lane: int) -> dict[str, Any]:
-        """Return the stored entries of one environment."""
+        """Return the stored entries of an environment."""
         return {
             name: infos[name][lane]
             for name in self._infos
@@ -120,7 +120,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         }
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environments, and record their steps."""
+        """Step the environments, and record the steps."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         rows: Iterator[Any] = zip(
             iterate(self.observation_space, observations),
@@ -140,7 +140,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
             if ends and self._mode == "SAME_STEP":
                 if "final_obs" not in infos:
                     raise InvalidArgumentError(
-                        "an episode ended in the mode SAME_STEP without info['final_obs']; the last observation is unknown"
+                        "an episode ended in the mode SAME_STEP without info['final_obs']: the last observation is unknown"
                     )
                 after, info = infos["final_obs"][lane], self._info(infos.get("final_info", {}), lane)
             self.writer.step(action, after, reward, is_terminal, is_truncated, info, lane=lane)
@@ -158,7 +158,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
 
 
 def _writer(dataset: str, spaces: Mapping[str, Any], env_spec: Any, options: EpisodeWriterOptions) -> EpisodeWriter:
-    """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
+    """Return the writer for an environment. The specification of the environment is stored as in Minari's metadata."""
     described = {} if env_spec is None else _described(env_spec)
     options["metadata"] = {**described, **(options.get("metadata") or {})}
     specs = {name: from_gymnasium(space) for name, space in spaces.items()}
@@ -166,7 +166,7 @@ def _writer(dataset: str, spaces: Mapping[str, Any], env_spec: Any, options: Epi
 
 
 def _described(env_spec: Any) -> dict[str, str]:
-    """Return the specification as metadata; where it has arguments that JSON does not have, only the id."""
+    """Return the specification as metadata, or only the id if the arguments in the specification are not JSON values."""
     try:
         return {"env_spec": env_spec.to_json()}
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a process does that adds episodes to a dataset: it records them, and adds its recordings to the dataset."""
+"""Recorder of a process that adds episodes: writes recordings, and adds the recordings to the dataset."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from datasets_rl.store.publish import mark_as_own, remove_if_empty
 from datasets_rl.ted.keys import Key
 
 _CALLER = 4
-"""The frames from a warning of a recorder to the caller of the public function that opened it."""
+"""The number of frames from a warning of a recorder to the caller of the public function that opened the recorder."""
 
 
 def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
-    """Return the paths of a dataset of the user's own, which need not exist yet.
+    """Return the paths of a local dataset, which need not exist yet.
 
     Raises:
         InvalidArgumentError: If the dataset is not an id of the source ``local``.
@@ -44,29 +44,29 @@ def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Sett
     if dataset and "/" not in dataset:
         raise InvalidArgumentError(
             f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
-            hint=f"name it {OWN_SOURCE}/{dataset}",
+            hint=f"name the dataset {OWN_SOURCE}/{dataset}",
         )
     if sources.find(dataset).source != OWN_SOURCE or sources.split_derived(dataset)[1]:
         raise InvalidArgumentError(
             f"episodes cannot be added to {dataset}; expected an id {OWN_SOURCE}/NAME",
-            hint="the ids of other sources state what the dataset contains: choose a name for one of your own",
+            hint=f"the ids of other sources are of published datasets: choose an id {OWN_SOURCE}/NAME",
         )
     return store.dataset_paths(dataset, root=root, settings=settings)
 
 
 def signed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype by which values are stored: torch cannot gather unsigned integers of 16 bits and more."""
+    """Return the stored dtype of values: torch cannot gather unsigned integers of 16 bits and more."""
     return np.dtype({"u2": np.int32, "u4": np.int64, "u8": np.int64}.get(dtype.str[1:], dtype))
 
 
 class Recorder:
-    """Recorder of one process for one dataset. What dead processes recorded for it is added at once.
+    """Recorder of a process for a local dataset. The constructor adds the recordings of dead processes.
 
     Args:
-        dataset: An id of the source ``local``, ``local/NAME``. The dataset need not exist yet.
-        description: What the manifest of a new dataset states in addition; see `Recording`.
-        root: The folder of the source; by default ``<RLDS_HOME>/local``.
-        settings: The settings; by default those of the environment.
+        dataset: An id ``local/NAME``. The dataset need not exist yet.
+        description: Additional entries of the manifest of a new dataset, as in `Recording`.
+        root: The folder of the source, by default ``<RLDS_HOME>/local``.
+        settings: The settings, by default from the environment.
 
     Raises:
         InvalidArgumentError: If the dataset is not of the source ``local``.
@@ -99,10 +99,10 @@ class Recorder:
             warnings.warn(warning, stacklevel=_CALLER)
 
     def held_numbers(self, identity: str) -> NDArray[np.int64] | None:
-        """Return the numbers of the episodes of a stored dataset in this one, [E]; None if this one does not have them.
+        """Return the numbers in this dataset of the episodes of a stored dataset, [E], or None if they were not added.
 
         Args:
-            identity: The digest of the files of the stored dataset, which may be this one itself.
+            identity: The digest of the files of the stored dataset, which may be this dataset itself.
         """
         if self.stored is None:
             return None
@@ -120,7 +120,7 @@ class Recorder:
         """Check that the dataset was not preprocessed.
 
         Raises:
-            InvalidArgumentError: If it was.
+            InvalidArgumentError: If the dataset was preprocessed.
         """
         if self.stored is not None and self.stored.history:
             raise InvalidArgumentError(
@@ -129,20 +129,21 @@ class Recorder:
             )
 
     def check_columns(self, columns: Sequence[Column]) -> None:
-        """Check that the dataset, if it exists, has these columns; pixels fit compressed images, and these fit pixels.
+        """Check that an existing dataset has these columns. A column of pixels and a column of compressed images fit.
 
         Raises:
-            InvalidArgumentError: If it has others; the error names all differences.
+            InvalidArgumentError: If the dataset has other columns. The error names all differences.
         """
         if self.stored is None:
             return
         if differences := column_differences(self.stored.schema, self._stored_forms(columns)):
             raise InvalidArgumentError(
-                f"the episodes do not fit {self.id}: {'; '.join(differences)}", hint="choose another name for them"
+                f"the episodes do not fit {self.id}: {'; '.join(differences)}",
+                hint="choose another name for the dataset of these episodes",
             )
 
     def _stored_forms(self, columns: Sequence[Column]) -> list[Column]:
-        """Return columns in the forms of the dataset, if it exists: pixels and compressed images replace each other."""
+        """Return columns in the forms of an existing dataset: pixels and compressed images replace each other."""
         forms = {field.key: field.form for field in self.stored.schema} if self.stored else {}
         return [
             replace(column, form=forms.get(column.key, column.form))
@@ -157,12 +158,14 @@ class Recorder:
         recording_id: str = "",
         dictionaries: Mapping[Key, FrameDictionary] | None = None,
     ) -> Recording:
-        """Return the recording to which the episodes of these columns are appended; the first call creates it.
+        """Return the open recording for episodes with these columns. The first call creates the recording.
 
         Args:
             columns: The columns of a step.
-            recording_id: The id of the recording. A dataset never holds two with one id; by default it is new.
-            dictionaries: The dictionaries of compressed images for a new dataset; one that exists has its own.
+            recording_id: The id of the recording, by default a new id. A dataset never holds two recordings with the
+                same id.
+            dictionaries: The dictionaries of compressed images for a new dataset. An existing dataset already has
+                dictionaries.
         """
         if self._recording is None:
             folder = self.paths.recorded / (recording_id or uuid4().hex)
@@ -177,19 +180,19 @@ class Recorder:
         return self._recording
 
     def end_recording(self) -> None:
-        """Record no further episodes in the current recording: `commit` adds those that are complete in it."""
+        """End the current recording. `commit` adds the complete episodes of the recording."""
         if self._recording is not None:
             self._recording.writer.discard()
             self._finished.append(self._recording.folder)
             self._recording = None
 
     def commit(self) -> None:
-        """Add all recorded episodes to the dataset, in one atomic step; open readers keep the episodes they have.
+        """Add all recorded episodes to the dataset, in an atomic step. Open readers do not see the new episodes.
 
         Raises:
-            DiskFullError: If the new version does not fit on the disk; the recordings stay.
+            DiskFullError: If the new version does not fit on the disk. The recordings stay.
             LockedError: If another process changes the dataset for longer than an hour.
-            IntegrityError: If a recording cannot be read again; it stays.
+            IntegrityError: If a recording cannot be read again. The recording stays.
         """
         self.end_recording()
         if self._finished:
@@ -201,7 +204,7 @@ class Recorder:
             self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
 
     def drop(self) -> None:
-        """Delete what was recorded since the last commit."""
+        """Delete the episodes that were recorded since the last commit."""
         self.end_recording()
         for folder in self._finished:
             disk.discard(folder, self.paths.folder)
@@ -209,7 +212,7 @@ class Recorder:
         remove_if_empty(self.paths)
 
     def close(self) -> None:
-        """Release the recordings; the next writer of the dataset adds the remaining episodes."""
+        """Release the recordings. The next writer of the dataset adds the remaining episodes."""
         self.end_recording()
         for folder in self._finished:
             disk.release(folder)

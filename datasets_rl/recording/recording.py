@@ -1,17 +1,18 @@
-"""Recordings: finished episodes on the disk that are not yet a part of their dataset.
+"""Recordings: finished episodes on the disk that are not yet a part of the dataset.
 
-    <dataset>/recorded/<id>@<process>/     of the process in its name
-        rows.npy, ...                         the rows, as a `DatasetWriter` writes them
-        recording.json                        the id, the dataset, the schema, and what a new dataset states in addition
+    <dataset>/recorded/<id>@<process>/     the recording of a process
+        rows.npy, ...                         the rows, as written by a `DatasetWriter`
+        recording.json                        the id, the dataset, the schema, and the description of a new dataset
         journal.jsonl                         a line for each commit of the writer, with the checksums of all rows so far
 
-An episode is safe from the death of its process once its line is in the journal. What a process has left is untrusted: a
-power cut leaves zeros, a disk reads badly, anyone may have written the files. So it is read in one of four ways:
+An episode is safe once the line of the episode is in the journal: the episode survives the death of the process. The
+files of a dead process are untrusted: a power cut leaves zeros, a disk reads badly, anyone may have written the files.
+The result of reading a recording depends on its state:
 
-it cannot be read              an error; nothing is known about its episodes
-it has no finished episode     None
-a part of it is damaged        its episodes before the first damaged line of the journal, and what is wrong with that line
-it is whole                    all its episodes
+the recording cannot be read     an error: no episode is certain
+no episode is finished           None
+a part is damaged                the episodes before the first damaged line of the journal, and the damage of this line
+the recording is whole           all episodes
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ DESCRIPTION_FILE = RECORDING_FILE
 JOURNAL_FILE = "journal.jsonl"
 _JOURNAL_KEY = "recording"
 _SYNC_SECONDS = 1.0
-"""Seconds between two waits for the disk: at most the episodes of this time are lost if the machine fails."""
+"""Seconds between two syncs: if the machine fails, at most the episodes of this time are lost."""
 _BLOCK_ROWS = 1 << 16
 _READ_BYTES = 1 << 20
 _MAX_COUNT = 1 << 50
 _MAX_NAME = 200
-_KEPT = "move the folder away, or delete it if you do not need its episodes"
+_KEPT = "move the folder away, or delete the folder if you do not need the recorded episodes"
 
 
 class Recording:
-    """The recording of one process: `writer` gets finished episodes, `commit` makes them safe.
+    """The recording of a process. Append finished episodes to `writer`, then call `commit` to make the episodes safe.
 
     Args:
-        folder: An empty folder. Its name, without that of the process that claimed it, is the id of the recording.
+        folder: An empty folder ``<id>@<process>``, with the id of the recording.
         columns: The columns of a step.
         name: The id of the dataset.
-        description: What the manifest of a new dataset states in addition: ``specs``, ``metadata`` and
-            optionally ``score``, as JSON values.
+        description: Additional entries of the manifest of a new dataset: ``specs``, ``metadata`` and optionally
+            ``score``, as JSON values.
         dictionaries: The dictionary of each field of compressed images.
     """
 
@@ -88,7 +89,7 @@ class Recording:
         )
 
     def commit(self) -> None:
-        """Commit all episodes of the writer: they survive the death of this process once this returns."""
+        """Commit all episodes of the writer. Committed episodes survive the death of this process."""
         sync = time.monotonic() - self._synced >= _SYNC_SECONDS
         commit = self.writer.commit(sync=sync)
         entry = {"commit": commit, "crc32": self._checksums.extend(commit["files"])}
@@ -103,18 +104,18 @@ class SavedRecording:
 
     folder: Path
     id: str
-    """The id of the recording: the name of its folder, so that a copy of the folder is not taken for the recording."""
+    """The id of the recording, from the name of the folder. A copy of the folder is not mistaken for the recording."""
     dataset_id: str
     schema: Schema
     description: Mapping[str, Any]
     commit: Commit
-    """All episodes as the result of one `DatasetWriter.commit`."""
+    """All episodes as the result of a single `DatasetWriter.commit`."""
     damage: str
-    """What is wrong with the first damaged line of the journal; empty if the recording is whole."""
+    """The damage of the first damaged line of the journal, or empty if the recording is whole."""
 
     @property
     def entry(self) -> str:
-        """What the manifest of a dataset with these episodes lists: the id, and the number of the episodes."""
+        """Entry in the manifest of a dataset with these episodes: the id, and the number of episodes."""
         return f"{self.id}:{self.episodes}"
 
     @property
@@ -129,10 +130,10 @@ class SavedRecording:
 
     @classmethod
     def read(cls, folder: Path) -> SavedRecording | None:
-        """Return the recording in a folder; None if it has no finished episode.
+        """Return the recording in a folder, or None if no episode is finished.
 
         Raises:
-            IntegrityError: If a file is damaged, so that the recording has no episode that is certainly whole.
+            IntegrityError: If a file is damaged, so that no episode is certainly whole.
             OSError: If a file cannot be read.
         """
         disk.check_kind(folder, folder=True)
@@ -152,7 +153,7 @@ class SavedRecording:
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:
-    """Return what recording.json states, with the schema; None if there is no such file."""
+    """Return the document in recording.json, with the schema, or None if there is no such file."""
     data = _read_whole(folder / DESCRIPTION_FILE)
     try:
         return None if data is None else _parse_description(data, disk.unclaimed_name(folder))
@@ -164,26 +165,28 @@ def _parse_description(data: bytes, name: str) -> dict[str, Any]:
     document = json.loads(data, parse_constant=_refuse_constant)
     schema = Schema.from_json(document["schema"])
     if schema != schema_of_columns(writer_columns(schema)):
-        raise ValueError("its schema is not one of a recording")
+        raise ValueError("the schema is not the schema of a recording")
     if not isinstance(document["dataset"], str) or document["id"] != name:
-        raise ValueError(f"it is of the recording {str(document['id'])[:_MAX_NAME]}, as in a copy of its folder")
+        raise ValueError(
+            f"the id is {str(document['id'])[:_MAX_NAME]}, as in a copy of the folder of another recording"
+        )
     description = document["description"]
     specs, metadata, score = description["specs"], description["metadata"], description.get("score", {})
     if not isinstance(score, dict) or any(map(array_file, metadata.values())):
-        raise ValueError("its description is not one of a recording")
+        raise ValueError("the description is not the description of a recording")
     for spec in specs.values():
         TensorSpec.from_json(spec)
     return {**document, "schema": schema}
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a value of JSON")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _read_lines(folder: Path) -> list[bytes] | None:
-    """Return the lines of the journal after the first, which names it; None if there is no journal.
+    """Return the lines of the journal after the header line, or None if there is no journal.
 
-    The line that a process was writing when it was killed has no end, and is left out.
+    The line that a process was writing when the process was killed has no end, and is left out.
     """
     data = _read_whole(folder / JOURNAL_FILE)
     if data is None:
@@ -197,7 +200,7 @@ def _read_lines(folder: Path) -> list[bytes] | None:
 
 
 def _read_commits(folder: Path, schema: Schema, lines: Sequence[bytes]) -> tuple[Commit, str]:
-    """Return the commits before the first damaged line as one, and what is wrong with that line.
+    """Return the commits before the first damaged line, merged into a single commit, and the damage of this line.
 
     Raises:
         OSError: If a file cannot be read.
@@ -221,15 +224,16 @@ def _read_commits(folder: Path, schema: Schema, lines: Sequence[bytes]) -> tuple
 
 
 def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, checksums: _Checksums) -> Commit:
-    """Return the commit of a line, if it continues the last one after `episodes` episodes, and the files have its bytes.
+    """Return the commit of a line, which must continue `last`, a commit of `episodes` episodes, and match the files.
 
     Raises:
-        ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError: If it does not.
-        _ShorterError: If a file has fewer bytes.
+        ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError: If the line is damaged, or does
+            not match the files.
+        _ShorterError: If a file has fewer bytes than the line states.
     """
     entry = json.loads(line)
     if _line_checksum(entry) != entry["line_crc32"]:
-        raise ValueError("its checksum is another one")
+        raise ValueError("the checksum of the line does not match")
     commit: Commit = entry["commit"]
     lengths, rows, files = _integers(commit["lengths"], 1), commit["rows"], commit["files"]
     steps = last["steps"] + sum(lengths)
@@ -238,26 +242,26 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     stored = schema.array_files
     dictionaries = {field.dictionary_file for field in schema if field.compressed}
     if rows.keys() != stored.keys() or files.keys() != stored.keys() | dictionaries:
-        raise ValueError(f"it has the files {sorted(rows.keys() | files.keys())}; expected {sorted(stored)}")
+        raise ValueError(f"the files are {sorted(rows.keys() | files.keys())}; expected {sorted(stored)}")
     _integers([*rows.values(), *files.values()], 0)
     counts = {name: file.count(steps, episodes + len(lengths)) for name, file in stored.items() if file.counted}
     _require_equal(rows, counts)  # the bytes of images vary
     if any(size < last["files"].get(name, 0) for name, size in files.items()):
-        raise ValueError("its files are smaller than those of the line before")
+        raise ValueError("the files are smaller than in the previous line")
     if checksums.extend(files) != entry["crc32"]:
-        raise ValueError("the rows of its episodes are not those that were written")
+        raise ValueError("the checksum of the stored rows does not match")
     return commit
 
 
 def _check_values(commit: Commit, schema: Schema) -> None:
-    """Check the values of the episodes of a commit, its texts, and the state of the statistics."""
+    """Check the values of the episodes, the texts, and the state of the statistics in a commit."""
     for name, (dtype, _) in commit["facts"].items():
         if not 0 < len(name) <= _MAX_NAME or name in COMPUTED or np.dtype(dtype).kind not in "biufU":
             raise ValueError(f"facts has {name[:_MAX_NAME]!r} of {dtype}")
     columns = [("known", ("?", commit["known"])), ("returns", ("<f8", commit["returns"])), *commit["facts"].items()]
     for name, (dtype, values) in columns:
         if not isinstance(values, list) or np.array(values, dtype).shape != (len(commit["lengths"]),):
-            raise ValueError(f"{name} is not a list of one value per episode")
+            raise ValueError(f"{name} is not a list with a value for each episode")
     for field in schema:
         if has_statistics(field):
             Moments(field.shape).restore(commit["moments"][field.name])
@@ -269,7 +273,7 @@ def _integers(values: Any, minimum: int) -> list[int]:
     if not isinstance(values, list) or not all(
         type(value) is int and minimum <= value < _MAX_COUNT for value in values
     ):
-        raise ValueError(f"it has {str(values)[:60]}; expected a list of integers >= {minimum}")
+        raise ValueError(f"a value is {str(values)[:60]}; expected a list of integers >= {minimum}")
     return values
 
 
@@ -283,7 +287,7 @@ def _check_rows(folder: Path, schema: Schema, commit: Commit) -> None:
     """Check that the rows have the ends and the numbers of the episodes, and codes of texts that exist.
 
     Raises:
-        IntegrityError: If they do not; their checksum is right, so a program has written them like this.
+        IntegrityError: If a row is wrong. The checksum is right, so that a program has written the wrong row.
     """
     ends = np.cumsum(commit["lengths"])
     start = 0
@@ -319,13 +323,13 @@ class _Checksums:
         self._values: dict[str, int] = {}
 
     def extend(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the checksums of the first bytes of all files, by name, after reading those that are new.
+        """Return the checksums of the first bytes of all files, by name. Only bytes since the last call are read.
 
         Args:
             sizes: The number of bytes of each file, not less than in the last call.
 
         Raises:
-            _ShorterError: If a file is shorter.
+            _ShorterError: If a file is shorter than in `sizes`.
             OSError: If a file cannot be read.
         """
         for name, size in sizes.items():
@@ -341,7 +345,7 @@ class _Checksums:
 
 
 def _line_checksum(entry: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of an entry of the journal, without its own checksum."""
+    """Return the CRC-32 of an entry of the journal, without the field of the checksum."""
     content = {name: value for name, value in entry.items() if name != "line_crc32"}
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
@@ -357,12 +361,12 @@ def _read_whole(path: Path) -> bytes | None:
 
 
 def _read_range(path: Path, start: int, stop: int | None = None) -> Iterator[bytes]:
-    """Yield the bytes of a file from `start` to `stop`, by default to its end.
+    """Yield the bytes of a file from `start` to `stop`, by default to the end of the file.
 
     Raises:
-        _ShorterError: If it has fewer bytes.
-        IntegrityError: If it is a link or a pipe, or cannot be read up to there.
-        OSError: If it cannot be opened or read.
+        _ShorterError: If the file has fewer bytes than `stop`.
+        IntegrityError: If the path is a link or a pipe, or the file cannot be read up to `stop`.
+        OSError: If the file cannot be opened or read.
     """
     disk.check_kind(path, folder=False)
     with path.open("rb") as stream:

@@ -124,7 +124,7 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
     shutil.copytree(tmp_path / "local" / "b", tmp_path / "moved")
 
     for again in ("local/b", tmp_path / "moved", "local/a"):
-        with pytest.warns(RecordingWarning, match=r"already; nothing was added\nagain=True adds them again"):
+        with pytest.warns(RecordingWarning, match=r"already: nothing was added\nagain=True adds the episodes again"):
             append_episodes("local/a", again)
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4]
 

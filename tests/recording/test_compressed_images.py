@@ -120,7 +120,9 @@ def test_damaged_images_of_a_recording_are_not_added(home, file):
     content[-9] ^= 1
     (folder / file).write_bytes(content)
 
-    with pytest.raises(IntegrityError, match=r"journal\.jsonl is damaged: the rows of its episodes are not those"):
+    with pytest.raises(
+        IntegrityError, match=r"journal\.jsonl is damaged: the checksum of the stored rows does not match"
+    ):
         append_episodes("local/a")
     assert len(StoredDataset(home / "local" / "a")) == 50
 
@@ -134,7 +136,7 @@ def test_a_recording_of_another_dictionary_is_kept_with_the_reason(home):
     append_episodes("local/a", home / "other")
     (home / "recorded").rename(dataset / "recorded")
 
-    with pytest.raises(InvalidArgumentError, match="are compressed with another dictionary than those of local/a"):
+    with pytest.raises(InvalidArgumentError, match="are compressed with another dictionary than the images of local/a"):
         append_episodes("local/a")
     assert len(StoredDataset(home / "local" / "a")) == 50
 

@@ -178,15 +178,15 @@ def test_steps_that_differ_from_the_first_are_refused_and_nothing_else_is_lost()
         record(writer, 2, terminated=True)
         writer.start(np.zeros(2))
         with pytest.raises(
-            InvalidArgumentError, match=r"observation is float64 \[3\]; its first value was float64 \[2\]"
+            InvalidArgumentError, match=r"observation is float64 \[3\]; the first value was float64 \[2\]"
         ):
             writer.step(0, np.zeros(3), 0.0)
-        with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\]; its first value was int64"):
+        with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\]; the first value was int64"):
             writer.step(np.float64(0.5), np.zeros(2), 0.0)
         writer.step(0, np.zeros(2), 0.0)
         with pytest.raises(InvalidArgumentError, match="log_prob"):
             writer.step(0, np.zeros(2), 0.0, log_prob=1.0)
-        with pytest.raises(InvalidArgumentError, match="expected one number"):
+        with pytest.raises(InvalidArgumentError, match="expected a single number"):
             writer.step(0, np.zeros(2), np.zeros(2))
         writer.drop()
         with pytest.raises(InvalidArgumentError, match="no episode is open"):
@@ -218,7 +218,7 @@ def test_only_datasets_of_the_users_own_are_recorded(dataset):
 def test_a_name_without_its_source_is_completed_in_the_advice():
     with pytest.raises(InvalidArgumentError, match=r"'my-arm'; expected an id local/NAME") as raised:
         EpisodeWriter("my-arm")
-    assert raised.value.hint == "name it local/my-arm"
+    assert raised.value.hint == "name the dataset local/my-arm"
 
 
 def test_a_dataset_that_was_preprocessed_in_place_does_not_grow(tmp_path):
@@ -244,7 +244,7 @@ def test_the_returns_with_scores_0_and_1_are_stored(tmp_path):
 
 @pytest.mark.parametrize("score", [(1, 1), (2, 1), (0, float("nan"))])
 def test_returns_out_of_order_are_refused(score, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="expected two returns, the lower one first"):
+    with pytest.raises(InvalidArgumentError, match="expected two returns, the lower return first"):
         EpisodeWriter("local/own", root=tmp_path, score=score)
 
 
@@ -278,8 +278,8 @@ def test_steps_per_second_and_names_of_elements_are_metadata_that_every_version_
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ({"action": ["x"]}, r"action has 1 names; its shape is \[2\]"),
-        ({"actions": ["x", "y"]}, r"names has 'actions'; the fields are action, next\.reward"),
+        ({"action": ["x"]}, r"action has 1 names, but the shape is \[2\]"),
+        ({"actions": ["x", "y"]}, r"names has 'actions': the fields are action, next\.reward"),
         ({"action": "xy"}, "expected a list of different texts"),
         ({"action": ["x", "x"]}, "expected a list of different texts"),
     ],

@@ -193,7 +193,7 @@ def test_a_version_without_the_lock_that_replaces_the_added_episodes_is_an_error
 
     with monkeypatch.context() as patched:
         patched.setattr(adding, "_add", superseded)
-        with pytest.raises(DatasetsRLError, match="without its lock"):
+        with pytest.raises(DatasetsRLError, match="without the lock"):
             append_episodes(ID)
 
     append_episodes(ID)
@@ -366,7 +366,7 @@ def test_a_restored_recording_of_which_a_part_was_added_stays(home):
         append_episodes(ID)
     (folder / "journal.jsonl").write_bytes(whole)
 
-    with pytest.raises(IntegrityError, match="it is whole now"):
+    with pytest.raises(IntegrityError, match="now all episodes of the recording are whole"):
         append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes(302)
     assert seeds_of(folder) == RECORDED[1]
@@ -461,7 +461,7 @@ def test_files_of_others_beside_recordings_are_never_deleted(home):
     (folder / "inner" / "text").write_text("mine")
     (recordings(home)[0] / "notes.txt").write_text("mine")
 
-    with pytest.raises(IntegrityError, match=r"notes\.txt, which no recording has"):
+    with pytest.raises(IntegrityError, match=r"notes\.txt, which is not a file of a recording"):
         append_episodes(ID)
     assert (folder / "inner" / "text").read_text() == "mine"
     assert (recordings(home)[0] / "notes.txt").read_text() == "mine"
