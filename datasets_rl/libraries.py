@@ -76,8 +76,8 @@ def library_of(error: Exception) -> str | None:
     raised_in = [top for frame in frames if (top := _top(frame.f_globals.get("__name__"))) is not None]
     # A function that is called wrongly has no frame: the last one is that of its caller.
     called = _called_package(error) if isinstance(error, TypeError) and _WRONG_CALL.search(str(error)) else None
-    top = _top(_blamed_module(error)) or called or (raised_in or [None])[-1]
-    return None if top in {None, _OWN} else _with_version(str(top))
+    top = _top(_blamed_module(error)) or called or (raised_in[-1] if raised_in else None)
+    return None if top is None or top == _OWN else _with_version(top)
 
 
 def _top(module: object) -> str | None:

@@ -59,6 +59,10 @@ def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
+def _is_word(value: Any, words: set[str]) -> bool:
+    return isinstance(value, str) and value in words
+
+
 def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObject:  # noqa: ARG001  # as numpy calls it
     if not isinstance(code, str) or not _TYPE.fullmatch(code):
         raise DamagedPickleError(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
@@ -68,7 +72,7 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObj
         if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
             raise DamagedPickleError(f"a structured numpy dtype is not allowed: {state!r:.80}")
         order = state[1]
-        if not isinstance(order, str) or order not in {"<", ">", "|", "="}:
+        if not _is_word(order, {"<", ">", "|", "="}):
             raise DamagedPickleError(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
@@ -98,7 +102,7 @@ _NDARRAY = _ndarray_placeholder
 def _array_from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple):
         raise DamagedPickleError("an array has no dtype or no shape")
-    if not isinstance(order, str) or order not in {"C", "F", "A"}:
+    if not _is_word(order, {"C", "F", "A"}):
         raise DamagedPickleError(f"an array has the order {order!r:.20}; expected C, F or A")
     if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
         raise DamagedPickleError(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")

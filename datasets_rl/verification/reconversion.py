@@ -37,7 +37,7 @@ from datasets_rl.errors import (
     Remedy,
     UnknownKeyError,
 )
-from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.asset import Asset, Fetched, Folder
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.current import VERSION_NAME
@@ -276,7 +276,13 @@ class _Reconversion:
         """Return the manifest that the conversion writes beside the rows and the statistics of the dataset."""
         manifest = self._stored.manifest
         summary = DatasetSummary(
-            manifest.schema, (), manifest.steps, manifest.episodes, manifest.final_unknown, manifest.statistics
+            manifest.schema,
+            (),
+            manifest.steps,
+            manifest.episodes,
+            manifest.final_unknown,
+            manifest.statistics,
+            manifest.spikes,
         )
         return build_manifest(self._job, reader, summary, self._folder.with_name("metadata"), [], [])
 
