@@ -1,1 +1,1 @@
-"""What there is: the datasets of all sources with their figures, scores, citations, environments and mixtures."""
+"""The catalog: the datasets of all sources with figures, scores, citations, environments and mixtures."""

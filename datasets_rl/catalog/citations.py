@@ -1,4 +1,4 @@
-"""The BibTeX of datasets: of their papers, and of the sources that publish them."""
+"""BibTeX entries of datasets: the papers, and the sources that publish the datasets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Citation:
     bibtex: str
     """The BibTeX entry."""
     of: tuple[str, ...]
-    """The ids of the datasets that it is cited for."""
+    """The ids of the datasets that cite the entry."""
 
     def __str__(self) -> str:
         """Return the BibTeX entry."""
@@ -39,47 +39,49 @@ class Citation:
 def cite(
     dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
 ) -> tuple[Citation, ...]:
-    r"""Return what to cite for a dataset: its papers, and the source that publishes it. No network.
+    r"""Return the citations of a dataset: the papers, and the source that publishes the dataset. No network is used.
 
         >>> print(*cite("d4rl/hopper-medium-v2"), sep="\n\n")
 
-    A derived dataset cites the dataset that it was made of, a merged one and a mixture those of all members, and a copy
-    of a published dataset the original and the publication. Some upstreams state the papers in their files only, so that
-    a stored dataset may cite more than one that is not stored.
+    A derived dataset has the citations of the original dataset. A merged dataset and a mixture have the citations of all
+    members. A copy of a published dataset has the citations of the original and of the publication. Some upstreams state
+    the papers only in the files of a dataset, so that a stored dataset may have more citations.
 
     Args:
         dataset: An id, the folder of a stored dataset, or the file of a mixture.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source, by default ``<RLDS_HOME>/<source>``.
+        settings: The settings, by default from the environment.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If nothing is known to cite, or the file is not a mixture.
+        InvalidArgumentError: If no citation is known, or the file is not a mixture.
     """
     path = expand_home(dataset)
     if path.suffix == ".toml" and path.is_file():
         citations = _merge(
-            one for member in read_mixture(path)[0] for one in cite(member.dataset, root=root, settings=settings)
+            citation
+            for member in read_mixture(path)[0]
+            for citation in cite(member.dataset, root=root, settings=settings)
         )
     else:
         citations = _merge(_citations(dataset, root, settings))
     if not citations:
         raise InvalidArgumentError(
-            f"nothing is known to cite for {dataset}; its files and its catalog state no citation",
-            hint="add an entry to citations.bib of its source; or, to a dataset of your own, a citation in its dataset.toml, "
-            "and convert it again",
+            f"no citation of {dataset} is known: neither the files nor the catalog state a citation",
+            hint="add an entry to citations.bib of the source. For your own dataset, add a citation to dataset.toml, and "
+            "convert the dataset again",
         )
     return citations
 
 
 def _citations(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Iterator[Citation]:
-    found = store.id_or_path(dataset)
+    id_or_path = store.id_or_path(dataset)
     try:
-        folder = locate(found, root=root, settings=settings)
+        folder = locate(id_or_path, root=root, settings=settings)
     except NotADatasetError:
-        if isinstance(found, Path):
+        if isinstance(id_or_path, Path):
             raise
-        entry = sources.find(found)
+        entry = sources.find(id_or_path)
         cited = [*_of_id(entry.id)]
         yield from cited
         if entry.citation and not cited:
@@ -89,10 +91,11 @@ def _citations(dataset: str | Path, root: Path | str | None, settings: Settings 
 
 
 def manifest_citations(manifest: Manifest) -> Iterator[Citation]:
-    """Yield what to cite for a stored dataset, with repetitions; the original first."""
+    """Yield the citations of a stored dataset, with repetitions, first the citations of the original."""
     copied = manifest.copied_from
     ids = [copied["id"]] if isinstance(copied.get("id"), str) else [manifest.id]
-    ids = [*dict.fromkeys(name for one in (*ids, *_merged_ids(manifest.history)) for name in one.split(" + "))]
+    joined_ids = (*ids, *_merged_ids(manifest.history))
+    ids = [*dict.fromkeys(name for joined in joined_ids for name in joined.split(" + "))]
     stated = bibtex_entries(manifest.citation)
     for name in ids:
         yield from _of_id(name, manifest.citation)
@@ -106,7 +109,7 @@ def manifest_citations(manifest: Manifest) -> Iterator[Citation]:
 
 
 def _stated(dataset_id: str, citation: str, homepage: str) -> Iterator[Citation]:
-    """Yield the entries of BibTeX in the citation of a catalog; an entry with the text as its note if it has none."""
+    """Yield the BibTeX entries in the citation of a catalog. Other texts become the note of an entry."""
     stated = bibtex_entries(citation)
     for key, bibtex in stated.items():
         yield Citation(key, bibtex, (dataset_id,))
@@ -115,7 +118,7 @@ def _stated(dataset_id: str, citation: str, homepage: str) -> Iterator[Citation]
 
 
 def _merged_ids(history: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the ids of all datasets that were merged at some time."""
+    """Yield the ids of all datasets that were merged."""
     for run in history:
         for member in run.get("merged", ()):
             yield str(member.get("id", ""))
@@ -123,7 +126,7 @@ def _merged_ids(history: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _of_id(dataset_id: str, stated: str = "") -> Iterator[Citation]:
-    """Yield the entries of the source of an id: those for the id, and those whose arXiv number a text states."""
+    """Yield entries from the bibliography of a source: entries for the id, and papers with an arXiv number in a text."""
     base = sources.split_derived(dataset_id)[0]
     bibliography = _bibliography(base)
     name = base.partition("/")[2]
@@ -137,7 +140,7 @@ def _of_id(dataset_id: str, stated: str = "") -> Iterator[Citation]:
 
 
 def _bibliography(dataset_id: str) -> Mapping[str, str]:
-    with suppress(UnknownIdError, InvalidArgumentError):  # the source is another package's, which is not installed
+    with suppress(UnknownIdError, InvalidArgumentError):  # the package of the source is not installed
         return sources.get_source(dataset_id.partition("/")[0]).bibliography
     return {}
 
@@ -158,13 +161,13 @@ def _misc(dataset_id: str, title: str, *, note: str, url: str = "") -> Citation:
 
 def _escape(text: str) -> str:
     plain = " ".join(text.replace("\\", " ").replace("{", "(").replace("}", ")").split())
-    return _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)
 
 
 def _merge(citations: Iterable[Citation]) -> tuple[Citation, ...]:
-    """Return each entry once, in order, with all datasets that it is cited for."""
+    """Return each entry once, in order, with all datasets that cite the entry."""
     merged: dict[str, Citation] = {}
-    for one in citations:
-        earlier = merged.get(one.key)
-        merged[one.key] = one if earlier is None else replace(earlier, of=tuple(dict.fromkeys((*earlier.of, *one.of))))
+    for citation in citations:
+        earlier = merged.get(citation.key, replace(citation, of=()))
+        merged[citation.key] = replace(earlier, of=tuple(dict.fromkeys((*earlier.of, *citation.of))))
     return tuple(merged.values())

@@ -1,6 +1,6 @@
-"""The environment in which the steps of a dataset were taken, or its successor, to evaluate policies in.
+"""The environment of the steps of a dataset, or the successor of the environment, for the evaluation of policies.
 
-env_spec of the metadata, else environment of the metadata, else that of the catalog  ->  id, arguments  ->  gymnasium.make
+env_spec in the metadata, else environment in the metadata, else in the catalog  ->  id, arguments  ->  gymnasium.make
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIBRARIES = (
         "ogbench",
     ),
 )
-"""The start of an id, and the library that registers it: its module, its name and the extra of this package."""
+"""Libraries that register environments: pattern of the ids, module, name of the library, extra of this package."""
 
 _SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "HalfCheetah-v2": ("HalfCheetah-v4", {}),
@@ -50,15 +50,16 @@ _SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "pen-v0": ("AdroitHandPen-v1", {}),
     "relocate-v0": ("AdroitHandRelocate-v1", {}),
 }
-"""Environments of D4RL that only run with mujoco-py, and those with the same observations, actions and rewards."""
+"""Environments of D4RL that only run with mujoco-py, and successors with the same observations, actions and rewards."""
 
 _RECORDED_THROUGH: Mapping[str, tuple[tuple[str, str, Mapping[str, Any]], ...]] = {
     "atari_dqn": (("AtariPreprocessing", "gymnasium.wrappers.atari_preprocessing:AtariPreprocessing", {"noop_max": 0}),)
 }
-"""Wrappers by source, for sources whose environments were wrapped: each step of DQN is the maximum of two frames of four, in gray, of 84 x 84."""
+"""Wrappers of the recorded environments, by source. An observation of DQN is the maximum of two of four frames, in gray,
+84 x 84."""
 
 _OF_THE_RECORDING = ("render_mode", "num_envs", "vectorization_mode", "vector_kwargs")
-"""Arguments of the program that recorded, not of the environment: how it looked on, and how many copies it ran."""
+"""Arguments of the recording program, not of the environment: rendering, and the number of parallel environments."""
 
 _TEXT_ARGUMENTS = frozenset(
     {
@@ -75,12 +76,12 @@ _TEXT_ARGUMENTS = frozenset(
         "tasks_to_complete",
     }
 )
-"""Arguments that a dataset may state as a text: each chooses among names that the environment knows."""
+"""Arguments that a dataset may state as a text, because the environment only accepts known names."""
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]{0,63}")
 """Texts that are neither a path nor a module."""
 _MAX_NUMBER, _MAX_VALUES, _MAX_DEPTH = 10_000, 10_000, 4
 _COUNT_OF_STEPS = re.compile(r"max_.*steps|max_num_frames.*|seed")
-"""Arguments whose integers may be large: they take no memory."""
+"""Arguments with large integers, which take no memory."""
 _WRAPPERS = frozenset(
     {
         "AtariPreprocessing",
@@ -104,15 +105,15 @@ _WRAPPERS = frozenset(
         "TimeLimit",
     }
 )
-"""Wrappers of Gymnasium that a dataset may name: they have no state of their own, and write no files."""
+"""Wrappers of Gymnasium that a dataset may name, because these wrappers have no state, and write no files."""
 _WRAPPER_TEXTS = frozenset({"dict_time_key", "filter_keys", "padding_type"})
 _WATCHERS = frozenset({"HumanRendering", "RecordEpisodeStatistics", "RecordVideo", "RenderCollection"})
-"""Wrappers of Gymnasium of the program that recorded: they change neither observations nor actions."""
+"""Wrappers of Gymnasium for the recording program, which change neither observations nor actions."""
 
 
 @dataclass(frozen=True)
 class NamedEnvironment:
-    """An environment as a dataset names it."""
+    """An environment that a dataset names."""
 
     id: str
     """The id, such as ``Pendulum-v1``."""
@@ -125,42 +126,43 @@ class NamedEnvironment:
 def named_environment(manifest: Manifest) -> NamedEnvironment:
     """Return the environment that a dataset names.
 
-    A specification in the metadata, as Minari and `RecordEpisodes` store it, states its arguments and wrappers too.
-    ``eval_env_spec``, the specification for evaluation, comes before ``env_spec``. Other datasets state a name, in their
-    own metadata or in the catalog.
+    A specification in the metadata, as stored by Minari and `RecordEpisodes`, also states arguments and wrappers.
+    ``eval_env_spec``, the specification for evaluation, comes before ``env_spec``. Other datasets state only a name, in
+    the metadata or in the catalog.
 
     Raises:
-        InvalidArgumentError: If it names none.
+        InvalidArgumentError: If the dataset does not name an environment.
     """
     for name in ("eval_env_spec", "env_spec"):
-        if found := _from_specification(manifest.metadata.get(name)):
-            return found
+        if environment := _from_specification(manifest.metadata.get(name)):
+            return environment
     name = manifest.environment or _catalog_environment(manifest.id)
     if not name:
         raise InvalidArgumentError(
-            f"{manifest.id} names no environment: neither its metadata nor the catalog has one",
-            hint="make it with gymnasium.make; your own data names it in dataset.toml: environment = 'Pendulum-v1'",
+            f"{manifest.id} does not name an environment, neither in the metadata nor in the catalog",
+            hint="make the environment with gymnasium.make, or name the environment of your own data in dataset.toml: "
+            "environment = 'Pendulum-v1'",
         )
     return NamedEnvironment(name, {}, _RECORDED_THROUGH.get(manifest.id.partition("/")[0], ()))
 
 
 def make_env(manifest: Manifest, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return the environment that a dataset names; see `BaseDatasetExperienceReplay.make_env`."""
+    """Return the environment of a dataset, as `BaseDatasetExperienceReplay.make_env` documents."""
     return make_named_env(named_environment(manifest), manifest.id, **kwargs)
 
 
 def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment that a dataset names, or its successor.
+    """Return an environment that a dataset names, or the successor of the environment.
 
     Args:
         named: The environment.
         dataset_id: The dataset, for messages.
-        kwargs: Arguments of `gymnasium.make`, which replace those of the dataset.
+        kwargs: Arguments of `gymnasium.make`, which replace arguments of the dataset.
 
     Raises:
-        MissingDependencyError: If the library that has it is not installed.
-        InvalidArgumentError: If no library that is known has it, or the dataset states an argument or a wrapper that data
-            must not choose, such as a path.
+        MissingDependencyError: If the library of the environment is not installed.
+        InvalidArgumentError: If no known library has the environment, or the dataset states an argument or a wrapper that
+            data must not choose, such as a path.
     """
     with importing("gymnasium", "gymnasium", "make_env"):
         import gymnasium
@@ -168,13 +170,13 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     if ":" in named.id:  # gymnasium.make would import the module before the colon
         raise InvalidArgumentError(
             f"{dataset_id} names the environment {named.id!r}; expected a name without a module",
-            hint="import the module that registers it yourself, and name it without the module",
+            hint="import the module that registers the environment, and name the environment without the module",
         )
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
     if successor != named.id:
         warnings.warn(
             EnvironmentWarning(
-                f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer"
+                f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} with a newer simulator is used instead"
             ),
             stacklevel=4,
         )
@@ -183,7 +185,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     _register(successor, dataset_id)
     try:
         with warnings.catch_warnings():
-            # It advises another version, whose steps are not those of the dataset.
+            # The warning advises another version of the environment, with other steps than the dataset.
             warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
             env = gymnasium.make(successor, **{**arguments, **stated, **kwargs})
     except gymnasium.error.DependencyNotInstalled as error:
@@ -191,13 +193,13 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     except gymnasium.error.UnregisteredEnv as error:
         raise InvalidArgumentError(
             f"{dataset_id} names the environment {named.id}, which is not registered: {error}",
-            hint="import the module that registers it, or make it yourself",
+            hint="import the module that registers the environment, or make the environment yourself",
         ) from error
     except (AssertionError, TypeError, ValueError) as error:
-        given = ", ".join(f"{name}={value!r:.50}" for name, value in {**stated, **kwargs}.items())
+        shown = ", ".join(f"{name}={value!r:.50}" for name, value in {**stated, **kwargs}.items())
         raise InvalidArgumentError(
-            f"{successor} cannot be made with the arguments of {dataset_id}, {given or 'none'}: {error}",
-            hint="replace one with make_env(NAME=value)",
+            f"{successor} cannot be made with the arguments of {dataset_id}, {shown or 'none'}: {error}",
+            hint="replace an argument with make_env(NAME=value)",
         ) from error
     for name, entry_point, parameters in named.wrappers:
         env = _wrapped(env, name, entry_point, parameters, dataset_id)
@@ -207,7 +209,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
 def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], where: str) -> None:
     """Check that values in a dataset are numbers, or names that cannot be paths or modules.
 
-    An environment may open a file or import a module that an argument names, and data must not choose those.
+    An environment may open a file or import a module that an argument names. Data must not choose files or modules.
 
     Args:
         arguments: The values by name.
@@ -218,12 +220,12 @@ def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], w
     if problems:
         raise InvalidArgumentError(
             f"{where} {', '.join(problems)}; data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
-            hint=f"if you trust the value, give it yourself: make_env({problems[0].partition('=')[0]}=...)",
+            hint=f"if you trust the value, pass the value: make_env({problems[0].partition('=')[0]}=...)",
         )
 
 
 def _plain_items(value: Any, depth: int) -> Iterator[Any]:
-    """Yield the values in lists and dicts, and the keys of dicts; deeper ones as a list."""
+    """Yield the values in lists and dicts, and the keys of dicts. Lists and dicts below `depth` are yielded whole."""
     if isinstance(value, (list, tuple)) and depth:
         for item in value:
             yield from _plain_items(item, depth - 1)
@@ -250,7 +252,7 @@ def _is_small(name: str, value: Any) -> bool:
 
 
 def _from_specification(text: Any) -> NamedEnvironment | None:
-    """Return the environment of a specification in JSON, as ``gymnasium.envs.registration.EnvSpec.to_json`` writes it.
+    """Return the environment of a specification in the JSON of ``gymnasium.envs.registration.EnvSpec.to_json``.
 
     The id alone decides which code runs: the entry point in the text would make data import and call any function.
     """
@@ -258,7 +260,7 @@ def _from_specification(text: Any) -> NamedEnvironment | None:
         spec = json.loads(text)
         named, arguments = str(spec["id"]).rpartition(":")[2], dict(spec.get("kwargs") or {})
         stated = spec.get("additional_wrappers") or ()
-        wrappers = tuple((one["name"], one["entry_point"], dict(one["kwargs"] or {})) for one in stated)
+        wrappers = tuple((item["name"], item["entry_point"], dict(item["kwargs"] or {})) for item in stated)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
     if isinstance(limit := spec.get("max_episode_steps"), int) and limit > 0:
@@ -271,7 +273,7 @@ def _from_specification(text: Any) -> NamedEnvironment | None:
 def _catalog_environment(dataset_id: str) -> str:
     try:
         return sources.find(dataset_id).environment
-    except UnknownIdError:  # a dataset of a source that is not installed here
+    except UnknownIdError:  # the package of the source is not installed
         return ""
 
 
@@ -292,7 +294,7 @@ def _missing_name(error: Exception) -> str:
 
 
 def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any], dataset_id: str) -> Any:
-    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded."""
+    """Return the environment in a wrapper of Gymnasium. Wrappers of other libraries give a warning."""
     import gymnasium.wrappers
 
     module, _, class_name = str(entry_point).partition(":")
@@ -304,8 +306,8 @@ def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any
         return env
     if class_name not in _WRAPPERS:
         raise InvalidArgumentError(
-            f"{dataset_id} names the wrapper {class_name}, which is not one that data may choose",
-            hint="make the environment with gymnasium.make, and wrap it yourself",
+            f"{dataset_id} names the wrapper {class_name}, which data must not choose",
+            hint="make the environment with gymnasium.make, and apply the wrapper yourself",
         )
     _check_arguments(parameters, _WRAPPER_TEXTS, f"{dataset_id} states for {class_name}")
     try:

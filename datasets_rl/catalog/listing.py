@@ -35,31 +35,31 @@ class Member:
 
     info: DatasetInfo
     weight: float | None
-    """The share that the file states, relative to the other members; None if it states none."""
+    """The stated share, relative to the other members, or None if the file states no shares."""
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
     """The description of a dataset, stored or not, or of a mixture of datasets.
 
-    Its figures are those of the stored dataset, or else those of the catalog; `basis` says how well each one is known.
+    The figures are from the stored dataset, or else from the catalog. `basis` describes how well each figure is known.
 
         >>> from datasets_rl import info
-        >>> found = info("demo/pendulum")
-        >>> found.entry.title
+        >>> pendulum = info("demo/pendulum")
+        >>> pendulum.entry.title
         'Pendulum swing-up by three policies; comes with the package'
     """
 
     id: str
     entry: Entry | None
-    """The entry of its source's catalog; None for a dataset that no catalog has. For a derived dataset, it describes the
-    original one."""
+    """The entry in the catalog of the source, or None for a dataset that no catalog has. A derived dataset has the entry
+    of the original dataset."""
     folder: Path | None
-    """The folder of the stored dataset; None if it is not stored."""
+    """The folder of the stored dataset, or None if the dataset is not stored."""
     summary: Summary | None = None
-    """What its manifest states in short; None if it is not stored, or `damaged`."""
+    """The summary of the manifest, or None if the dataset is not stored, or `damaged`."""
     versions: tuple[Path, ...] = ()
-    """The folders of its other versions, oldest first: all of them if none is current, and thus none is stored."""
+    """The folders of the versions that are not current, oldest first."""
     members: tuple[Member, ...] = ()
     """The datasets of a mixture."""
 
@@ -68,7 +68,7 @@ class DatasetInfo:
         """The manifest of the stored dataset.
 
         Raises:
-            ManifestError: If it cannot be read.
+            ManifestError: If the manifest cannot be read.
         """
         from datasets_rl.format.manifest import Manifest
 
@@ -81,34 +81,34 @@ class DatasetInfo:
 
     @cached_property
     def is_derived(self) -> bool:
-        """Whether it was made of another dataset by a recipe."""
+        """Whether a recipe made the dataset from another dataset."""
         return bool(split_derived(self.id)[1])
 
     @property
     def title(self) -> str:
-        """One line for listings."""
+        """A line for listings."""
         return self.entry.title if self.entry is not None else ""
 
     @property
     def description(self) -> str:
-        """What the dataset is, in a few sentences."""
+        """A description in a few sentences."""
         return self.entry.description if self.entry is not None else ""
 
     @property
     def environment(self) -> str:
-        """The environment of the steps, by its id in Gymnasium or its usual name; of a mixture, those of its members."""
+        """The environment of the steps, by the id in Gymnasium or the usual name, or the environments of a mixture."""
         if self.members:
-            return ", ".join(dict.fromkeys(filter(None, (one.info.environment for one in self.members))))
+            return ", ".join(dict.fromkeys(filter(None, (member.info.environment for member in self.members))))
         return str(self._stated("environment", ""))
 
     @property
     def observation(self) -> SpaceSummary | None:
-        """The space of the observations; of a mixture, the one that its members share."""
+        """The space of the observations, for a mixture only if all members have the same space."""
         return self._space("observation")
 
     @property
     def action(self) -> SpaceSummary | None:
-        """The space of the actions; of a mixture, the one that its members share."""
+        """The space of the actions, for a mixture only if all members have the same space."""
         return self._space("action")
 
     @property
@@ -123,7 +123,7 @@ class DatasetInfo:
 
     @property
     def download_bytes(self) -> int | None:
-        """Bytes of a download, if known; None for a dataset that cannot be downloaded."""
+        """Bytes of a download, if known, or None for a dataset that cannot be downloaded."""
         return None if self.entry is None or self.is_derived else self.entry.bytes
 
     @property
@@ -133,11 +133,11 @@ class DatasetInfo:
 
     @cached_property
     def basis(self) -> Mapping[str, Basis]:
-        """How well `download_bytes` ("bytes"), `steps` and `episodes` are known; of a mixture, as the least known."""
+        """How well `download_bytes` ("bytes"), `steps` and `episodes` are known, for a mixture the weakest basis."""
         if self.members:
-            bases = [one.info.basis for one in self.members]
-            shared = [name for name in ("steps", "episodes") if all(name in one for one in bases)]
-            return {name: least_known(one[name] for one in bases) for name in shared}
+            bases = [member.info.basis for member in self.members]
+            shared = [name for name in ("steps", "episodes") if all(name in basis for basis in bases)]
+            return {name: least_known(basis[name] for basis in bases) for name in shared}
         known = {} if self.entry is None else {name: Basis() for name in ("bytes", "steps", "episodes")}
         known |= {} if self.entry is None else dict(self.entry.basis)
         if self.summary is not None:
@@ -147,14 +147,14 @@ class DatasetInfo:
 
     @property
     def license(self) -> str:
-        """The license, or what the source knows about it."""
+        """The license, or a note of the source about the license."""
         if self.members:
-            return "; ".join(dict.fromkeys(filter(None, (one.info.license for one in self.members))))
+            return "; ".join(dict.fromkeys(filter(None, (member.info.license for member in self.members))))
         return str(self._stated("license", ""))
 
     @property
     def citation(self) -> str:
-        """Whom to cite."""
+        """The citation."""
         return str(self._stated("citation", ""))
 
     @property
@@ -164,9 +164,9 @@ class DatasetInfo:
 
     @property
     def known_issues(self) -> tuple[str, ...]:
-        """Known issues of the upstream's data, one sentence each."""
+        """Known issues of the upstream's data, a sentence each."""
         if self.members:
-            return tuple(dict.fromkeys(issue for one in self.members for issue in one.info.known_issues))
+            return tuple(dict.fromkeys(issue for member in self.members for issue in member.info.known_issues))
         known: Summary | Entry | None = self.summary if self.summary is not None else self.entry
         return () if known is None else tuple(known.known_issues)
 
@@ -178,9 +178,9 @@ class DatasetInfo:
 
     @property
     def score(self) -> Score | None:
-        """Returns with the normalized scores 0 and 1; of a mixture, those that its members share."""
+        """Returns with the normalized scores 0 and 1, for a mixture only if all members have the same returns."""
         if self.members:
-            shared = {one.info.score for one in self.members}
+            shared = {member.info.score for member in self.members}
             return shared.pop() if len(shared) == 1 else None
         if self.summary is not None and self.summary.score:
             return Score(**self.summary.score)
@@ -190,33 +190,33 @@ class DatasetInfo:
     def tags(self) -> tuple[str, ...]:
         """Words to choose by, such as "locomotion", "expert" or "human"."""
         if self.members:
-            return tuple(dict.fromkeys(tag for one in self.members for tag in one.info.tags))
+            return tuple(dict.fromkeys(tag for member in self.members for tag in member.info.tags))
         return () if self.entry is None else self.entry.tags
 
     @cached_property
     def used_for(self) -> tuple[str, ...]:
-        """What papers use it for, sorted: words of `datasets_rl.sources.purposes`; of a mixture, those of all members."""
+        """The purposes of the dataset in papers, sorted words of `datasets_rl.sources.purposes`."""
         if self.members:
-            return tuple(sorted({word for one in self.members for word in one.info.used_for}))
+            return tuple(sorted({word for member in self.members for word in member.info.used_for}))
         words = [] if self.entry is None else sources.get_source(self.entry.source).purposes(self.entry.name)
-        sees = self.observation is not None and "pixels" in self.observation.kinds
-        return tuple(sorted({*words, *[IMAGE] * sees}))
+        has_images = self.observation is not None and "pixels" in self.observation.kinds
+        return tuple(sorted({*words, *[IMAGE] * has_images}))
 
     @property
     def deprecated(self) -> bool:
-        """Whether its authors replaced it."""
+        """Whether the authors replaced the dataset."""
         return self.entry is not None and self.entry.deprecated
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses that it is downloaded from; empty for a dataset that cannot be downloaded."""
+        """The addresses of the files to download, empty for a dataset that cannot be downloaded."""
         if self.entry is None or self.is_derived:
             return ()
         return tuple(sources.get_source(self.entry.source).addresses(self.entry.name))
 
     @property
     def origin(self) -> str:
-        """How the stored dataset was made, with the recipe: "derived", "preprocessed in place", a copy; else empty."""
+        """The origin of the stored dataset: "derived: RECIPE", "preprocessed in place: RECIPE", "a copy of ID", or ""."""
         if self.damaged:
             return "damaged"
         if self.summary is None:
@@ -241,7 +241,7 @@ class DatasetInfo:
             "episodes": self.episodes,
             "wire_bytes": self.download_bytes,
             "disk_bytes": self.disk_bytes,
-            "basis": {name: {"kind": one.kind, "origin": one.origin} for name, one in self.basis.items()},
+            "basis": {name: {"kind": basis.kind, "origin": basis.origin} for name, basis in self.basis.items()},
             "license": self.license,
             "tags": list(self.tags),
             "used_for": list(self.used_for),
@@ -256,22 +256,22 @@ class DatasetInfo:
         }
 
     def _stated(self, name: str, default: Any) -> Any:
-        """Return what the manifest states, whose upstream may differ from that of the catalog; else the catalog's."""
+        """Return a value of the manifest, or else of the catalog. A manifest may be of another upstream version."""
         stated = getattr(self.summary, name, default) if self.summary is not None else default
         return stated or getattr(self.entry, name, default)
 
     def _space(self, name: str) -> SpaceSummary | None:
         if self.members:
-            spaces = {getattr(one.info, name) for one in self.members}
-            # A file that states no bounds has the same kind of values as one that does.
-            spaces = spaces if len(spaces) == 1 else {one and replace(one, low=None, high=None) for one in spaces}
+            spaces = {getattr(member.info, name) for member in self.members}
+            # Spaces with and without stated bounds have the same kind of values.
+            spaces = spaces if len(spaces) == 1 else {space and replace(space, low=None, high=None) for space in spaces}
             return spaces.pop() if len(spaces) == 1 else None
         listed: SpaceSummary | None = getattr(self.entry, name, None)
         if self.summary is None:
             return listed
         stored: SpaceSummary | None = getattr(self.summary, name)
         is_original = listed is not None and stored is not None and not self.summary.recipes
-        # Many files do not state the bounds that their environment has.
+        # Many files do not state the bounds of the environment.
         if (
             is_original
             and listed is not None
@@ -282,7 +282,7 @@ class DatasetInfo:
 
     def _count(self, name: str) -> int | None:
         if self.members:
-            counts = [getattr(one.info, name) for one in self.members]
+            counts = [getattr(member.info, name) for member in self.members]
             return None if None in counts else sum(counts)
         if self.summary is not None:
             return int(getattr(self.summary, name))
@@ -291,7 +291,7 @@ class DatasetInfo:
 
 
 class DatasetList(list[str]):
-    """Ids of datasets, a list of texts, with their descriptions.
+    """Ids of datasets, a list of texts, with the descriptions of the datasets.
 
     >>> list_datasets("hopper-*-v2").infos[0].steps
     """
@@ -299,18 +299,20 @@ class DatasetList(list[str]):
     def __init__(self, infos: Iterable[DatasetInfo]) -> None:
         self.infos = tuple(infos)
         """The descriptions, in the order of the ids."""
-        super().__init__(one.id for one in self.infos)
+        super().__init__(dataset.id for dataset in self.infos)
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""
         names = ("id", "steps", "episodes", "observation", "action", "environment", "license", "download")
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(one))}</tr>" for one in self.infos)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(dataset))}</tr>" for dataset in self.infos
+        )
         return f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{rows}</table>"
 
 
 @dataclass(frozen=True)
 class Query:
-    """What datasets are chosen by; a dataset must match all of it."""
+    """Conditions that a dataset must all fulfill."""
 
     pattern: str = ""
     env: str = ""
@@ -350,19 +352,19 @@ def list_datasets(
         >>> list_datasets(used_for=["goal-conditioned", "image"])
 
     Args:
-        pattern: A part of an id, a glob, or the name of a source; by default all ids match. Ids that begin with it
-            come first, then those with a word that begins with it.
-        source: The name of a source; by default all sources.
-        env: A part of the environment's name, or a glob.
+        pattern: A part of an id, a glob, or the name of a source. By default all ids match. Ids that begin with the
+            pattern come first, then ids that contain a word with this beginning.
+        source: The name of a source, by default all sources.
+        env: A part of the name of the environment, or a glob.
         kind: Only datasets with such observations.
         action: Only datasets with such actions.
         tag: A word, or several, that a dataset must have, such as "expert" or "locomotion".
-        used_for: A purpose, or several, that papers use a dataset for, such as "safe" or "goal-conditioned".
-        downloaded: Whether to list only stored datasets, including derived ones.
-        settings: The settings; by default those of the environment.
+        used_for: A purpose of a dataset in papers, or several, such as "safe" or "goal-conditioned".
+        downloaded: Whether to list only stored datasets, including derived datasets.
+        settings: The settings, by default from the environment.
 
     Returns:
-        A list of ids; its `infos` are the descriptions.
+        A list of ids, with the descriptions in `infos`.
 
     Raises:
         UnknownIdError: If there is no such source.
@@ -385,22 +387,25 @@ def known_purposes(words: str | Sequence[str]) -> tuple[str, ...]:
     """Return purposes as a tuple.
 
     Raises:
-        InvalidArgumentError: If there is no such purpose; the error names all.
+        InvalidArgumentError: If there is no such purpose. The error names all purposes.
     """
-    found = (words,) if isinstance(words, str) else tuple(words)
-    if unknown := [word for word in found if word not in PURPOSES]:
+    purposes = (words,) if isinstance(words, str) else tuple(words)
+    if unknown := [word for word in purposes if word not in PURPOSES]:
         near = difflib.get_close_matches(unknown[0].lower(), PURPOSES, n=3)
         raise InvalidArgumentError(
             f"{unknown[0]!r} is not a purpose; expected one of {', '.join(PURPOSES)}",
             hint=f"did you mean {', '.join(near)}?" if near else "",
         )
-    return found
+    return purposes
 
 
-def search(query: Query, found: Iterable[DatasetInfo]) -> list[DatasetInfo]:
+def search(query: Query, datasets: Iterable[DatasetInfo]) -> list[DatasetInfo]:
     """Return the datasets that match, best matches first, and sorted by id among equal matches."""
-    accepted = [one for one in found if query.accepts(one)]
-    return sorted(accepted, key=lambda one: (_rank(one.id, query.pattern), _rank(one.environment, query.env), one.id))
+
+    def order(dataset: DatasetInfo) -> tuple[int, int, str]:
+        return _rank(dataset.id, query.pattern), _rank(dataset.environment, query.env), dataset.id
+
+    return sorted(filter(query.accepts, datasets), key=order)
 
 
 def candidates(
@@ -414,8 +419,8 @@ def candidates(
     """Yield the datasets of the catalogs, and the stored datasets that no catalog has.
 
     Args:
-        origins: The sources whose catalogs are read.
-        names: The names of the sources whose stored datasets are listed.
+        origins: The sources to list the catalogs of.
+        names: The names of the sources to list stored datasets of.
         home: The folder of the stored datasets.
         stored_only: Whether to yield only stored datasets.
         more: Further ids of each source.
@@ -428,7 +433,7 @@ def candidates(
             entry = _catalog_entry(origin, name)
             folder = stored.pop(entry.id, None)
             yield DatasetInfo(entry.id, entry, folder, _summary(folder))
-    # Stored datasets that no catalog has: derived ones, copies from elsewhere, datasets of another version.
+    # Stored datasets that no catalog has: derived datasets, copies from elsewhere, datasets of another version.
     for dataset_id, folder in stored.items():
         if dataset_id.partition("/")[0] in names:
             yield DatasetInfo(dataset_id, _entry(dataset_id), folder, _summary(folder))
@@ -436,14 +441,15 @@ def candidates(
 
 @cache
 def _catalog_entry(origin: Source, name: str) -> Entry:
-    """Return an entry, made once for a program that lists several times."""
+    """Return an entry, which is created once for a program that lists several times."""
     return origin.entry(name)
 
 
 def matches(dataset_id: str, pattern: str) -> bool:
-    """Return whether an id, or its name after the source, matches a glob; or contains a pattern without wildcards.
+    """Return whether an id matches a pattern.
 
-    A pattern that is the name of a source, or begins with one and a slash, matches the beginning of an id.
+    The glob ``hopper-*`` matches ``d4rl/hopper-medium-v2``, as ``d4rl/hopper-*`` does. A pattern without wildcards
+    matches any part of an id, but the patterns ``d4rl`` and ``d4rl/hop`` match only ids of the source ``d4rl``.
     """
     if pattern.partition("/")[0] in sources.source_names() and not _is_glob(pattern):
         start = pattern if "/" in pattern else f"{pattern}/"
@@ -455,17 +461,17 @@ def matches(dataset_id: str, pattern: str) -> bool:
 
 
 def info(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetInfo:
-    """Return the description of a dataset, stored or not, or of a mixture; no network.
+    """Return the description of a dataset, stored or not, or of a mixture. No network is used.
 
         >>> info("d4rl/hopper-medium-v2").license
 
     Args:
         dataset: An id, a folder, or the file of a mixture.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source, by default ``<RLDS_HOME>/<source>``.
+        settings: The settings, by default from the environment.
 
     Raises:
-        UnknownIdError: If no catalog has the id and no dataset is stored under it.
+        UnknownIdError: If no catalog has the id, and no dataset with this id is stored.
         ManifestError: If the stored dataset has a manifest that cannot be read.
         InvalidArgumentError: If the file of a mixture cannot be read, or has no members.
     """
@@ -478,8 +484,8 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
     except NotADatasetError:
         if entry is None or split_derived(str(dataset))[1]:
             raise
-        left = store.versions_of(find_paths(dataset, root=root, settings=settings))
-        return DatasetInfo(entry.id, entry, None, versions=tuple(version.folder for version in left))
+        remaining = store.versions_of(find_paths(dataset, root=root, settings=settings))
+        return DatasetInfo(entry.id, entry, None, versions=tuple(version.folder for version in remaining))
     summary = Summary.read(folder)
     current = store.version_folder(folder)
     others = (version.folder for version in store.versions_of(store.paths_of(folder)))
@@ -488,7 +494,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
 
 
 def _mixture_info(path: Path, settings: Settings | None) -> DatasetInfo:
-    members = (Member(info(one.dataset, settings=settings), one.weight) for one in read_mixture(path)[0])
+    members = (Member(info(member.dataset, settings=settings), member.weight) for member in read_mixture(path)[0])
     return DatasetInfo(str(path), None, None, members=tuple(members))
 
 
@@ -511,7 +517,7 @@ def _is_glob(pattern: str) -> bool:
 
 
 def _rank(text: str, pattern: str) -> int:
-    """Return how well a text matches a pattern: 0 is equal, 1 begins with it, 2 a word begins with it, 3 contains it."""
+    """Return the rank of a match: 0 for equal texts, 1 for a match at the beginning, 2 for a word, 3 elsewhere."""
     text, pattern = text.lower(), pattern.lower()
     if not pattern or _is_glob(pattern):
         return 0

@@ -55,24 +55,24 @@ class Member:
     dataset: str
     """Id or folder of the dataset."""
     weight: float | None = None
-    """Share of the dataset, relative to the other members; set for all members or for none."""
+    """Share of the dataset, relative to the other members. All members or none have a share."""
     final_weight: float | None = None
-    """Final share after annealing; set for all members or for none."""
+    """Final share after annealing. All members or none have a final share."""
     transforms: Sequence[str | Mapping[str, Any]] = ()
-    """Transforms of its batches, in the notation of recipes: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
+    """Transforms of batches, in the notation of recipes: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
 
 
 def read_mixture(path: Path) -> tuple[list[Member], dict[str, Any]]:
-    """Return the datasets of the file of a mixture, and its arguments of `mixture`, without opening a dataset.
+    """Return the members in the file of a mixture, and the arguments of `mixture`, without opening a dataset.
 
     Raises:
-        InvalidArgumentError: If the file cannot be read, is not TOML, or is invalid; the message lists all problems.
+        InvalidArgumentError: If the file cannot be read, is not TOML, or is invalid. The message lists all problems.
     """
     document = _read_document(path)
     tables = document.pop("member", None)
-    problems = _table_problems(document, _SETTINGS, "it")
+    problems = _table_problems(document, _SETTINGS, "the file")
     if not isinstance(tables, list) or not tables:
-        problems.append("it has no [[member]] tables; expected at least one, with dataset = ...")
+        problems.append("the file has no [[member]] tables; expected at least one, with dataset = ...")
         tables = []
     members = [_parse_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
     if problems:
@@ -81,7 +81,7 @@ def read_mixture(path: Path) -> tuple[list[Member], dict[str, Any]]:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    hint = Remedy("`{}` makes a valid one", Call("catalog.mixture_file.mixture_toml", ...))
+    hint = Remedy("`{}` makes a valid file", Call("catalog.mixture_file.mixture_toml", ...))
     try:
         return parse_toml(path.read_text("utf-8"))
     except OSError as error:
@@ -132,7 +132,7 @@ def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> M
 
 
 def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], name: str) -> list[str]:
-    """Return which entries of a table are unknown or have a value of the wrong type."""
+    """Return the problems of a table: unknown entries, and values of the wrong type."""
     unknown = sorted(table.keys() - allowed.keys())
     problems = [f"{name} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
     for key in sorted(table.keys() & allowed.keys()):
@@ -144,7 +144,7 @@ def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, 
 
 
 def _absolute_dataset(name: str, base: Path) -> str:
-    """Return the absolute folder of a stored dataset, which may be relative to the folder of the mixture; else the id."""
+    """Return the absolute folder of a stored dataset, given relative to the folder of the mixture, or else the id."""
     folder = base / expand_home(name)
     is_folder = not isinstance(store.id_or_path(name), str) or store.paths_of(folder).exists
     return os.path.normpath(Path.cwd() / folder) if is_folder else name

@@ -17,7 +17,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find, get_source
 from datasets_rl.store.find import locate
 
-_OWN = Remedy("give your own with {} and {}", Argument("low"), Argument("high"))
+_OWN = Remedy("give your own returns with {} and {}", Argument("low"), Argument("high"))
 
 
 def normalized_score(
@@ -34,32 +34,32 @@ def normalized_score(
 
         score = (return - low) / (high - low)
 
-    where `low` is the return of a random policy and `high` that of an expert, as the authors of the dataset published
-    them (for D4RL: Fu et al. 2020, arXiv:2004.07219, `REF_MIN_SCORE` and `REF_MAX_SCORE` in its ``infos.py``; they are
-    the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100,
-    as `percent` does.
+    where `low` is the return of a random policy and `high` the return of an expert, as published by the authors of the
+    dataset. For D4RL (Fu et al. 2020, arXiv:2004.07219), these are `REF_MIN_SCORE` and `REF_MAX_SCORE` in ``infos.py``,
+    the same for all versions of a task, and this function is `get_normalized_score`. Papers report scores times 100, as
+    with `percent`.
 
         >>> from datasets_rl import normalized_score
         >>> normalized_score("d4rl/hopper-medium-v2", [-20.272305, 3234.3]).tolist()
         [0.0, 1.0]
 
     Args:
-        dataset: An id with its source, ``d4rl/hopper-medium-v2``, the folder of a stored dataset, or the file of a
-            mixture whose members share their reference scores. None for returns of something else, with `low` and
-            `high`.
+        dataset: An id with the source, ``d4rl/hopper-medium-v2``, the folder of a stored dataset, or the file of a
+            mixture of datasets with the same reference scores. None if `low` and `high` are given.
         returns: Undiscounted returns of whole episodes: a number, or a sequence, array or tensor of any shape.
-        low: The return with the score 0, instead of the published one.
-        high: The return with the score 1, instead of the published one.
+        low: The return with the score 0, instead of the published return.
+        high: The return with the score 1, instead of the published return.
         percent: Whether to multiply the scores by 100.
-        root: The folder of the source, for reference scores in the dataset itself; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source, for reference scores in a stored dataset, by default ``<RLDS_HOME>/<source>``.
+        settings: The settings, by default from the environment.
 
     Returns:
         A float for a number, else a float64 array of the shape of `returns`.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If it has no reference scores, `low` is not below `high`, or `returns` are not numbers.
+        InvalidArgumentError: If the dataset has no reference scores, `low` is not below `high`, or `returns` are not
+            numbers.
     """
     score = reference_score(dataset, low=low, high=high, root=root, settings=settings)
     values = _as_array(returns)
@@ -68,12 +68,12 @@ def normalized_score(
 
 
 def normalized_cost(costs: Any, budget: float) -> float | NDArray[np.float64]:
-    """Return the costs of whole episodes over a budget: at most 1 if a policy keeps it.
+    """Return the costs of whole episodes over a budget: at most 1 if a policy keeps the budget.
 
         score = (cost + e) / (budget + e)        e = 1 for a budget of 0, else 0
 
-    This is the cost of `get_normalized_score` of DSRL (Liu et al. 2024, arXiv:2306.09303), whose tables use the budgets
-    20, 40 and 80, and for MetaDrive 10, 20 and 40.
+    This is the cost of `get_normalized_score` of DSRL (Liu et al. 2024, arXiv:2306.09303). The tables of the paper use
+    the budgets 20, 40 and 80, and for MetaDrive 10, 20 and 40.
 
         >>> from datasets_rl.catalog.scores import normalized_cost
         >>> normalized_cost(30, budget=20)
@@ -81,7 +81,7 @@ def normalized_cost(costs: Any, budget: float) -> float | NDArray[np.float64]:
 
     Args:
         costs: Undiscounted sums of the costs of whole episodes: a number, or a sequence, array or tensor of any shape.
-        budget: The cost that an episode may have.
+        budget: The maximum cost of an episode.
 
     Returns:
         A float for a number, else a float64 array of the shape of `costs`.
@@ -107,19 +107,19 @@ def reference_score(
 ) -> Score:
     """Return the returns with normalized scores 0 and 1, from the catalog or from the stored dataset.
 
-    Datasets of Minari and of the user state them in their own metadata, so that they are known once they are stored.
+    Datasets of Minari and of the user state these returns in the metadata, so that the dataset must be stored.
 
     Args:
-        dataset: An id with its source, the folder of a stored dataset, or the file of a mixture; None with `low` and
-            `high`.
-        low: The return with the score 0, instead of the published one.
-        high: The return with the score 1, instead of the published one.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        dataset: An id with the source, the folder of a stored dataset, or the file of a mixture. None if `low` and `high`
+            are given.
+        low: The return with the score 0, instead of the published return.
+        high: The return with the score 1, instead of the published return.
+        root: The folder of the source, by default ``<RLDS_HOME>/<source>``.
+        settings: The settings, by default from the environment.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If it has no reference scores, or `low` is not below `high`.
+        InvalidArgumentError: If the dataset has no reference scores, or `low` is not below `high`.
     """
     if low is None or high is None:
         if dataset is None:
@@ -138,28 +138,28 @@ def reference_score(
 
 @dataclass(frozen=True, slots=True)
 class ScoreInterval:
-    """An average of scores, and its confidence interval."""
+    """An average of scores with a confidence interval."""
 
     value: float
     low: float
     high: float
     confidence: float
-    """The probability that the method gives to the interval."""
+    """The nominal probability of the interval."""
 
 
 def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> ScoreInterval:
-    """Return the interquartile mean of scores with a bootstrap confidence interval, as rliable computes them.
+    """Return the interquartile mean of scores with a bootstrap confidence interval, as rliable does.
 
         >>> interquartile_mean(normalized_score("demo/pendulum", returns, percent=True))
         ScoreInterval(value=71.2, low=63.0, high=80.1, confidence=0.95)
 
-    The mean of the middle half of all scores: the lowest and the highest quarter, rounded down, are left out. It is as
-    robust as a median, and uses more of the data. The interval is that of the percentile bootstrap, stratified by task:
-    runs are drawn with replacement for each task (Agarwal et al. 2021, arXiv:2108.13264).
+    The interquartile mean is the mean of the middle half of all scores: the lowest and the highest quarter, rounded down,
+    are left out. This mean is as robust as a median, and uses more of the data. The interval is from the percentile
+    bootstrap, stratified by task: runs are drawn with replacement for each task (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
-        scores: Scores of runs with different seeds, [R]; in several tasks, [R, T]. The score of a run is the mean over its
-            episodes: an interquartile mean of episodes would call a policy that fails in a quarter of them perfect.
+        scores: Scores of runs with different seeds, [R], or [R, T] for T tasks. The score of a run is the mean over
+            episodes: an interquartile mean of episodes would call a policy perfect that fails in a quarter of episodes.
         confidence: The probability of the interval.
         resamples: Number of bootstrap samples.
         seed: Seed of the bootstrap: the same scores give the same interval.
@@ -204,29 +204,28 @@ def _published_score(dataset: str | Path, root: Path | str | None, settings: Set
             raise
         if entry.score is not None:
             return entry.score
-        hint = Remedy("{}, or see whether the dataset brings them: {}", _OWN, Call("download", entry.id))
+        hint = Remedy("{}, or see whether the dataset has reference scores: {}", _OWN, Call("download", entry.id))
         raise InvalidArgumentError(f"{dataset} has no reference scores in the catalog", hint=hint) from None
     if stored:
         return Score(**stored)
     if entry is not None and entry.score is not None:
         return entry.score
-    raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none", hint=_OWN)
+    raise InvalidArgumentError(f"{dataset} has no reference scores: the authors published no scores", hint=_OWN)
 
 
 def _mixture_score(path: Path, settings: Settings | None) -> Score:
     mixture = info(path, settings=settings)
     if mixture.score is None:
         each = "; ".join(
-            f"{one.info.id}: "
-            + ("none" if one.info.score is None else f"{one.info.score.low:g} and {one.info.score.high:g}")
-            for one in mixture.members
+            f"{member.id}: " + ("none" if member.score is None else f"{member.score.low:g} and {member.score.high:g}")
+            for member in (item.info for item in mixture.members)
         )
         raise InvalidArgumentError(f"the members of {path} do not share reference scores: {each}", hint=_OWN)
     return mixture.score
 
 
 def _as_array(returns: Any) -> NDArray[np.float64]:
-    # NumPy cannot convert a tensor that requires gradients or is on a device. By method name, to avoid importing torch.
+    # NumPy cannot convert a tensor that requires gradients or is on a device. A method name avoids importing torch.
     for method in ("detach", "cpu"):
         returns = getattr(returns, method, lambda same=returns: same)()
     try:

@@ -1,10 +1,10 @@
-"""What every training program repeats: its arguments, and a run that evaluates, saves, resumes and can be interrupted.
+"""The shared parts of training programs: arguments, and a run that evaluates, saves, resumes and can be interrupted.
 
-A program of `datasets_rl.recipes.train` is its algorithm on these names: a `Parser` with its arguments, a `Learner` with its networks
-and its update, and a `Run` of both.
+A program of `datasets_rl.recipes.train` consists of an algorithm and these classes: a `Parser` with the arguments, a
+`Learner` with the networks and the update, and a `Run` of both.
 
-The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that the arguments of a program
-are checked without torch.
+The public names are listed in `__init__.pyi`. Each name is imported on first use, so that the arguments of a program are
+checked without torch.
 """
 
 from lazy_loader import attach_stub

@@ -1,4 +1,4 @@
-"""The arguments that all training programs have, and checks of their values before anything is built."""
+"""The shared arguments of training programs, and checks of the values before any network is built."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_WIDTH = 65_536
 _MAX_BATCH = 1 << 20
 _DEVICE = re.compile("(cpu|cuda|mps|xpu)(:[0-9]+)?")
 _BYTES_OF_A_PARAMETER = 16
-"""Bytes of a float32, of its gradient, and of the two moments of Adam."""
+"""Bytes of a float32, of the gradient, and of the two moments of Adam."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with the arguments that all programs have; a program adds its own.
+    """A parser with the arguments of all programs, to which a program adds more arguments.
 
         >>> parser = Parser("bc", __doc__, steps=20_000, eval_every=5_000, batch_size=256)
         >>> parser.add_hidden(256, 256)
@@ -34,12 +34,12 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         name: The name of the program.
-        text: The docstring of the program; its first paragraph is the description.
+        text: The docstring of the program. The first paragraph is the description.
         steps: The default of ``--steps``.
         eval_every: The default of ``--eval-every``.
         eval_episodes: The default of ``--eval-episodes``.
         batch_size: The default of ``--batch-size``.
-        paper: What the paper takes, as an addition to the help of ``--steps``.
+        paper: The number of steps in the paper, as an addition to the help of ``--steps``.
     """
 
     def __init__(
@@ -59,22 +59,24 @@ class Parser(argparse.ArgumentParser):
         self._equal = False
         self.add_argument("--dataset", required=True, metavar="ID", help="an id, such as demo/pendulum, or a folder")
         self.add_integer("--seed", 0, low=0, high=(1 << 32) - 1, text="of the networks, batches and evaluations")
-        self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda; default %(default)s")
-        self.add_integer("--threads", None, text="threads of torch on the CPU; by default 1 for small networks")
+        self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda, default %(default)s")
+        self.add_integer("--threads", None, text="threads of torch on the CPU, by default 1 for small networks")
         self.add_integer("--steps", steps, text=f"updates{paper and f'; {paper}'}")
         self.add_integer("--eval-every", eval_every, text="updates between evaluations, which also save a checkpoint")
         self.add_integer("--eval-episodes", eval_episodes, high=10_000, text="episodes of an evaluation")
-        self.add_argument("--no-eval", action="store_true", help="make no environment; a validation loss is printed")
+        self.add_argument("--no-eval", action="store_true", help="make no environment, and print a validation loss")
         self.add_number(
             "--validation",
             None,
             high=0.9,
-            text="share of the episodes that are held out for a validation loss; by default 0, or 0.05 without environment",
+            text="share of the episodes that are held out for a validation loss, by default 0, or 0.05 without environment",
         )
-        self.add_argument("--out", type=Path, metavar="FOLDER", help="of checkpoints and logs; runs/NAME/ID/SEED")
+        self.add_argument(
+            "--out", type=Path, metavar="FOLDER", help="of checkpoints and logs, by default runs/NAME/ID/SEED"
+        )
         self.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
         self.add_argument("--quiet", action="store_true", help="print the result only")
-        self.add_integer("--batch-size", batch_size, high=_MAX_BATCH, text="of one update")
+        self.add_integer("--batch-size", batch_size, high=_MAX_BATCH, text="of an update")
 
     def add_integer(
         self,
@@ -86,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         text: str = "",
         count: int | None = None,
     ) -> None:
-        """Add an integer from `low` to `high`; with `count`, so many of them, each `default`."""
+        """Add an integer from `low` to `high`. With `count`, add a list of `count` integers."""
         self._add(flag, partial(_integer, low=low, high=high), default, "N", text, count)
 
     def add_number(
@@ -103,19 +105,17 @@ class Parser(argparse.ArgumentParser):
         self._add(flag, partial(_number, low=low, high=high, above=above), default, "X", text)
 
     def add_widths(self, flag: str, *default: int, text: str) -> None:
-        """Add the widths of layers, one or more; the layers must fit into the memory."""
+        """Add a list of widths of layers. The layers must fit into the memory."""
         self._checked.append(flag)
         self._add(flag, partial(_integer, low=1, high=_MAX_WIDTH), [*default], "WIDTH", text, "+")
 
-    def add_hidden(
-        self, *default: int, equal: bool = False, text: str = "of hidden layers, one number for each"
-    ) -> None:
+    def add_hidden(self, *default: int, equal: bool = False, text: str = "of hidden layers, a number for each") -> None:
         """Add ``--hidden``, the widths of the hidden layers of all networks.
 
         Args:
-            *default: The widths, one for each layer.
-            equal: All layers of the networks have the same width, as those of a transformer.
-            text: What the layers are.
+            *default: The width of each layer.
+            equal: Whether all layers must have the same width, as in a transformer.
+            text: The description of the layers.
         """
         self._equal = equal
         self.add_widths("--hidden", *default, text=f"{text}, all equal" if equal else text)
@@ -128,25 +128,25 @@ class Parser(argparse.ArgumentParser):
         self.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
 
     def add_observations(self, crop: float = 1.0) -> None:
-        """Add what a policy sees: the keys of its observations, and the share of images, see `ObservationEncoder`."""
+        """Add the inputs of a policy: the keys of observations, and the crop of images, as in `ObservationEncoder`."""
         self.add_argument(
             "--keys",
             nargs="+",
             default=["observation"],
             metavar="KEY",
-            help="what the policy sees; default observation",
+            help="inputs of the policy, default observation",
         )
-        self.add_number("--crop", crop, above=0, high=1, text="share of the sides of images; its place is random")
+        self.add_number("--crop", crop, above=0, high=1, text="share of the sides of images, at a random position")
 
     def add_reward_scaling(self) -> None:
         """Add the arguments of `reward_scaling`."""
         self.add_number("--reward-scale", None, above=0, text="by default 1,000 / (highest - lowest return), as in IQL")
         self.add_number(
-            "--reward-shift", None, low=-1e9, text="added to scaled rewards; by default -1 if rewards are 0 or 1"
+            "--reward-shift", None, low=-1e9, text="added to scaled rewards, by default -1 if rewards are 0 or 1"
         )
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Return the arguments; those of this process if `argv` is None.
+        """Return the parsed arguments, by default from the command line of this process.
 
         Torch is imported only for a device other than the CPU, so that a wrong argument is reported at once.
 
@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
         """
         args = self.parse_args(argv)
         if self._equal and len({*args.hidden}) > 1:
-            self.error(f"argument --hidden: it is {' '.join(map(str, args.hidden))}; expected equal widths")
+            self.error(f"argument --hidden: the widths are {' '.join(map(str, args.hidden))}; expected equal widths")
         args.out = args.out or Path("runs", self.prog, args.dataset.lstrip("./~"), str(args.seed))
         for flag in self._checked:
             name = flag.strip("-").replace("-", "_")
@@ -178,16 +178,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_program(main: Callable[[], object]) -> None:
-    """Run the `main` of a file that is run as a program; it ends a refusal as `Parser` does a wrong argument.
+    """Run the `main` function of a program, and report an error as `Parser` reports a wrong argument.
 
-    An error of this package, or of a file, is one line on stderr, and the program ends with the exit code 2. With RLDS_DEBUG=1 the
-    error is raised, with its traceback.
+    An error of this package, or an `OSError`, is a line on stderr, and the program ends with the exit code 2. With
+    RLDS_DEBUG=1 the error is raised, with a traceback.
 
     Args:
-        main: The function, which takes the arguments of this process.
+        main: The function, which uses the arguments of this process.
 
     Raises:
-        SystemExit: If the function refused.
+        SystemExit: If the function raised an error.
     """
     try:
         main()
@@ -201,7 +201,7 @@ def run_program(main: Callable[[], object]) -> None:
 
 
 def _spell(action: Any) -> str:
-    """Return an action of a remedy, an argument of it as the option of a program."""
+    """Return the text of an action of a remedy. An argument becomes an option of the program."""
     return shlex.join(action.option_words()) if isinstance(action, Argument) else str(action)
 
 
@@ -211,7 +211,7 @@ def _integer(text: str, low: int, high: int) -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"it is {text}; expected an integer from {low:,} to {high:,}")
+        raise argparse.ArgumentTypeError(f"the value is {text}; expected an integer from {low:,} to {high:,}")
     return value
 
 
@@ -223,7 +223,7 @@ def _number(text: str, low: float, high: float, above: float) -> float:
     if not (low <= value <= high and value > above and math.isfinite(value)):
         bound = f"above {above:g}" if above >= low else f"of at least {low:g}"
         limit = "" if math.isinf(high) else f", at most {high:g}"
-        raise argparse.ArgumentTypeError(f"it is {text}; expected a finite number {bound}{limit}")
+        raise argparse.ArgumentTypeError(f"the value is {text}; expected a finite number {bound}{limit}")
     return value
 
 
@@ -231,14 +231,14 @@ def _device(text: str) -> str:
     if text == "cpu":
         return text
     if not _DEVICE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"it is {text}; expected cpu, cuda or cuda:N")
+        raise argparse.ArgumentTypeError(f"the value is {text}; expected cpu, cuda or cuda:N")
     import torch
 
     try:
         torch.empty(0, device=text)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         raise argparse.ArgumentTypeError(
-            f"it is {text}, which this machine or this build of torch does not have"
+            f"the value is {text}, which this machine or this build of torch does not have"
         ) from error
     return text
 

@@ -1,4 +1,4 @@
-"""Episodes of a policy in vectorized environments, and their summary: means with standard errors, and success rates."""
+"""Evaluation episodes in vectorized environments, summarized by means with standard errors, and success rates."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Episodes:
     returns: NDArray[np.float64]
     """Sums of rewards, [E]."""
     success: NDArray[np.bool_] | None
-    """Whether any step reported success, [E]; None if the environment does not report it."""
+    """Whether any step reported success, [E], or None if the environment does not report success."""
 
     @classmethod
     def concatenate(cls, parts: Sequence[Episodes]) -> Episodes:
-        """Return the episodes of several evaluations as those of one."""
+        """Return the episodes of several evaluations, joined."""
         success = [part.success for part in parts if part.success is not None]
         returns = np.concatenate([part.returns for part in parts])
         return cls(returns, np.concatenate(success) if len(success) == len(parts) else None)
 
 
 class StoppedError(Exception):
-    """Raised when an evaluation was interrupted: its episodes are not complete."""
+    """Raised when an evaluation was interrupted before all episodes ended."""
 
 
 def play(
@@ -52,15 +52,15 @@ def play(
     max_steps: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Episodes:
-    """Play one episode in each of E environments.
+    """Play an episode in each of E environments.
 
     Args:
         envs: A vector of E Gymnasium environments.
         policy: The policy.
         seeds: The seed of each environment, [E].
         options: Options of `reset`, for all environments.
-        max_steps: Steps after which an episode is cut; by default it ends where its environment ends it.
-        stop: Called before every step; True interrupts the evaluation.
+        max_steps: Steps after which an episode is cut. By default only the environment ends an episode.
+        stop: Called before every step. True interrupts the evaluation.
 
     Raises:
         StoppedError: If `stop` returned True.
@@ -83,19 +83,21 @@ def play(
 
 
 def summarize(dataset_id: str, episodes: Episodes) -> dict[str, float]:
-    """Return what a program reports about episodes.
+    """Return the numbers of episodes that a program reports.
 
-    `return` and `score`, normalized and in percent, are means over the episodes, with the standard errors of the means if there
-    are several episodes. `success` is the share of successful episodes in percent, with its 95% interval (Wilson 1927).
+    `return` and `score`, normalized and in percent, are means over the episodes, with the standard errors of the means if
+    there are several episodes. `success` is the share of successful episodes in percent, with the 95% interval (Wilson
+    1927).
     """
-    found = _mean("return", episodes.returns)
+    summary = _mean("return", episodes.returns)
     with suppress(InvalidArgumentError):  # there are no reference scores
-        found |= _mean("score", np.asarray(normalized_score(dataset_id, episodes.returns, percent=True)))
+        summary |= _mean("score", np.asarray(normalized_score(dataset_id, episodes.returns, percent=True)))
     if episodes.success is not None:
         count = len(episodes.success)
         low, high = success_interval(int(episodes.success.sum()), count)
-        found |= {"success": 100 * float(episodes.success.mean()), "success_low": 100 * low, "success_high": 100 * high}
-    return found
+        success = 100 * float(episodes.success.mean())
+        summary |= {"success": success, "success_low": 100 * low, "success_high": 100 * high}
+    return summary
 
 
 def _mean(name: str, values: NDArray[np.float64]) -> dict[str, float]:
@@ -111,7 +113,7 @@ def success_interval(successes: int, count: int) -> tuple[float, float]:
 
     Args:
         successes: Number of successful episodes.
-        count: Number of episodes, at least 1.
+        count: Number of episodes, above 0.
     """
     share, spread = successes / count, _Z**2 / count
     middle, half = share + spread / 2, _Z * math.sqrt((share * (1 - share) + spread / 4) / count)

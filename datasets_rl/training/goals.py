@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def goal_policy(learner: Learner, act: Callable[[Tensor, Tensor], Tensor]) -> Policy:
-    """Return the policy of an episode, whose goal is ``info["goal"]`` of its reset.
+    """Return the policy of an episode with the goal ``info["goal"]`` from the reset.
 
     Args:
         learner: Converts observations and goals to tensors.
@@ -27,7 +27,7 @@ def goal_policy(learner: Learner, act: Callable[[Tensor, Tensor], Tensor]) -> Po
 
     @torch.no_grad()
     def policy(observations: Any, _: Any, infos: Mapping[str, Any]) -> Any:
-        if not goals:  # only the infos of a reset have it
+        if not goals:  # only the infos of a reset have a goal
             goals["goal"] = learner.as_batch(infos["goal"])
         return act(learner.as_batch(observations), goals["goal"]).cpu().numpy()
 
@@ -40,7 +40,7 @@ def evaluate_tasks(run: Run, start_policy: Callable[[], Policy]) -> dict[str, fl
     As in OGBench (Park et al., 2024, arXiv:2410.20092), the option "task_id" of a reset, from 1, selects start and goal.
 
     Args:
-        run: The run; without environments, nothing is evaluated.
+        run: The run. Without environments, the result is empty.
         start_policy: Returns the policy of new episodes.
 
     Raises:
@@ -50,7 +50,7 @@ def evaluate_tasks(run: Run, start_policy: Callable[[], Policy]) -> dict[str, fl
         return {}
     if "goal" not in run.envs.reset(seed=0)[1]:
         raise InvalidArgumentError(
-            f"the environment of {run.args.dataset} has no goals; expected info['goal'] of a reset, as in OGBench"
+            f"the environment of {run.args.dataset} has no goals; expected info['goal'] from a reset, as in OGBench"
         )
     tasks = range(1, run.args.tasks + 1)
     parts = [run.play(start_policy(), number=task, options={"task_id": task}) for task in tasks]

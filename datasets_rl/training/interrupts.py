@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request that a training run answers at its next step."""
+"""Ctrl-C and SIGTERM as a request that a training run handles at the next step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from typing_extensions import Self
 
-_ASKED = b"\nthe run is saved after this step; a second signal ends it at once\n"
+_SAVING = b"\nthe run is saved after this step: a second signal ends the run at once\n"
 
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM is recorded, and the second one acts as it did before.
+    """Context manager that records the first SIGINT or SIGTERM. A second signal acts as without the context manager.
 
-    In a thread other than the main one, signals act as before: Python handles them in the main thread.
+    In a thread other than the main thread, all signals act as usual, because Python handles signals in the main thread.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class Interrupts:
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         if self.requested is not None:
-            self.act("it was ended at once: the steps since the last checkpoint are lost")
+            self.act("the run was ended at once: the steps since the last checkpoint are lost")
         self.requested = number
-        os.write(2, _ASKED)
+        os.write(2, _SAVING)
 
     def act(self, message: str) -> None:
-        """Let the signal act as it does without this object: it ends the process, or raises `KeyboardInterrupt`.
+        """Let the recorded signal act as without this object: end the process, or raise `KeyboardInterrupt`.
 
         Args:
-            message: What happened to the run, as the argument of the exception.
+            message: The message of the exception.
 
         Raises:
             KeyboardInterrupt: If the process continues.

@@ -1,4 +1,4 @@
-"""The base class of the agents of training programs, and the parts that several of them have."""
+"""The base class of the agents of training programs, and shared parts of agents."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from datasets_rl.transforms.normalizer import Normalizer
 
 
 class Learner(nn.Module):
-    """The networks and the optimizers of an algorithm, and one update of them.
+    """The networks and the optimizers of an algorithm, and the update.
 
-    A program derives its agent from it, with `optimizers`, `act` and `update`. Losses go through `descend`, and target networks
-    through `follow`: while `learning` is False, both do nothing, so that `update` returns the losses of held-out batches.
+    A program derives an agent from this class, with `optimizers`, `act` and `update`. `descend` minimizes losses, and
+    `follow` moves target networks. While `learning` is False, both do nothing, so that `update` returns the losses of
+    held-out batches.
     """
 
     optimizers: Mapping[str, torch.optim.Optimizer]
-    """The optimizers by name; part of the checkpoints."""
+    """The optimizers by name, which are saved in checkpoints."""
     selected_by: str = ""
-    """The loss whose lowest validation value selects the best checkpoint; empty if no loss measures the policy."""
+    """The loss with the lowest validation value in the best checkpoint, or empty if no loss measures the policy."""
     choices: Mapping[str, Any] = {}
-    """What was chosen by the data, such as the scale of rewards: printed first, and part of the result."""
+    """Settings from the data, such as the scale of rewards, which are printed first, and are part of the result."""
     learning: bool = True
 
     @abstractmethod
     def update(self, batch: Any, step: int) -> Mapping[str, Tensor]:
-        """Take a step of the algorithm, and return its losses.
+        """Take a step of the algorithm, and return the losses.
 
         Args:
             batch: A batch of the dataset.
@@ -50,29 +51,29 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def start_policy(self) -> Policy:
-        """Return the policy for new episodes; programs whose policy has a memory override this."""
+        """Return the policy for new episodes. Override this method for a policy with a memory."""
         return lambda observations, *_: self.act(self.as_batch(observations)).cpu().numpy()
 
     def as_batch(self, values: Any) -> Any:
-        """Return values of the environment, an array or nested ones, as float32 on the device of the networks."""
+        """Return an array or nested arrays of the environment as float32 on the device of the networks."""
         if isinstance(values, Mapping):
             return {name: self.as_batch(value) for name, value in values.items()}
         return torch.as_tensor(values, dtype=torch.float32, device=next(self.parameters()).device)
 
     def descend(self, name: str, loss: Tensor, *, rate: float | None = None, max_norm: float | None = None) -> None:
-        """Take a step of one optimizer.
+        """Take a step of an optimizer.
 
         Args:
             name: The name of the optimizer.
             loss: The loss, a scalar.
-            rate: The new learning rate; by default it does not change.
+            rate: The new learning rate, by default unchanged.
             max_norm: The norm to which the gradient is clipped.
         """
         if not self.learning:
             return
         optimizer = self.optimizers[name]
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for this method
         for group in optimizer.param_groups:
             if rate is not None:
                 group["lr"] = rate
@@ -82,7 +83,7 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def follow(self, target: nn.Module, network: nn.Module, share: float) -> None:
-        """Move a target network towards a network by a share of their difference."""
+        """Move a target network towards a network by a share of the difference."""
         if self.learning:
             for slow, fast in zip(target.parameters(), network.parameters(), strict=True):
                 slow.lerp_(fast, share)
@@ -96,8 +97,8 @@ def load_transitions(
     Args:
         args: The arguments of a `Parser`.
         keys: The fields of a batch.
-        transforms: What is applied to batches before they become float32.
-        final_unknown: What becomes of transitions whose next observation is unknown, as in `load`.
+        transforms: Transforms of batches before the conversion to float32.
+        final_unknown: Treatment of transitions with an unknown next observation, as in `load`.
         selection: Further arguments of `load`.
     """
     sampler = RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
@@ -111,13 +112,13 @@ def _relu(_: int) -> list[nn.Module]:
 
 
 def make_mlp(*widths: int, between: Callable[[int], list[nn.Module]] = _relu) -> nn.Sequential:
-    """Return linear layers with other modules between each two.
+    """Return linear layers with other modules between the layers.
 
         >>> make_mlp(3, 64, 1, between=lambda width: [nn.LayerNorm(width), nn.ReLU()])
 
     Args:
         widths: The widths of input, hidden layers and output.
-        between: Makes the modules after a hidden layer from its width; by default a ReLU.
+        between: Returns the modules after a hidden layer of a given width, by default a ReLU.
     """
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
@@ -128,7 +129,7 @@ def make_mlp(*widths: int, between: Callable[[int], list[nn.Module]] = _relu) ->
 def observation_normalizer(
     dataset: Any, kind: Literal["standard", "limits"] = "standard", key: str = "observation"
 ) -> Normalizer:
-    """Return the normalization of observations, which are vectors [O], by the statistics of the dataset.
+    """Return the normalization of observation vectors [O] by the statistics of the dataset.
 
     Raises:
         InvalidArgumentError: If observations are not vectors of numbers.
@@ -138,7 +139,7 @@ def observation_normalizer(
         shown = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if not name.startswith("next"))
         raise InvalidArgumentError(
             f"the program needs {key} as a vector of numbers; {dataset.manifest.id} has {shown}",
-            hint="the recipe flat_observation joins nested vectors; images need a network of your own",
+            hint="the recipe flat_observation joins nested vectors, and images need your own network",
         )
     return Normalizer.from_statistics(statistics, kind)
 
@@ -151,21 +152,22 @@ def _shapes(specs: Any) -> dict[str, list[int]]:
 def action_normalizer(
     name: str, dataset: Any, space: Any, kind: Literal["bounds", "limits", "standard"] = "bounds"
 ) -> Normalizer:
-    """Return the normalization of continuous actions [A]: by the bounds of their space, or by the statistics of the data.
+    """Return the normalization of continuous actions [A], by the bounds of the space, or by the statistics of the data.
 
     Args:
         name: The name of the program, for the message.
-        dataset: The dataset, whose lowest and highest actions take the place of infinite bounds.
+        dataset: The dataset.
         space: The action space.
-        kind: "bounds" and "limits" normalize to [-1, 1], the latter always by the lowest and highest actions of the dataset;
-            "standard" normalizes to mean 0 and standard deviation 1.
+        kind: "bounds" normalizes the bounds of the space to [-1, 1], or, if the bounds are infinite, acts as "limits".
+            "limits" normalizes the lowest and highest actions of the dataset to [-1, 1]. "standard" normalizes to mean 0
+            and standard deviation 1.
 
     Raises:
         InvalidArgumentError: If actions are not continuous vectors.
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or np.ndim(low) != 1 or not np.issubdtype(space.dtype, np.floating):
-        raise InvalidArgumentError(f"{name} needs continuous actions; those of {dataset.manifest.id} are {space}")
+        raise InvalidArgumentError(f"{name} needs continuous actions; the actions of {dataset.manifest.id} are {space}")
     if kind != "bounds" or not has_bounds(low, high):
         return Normalizer.from_statistics(dataset.statistics["action"], "limits" if kind == "bounds" else kind)
     low, high = torch.from_numpy(low), torch.from_numpy(high)
@@ -173,12 +175,12 @@ def action_normalizer(
 
 
 def has_bounds(low: Any, high: Any) -> bool:
-    """Return whether the bounds of a space are numbers of the task: specs state the largest float for an unbounded space."""
+    """Return whether a space is bounded. The specs of an unbounded space state the largest float."""
     return bool((np.abs(np.stack([low, high])) < np.finfo(np.float32).max / 2).all())
 
 
 class RewardScaling(NamedTuple):
-    """An affine map of rewards, ``scale * reward + shift``, and its reason."""
+    """An affine map of rewards, ``scale * reward + shift``, with a reason."""
 
     scale: float
     shift: float
@@ -190,21 +192,23 @@ class RewardScaling(NamedTuple):
 
 
 def reward_scaling(dataset: Any, scale: float | None = None, shift: float | None = None) -> RewardScaling:
-    """Return the scaling of rewards of IQL (Kostrikov et al. 2021, arXiv:2110.06169): by the kind of the rewards.
+    """Return the scaling of rewards of IQL (Kostrikov et al. 2021, arXiv:2110.06169), by the type of the rewards.
 
         sparse: all are 0 or 1, most are 0      r - 1                                  AntMaze in the paper
         others                                  1000 r / (highest - lowest return)     locomotion in the paper
 
+    A given `scale` or `shift` replaces both numbers. The other number is then 1 or 0 by default.
+
     Args:
         dataset: The dataset.
-        scale: A scale that is given instead; the shift is then 0 unless it is given too.
-        shift: A shift that is given instead.
+        scale: The scale.
+        shift: The shift.
     """
     if scale is not None or shift is not None:
         return RewardScaling(1.0 if scale is None else scale, shift or 0.0, "given")
     reward, returns = dataset.statistics["next.reward"], dataset.statistics["return"]
     low, high, mean, std = (float(np.ravel(reward[name])[0]) for name in ("min", "max", "mean", "std"))
-    # Of numbers in [0, 1], the mean of r - r^2 is 0 if and only if all are 0 or 1.
+    # For numbers in [0, 1], the mean of r - r^2 is 0 if and only if all numbers are 0 or 1.
     if (low, high) == (0.0, 1.0) and mean <= 0.5 and mean - (std**2 + mean**2) < 1e-3 * mean:
         return RewardScaling(1.0, -1.0, "rewards are 0 or 1")
     span = returns["max"] - returns["min"]
@@ -214,10 +218,10 @@ def reward_scaling(dataset: Any, scale: float | None = None, shift: float | None
 
 
 def cosine_decay(step: int, steps: int) -> float:
-    """Return the factor of a learning rate that falls from 1 to 0 over `steps` updates; 1 if `steps` is 0."""
+    """Return the factor of a learning rate that falls from 1 to 0 over `steps` updates, or 1 if `steps` is 0."""
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - 1) / steps))) if steps else 1.0
 
 
 def warm_up(step: int, steps: int) -> float:
-    """Return the factor of a learning rate that rises linearly to 1 over `steps` updates; 1 if `steps` is 0."""
+    """Return the factor of a learning rate that rises linearly to 1 over `steps` updates, or 1 if `steps` is 0."""
     return min(1.0, step / steps) if steps else 1.0

@@ -1,4 +1,4 @@
-"""Observations of a dataset as inputs of a network: vectors by the statistics of the dataset, and cameras by convolutions.
+"""Encoding of observations for a network: vectors are normalized by statistics, and images go through convolutions.
 
 observation ("images", "top"), ("images", "wrist"), "state", each [*batch, ...]
     vectors     [*batch, S]                         normalized, side by side
@@ -22,9 +22,9 @@ from datasets_rl.ted.keys import natural_order
 from datasets_rl.transforms.normalizer import Normalizer
 
 _MIN_SIDE = 16
-"""Rows and columns that an image has at least; smaller arrays of floats are vectors."""
+"""Minimum number of rows and columns of an image. Smaller arrays of floats are vectors."""
 _MAX_MAP = 10
-"""Rows and columns that a feature map has at most."""
+"""Maximum number of rows and columns of a feature map."""
 
 
 class _Entry(NamedTuple):
@@ -36,19 +36,19 @@ class _Entry(NamedTuple):
 
 
 class ObservationEncoder(nn.Module):
-    """Encode the observations of a dataset: a vector, an image, or nested ones of any number of both.
+    """Encode the observations of a dataset: a vector, an image, or any number of nested vectors and images.
 
-    Vectors are normalized by the statistics of the dataset. Images, [H, W], [H, W, C] or [C, H, W], become numbers in [-1, 1]:
-    bytes by their range, and others, such as depths, by the lowest and highest value of the dataset. Each camera has a network of its
-    own: convolutions with a stride of 2, until a map has at most 10 rows and columns, and group norms, trained from scratch. In
-    training, it sees a random part of each image, the same part of all images of a window; else the middle. Integers other than
-    bytes, and texts, are left out.
+    Vectors are normalized by the statistics of the dataset. Images, [H, W], [H, W, C] or [C, H, W], become numbers in
+    [-1, 1]: bytes by the range of bytes, and other images, such as depths, by the lowest and highest value of the
+    dataset. Each camera has a separate network: convolutions with a stride of 2, until a map has at most 10 rows and
+    columns, and group norms, trained from scratch. Images are cropped: in training at a random position, the same for
+    all images of a window, and otherwise in the middle. Integers other than bytes, and texts, are left out.
 
     Args:
-        dataset: The dataset, of whose observations those count that `select` left.
+        dataset: The dataset, with the observations that `select` left.
         kind: The normalization of vectors, as in `Normalizer.from_statistics`.
         width: Channels of the maps, at least 4.
-        crop: Share of the height and width of an image that is seen.
+        crop: Share of the height and width of an image that is kept.
 
     Raises:
         InvalidArgumentError: If observations are neither images nor vectors of floats.
@@ -94,8 +94,9 @@ class ObservationEncoder(nn.Module):
 
     @property
     def choices(self) -> dict[str, str]:
-        """What is encoded, for the result of a program."""
-        return {"observed": ", ".join(f"{'.'.join(one.key)} {[*one.shape]}" for one in self._vectors + self._cameras)}
+        """The encoded entries with shapes, for the result of a program."""
+        entries = self._vectors + self._cameras
+        return {"observed": ", ".join(f"{'.'.join(entry.key)} {[*entry.shape]}" for entry in entries)}
 
     def _seen(self, side: int) -> int:
         return max(1, round(self.crop * side))
@@ -103,11 +104,11 @@ class ObservationEncoder(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """Return the features of observations: vectors [*batch, S], and 2 W coordinates for each camera.
 
-        The coordinates of a channel are its mean row and column, in [-1, 1], weighted by the softmax of its map (Levine et al. 2016,
-        arXiv:1504.00702).
+        The coordinates of a channel are the mean row and column, in [-1, 1], weighted by the softmax of the map (Levine
+        et al. 2016, arXiv:1504.00702).
 
         Args:
-            batch: Values by key; ``batch["observation"]`` is a tensor [*batch, ...], or nested tensors.
+            batch: Values by key, where ``batch["observation"]`` is a tensor [*batch, ...], or nested tensors.
         """
         return torch.cat([self.vectors(batch), *map(_coordinates, self.maps(batch))], -1)
 
@@ -127,12 +128,12 @@ class ObservationEncoder(nn.Module):
         maps = []
         for entry in self._cameras:
             images = self.normalizers[_name(entry.key)](self._cropped(_get(batch, entry.key), entry))
-            found: Tensor = self.networks[_name(entry.key)](images.flatten(0, -4))
-            maps.append(found.reshape(*images.shape[:-3], *found.shape[1:]))
+            features: Tensor = self.networks[_name(entry.key)](images.flatten(0, -4))
+            maps.append(features.reshape(*images.shape[:-3], *features.shape[1:]))
         return maps
 
     def _cropped(self, images: Tensor, entry: _Entry) -> Tensor:
-        """Return the parts of images that are seen, [*batch, C, h, w]."""
+        """Return the cropped images, [*batch, C, h, w]."""
         if len(entry.shape) == 2:
             images = images.unsqueeze(-3)
         elif not entry.channels_first:
@@ -152,7 +153,7 @@ class ObservationEncoder(nn.Module):
 
 
 def stack_observations(past: Sequence[Any]) -> Any:
-    """Return observations of N steps as windows: arrays [E, ...] each, or nested ones, as arrays [E, N, ...]."""
+    """Return observations of N steps, arrays or nested arrays [E, ...], as windows [E, N, ...]."""
     if isinstance(past[0], Mapping):
         return {name: stack_observations([each[name] for each in past]) for name in past[0]}
     return np.stack(past, 1)

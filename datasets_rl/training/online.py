@@ -1,4 +1,4 @@
-"""Updates between the steps of an environment, for programs that learn from a dataset and from new experience."""
+"""Updates between the steps of an environment, for programs that learn from a dataset and from new episodes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from datasets_rl.training.learner import Learner
 
 
 class OnlineEpisodes:
-    """A `Source` of whole episodes: each step extends a buffer, and updates follow it.
+    """A `Source` of whole episodes: each step extends a buffer, and is followed by updates.
 
     A run is saved between episodes only, because the state of an environment cannot be saved.
 
     Args:
         learner: The agent.
-        start_exploring: Called for each episode; returns the function that gives the actions [1, ...] of the agent for
-            observations [1, ...], in the units of the environment.
+        start_exploring: Called for each episode. Returns the function that maps observations [1, ...] to actions
+            [1, ...] of the agent, in the units of the environment.
         env: The environment.
         buffer: A buffer that is extended by transitions [1], and sampled for updates.
-        args: Arguments with `seed`, `device`, `batch_size`, `start`, the steps before the first update, and `updates`, their
-            number for each step.
+        args: Arguments with `seed`, `device`, `batch_size`, `start`, the number of steps before the first update, and
+            `updates`, the number of updates for each step.
         dtype: Dtype of the observations in the buffer.
     """
 
@@ -65,7 +65,7 @@ class OnlineEpisodes:
         return {name: loss.detach() for name, loss in losses[-1].items()}
 
     def _collect(self, observation: Any, explore: Callable[[Tensor], Tensor]) -> TensorDict:
-        """Take a step of the environment; return the transition, [1], with the keys and dtypes of the dataset."""
+        """Take a step of the environment, and return the transition, [1], with the keys and dtypes of the dataset."""
         state = torch.as_tensor(observation, dtype=self._dtype)[None]
         action = explore(state.to(self._args.device)).cpu()
         following, reward, terminated, truncated, _ = self._env.step(action[0].numpy())
@@ -78,7 +78,7 @@ class OnlineEpisodes:
         return TensorDict({"observation": state, "action": action, "next": TensorDict(after, [1])}, [1])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the buffer's state and the number of episodes."""
+        """Return the state of the buffer, and the number of episodes."""
         return {"buffer": self._buffer.state_dict(), "episode": self._episode}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

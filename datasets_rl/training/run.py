@@ -1,4 +1,4 @@
-"""A training run: updates, evaluations, checkpoints and the result, which a program starts with its agent."""
+"""A training run of an agent: updates, evaluations, checkpoints and the result."""
 
 from __future__ import annotations
 
@@ -28,54 +28,54 @@ from datasets_rl.training.interrupts import Interrupts
 from datasets_rl.training.learner import Learner, has_bounds
 
 _CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads"}
-"""Arguments that may differ when a run resumes; all others are those of its checkpoint."""
+"""Arguments that may change on resume. All other arguments must equal the arguments in the checkpoint."""
 _CHUNK_SECONDS = 0.25
 _MAX_CHUNK = 1024
-"""Updates between two looks at interrupts and losses: as many as take `_CHUNK_SECONDS`."""
+"""Maximum number of updates between two checks of interrupts and losses, which are `_CHUNK_SECONDS` apart."""
 _VALIDATION_BATCHES = 32
 _SMALL = 1 << 26
-"""Products of a batch size and a number of parameters below which one thread is nearly as fast as several."""
+"""For smaller products of the batch size and the number of parameters, one thread is nearly as fast as several."""
 
 
 class Source(Protocol):
-    """Where updates come from, if not from batches of the dataset: a program that also acts in an environment."""
+    """Source of updates other than batches of the dataset, for a program that also acts in an environment."""
 
     def updates(self, step: int, target: int) -> Iterator[tuple[int, Sequence[Mapping[str, Tensor]]]]:
-        """Yield, wherever the run may be saved, the number of the last step and the losses since the one before."""
+        """Yield the number of the last step, and the losses since the previous yield. The run may be saved at a yield."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what continues the updates exactly."""
+        """Return the state that is needed to continue the updates exactly."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state."""
 
 
 class Run:
-    """The run of a program: it opens the dataset, makes the environments, and locks the output folder.
+    """Context manager of a run: opens the dataset, makes the environments, and locks the output folder.
 
         >>> with Run("bc", args, open_dataset) as run:
         ...     return run.train(Agent(run.dataset, run.action_space, args))
 
-    Refusals come first: a missing dataset, an environment that cannot be made, another run in the same folder.
+    Errors come before training: a missing dataset, an environment that cannot be made, another run in the same folder.
 
     Args:
         name: The name of the program.
         args: The arguments of a `Parser`.
-        open_dataset: Returns the dataset from the arguments; with `selection`, those episodes of it.
+        open_dataset: Returns the dataset of the arguments, with `selection` only the selected episodes.
 
     Raises:
-        InvalidArgumentError: If the environment of the dataset cannot be made, or too few episodes are left to hold out.
+        InvalidArgumentError: If the environment of the dataset cannot be made, or no episode is left to train on.
         LockedError: If another run uses the output folder.
     """
 
     dataset: Any
     """The dataset without the episodes that are held out."""
     held_out: Any = None
-    """The episodes for the validation loss; None without a validation loss."""
+    """The episodes for the validation loss, or None without a validation loss."""
     envs: Any = None
-    """As many environments as an evaluation has episodes; None without evaluation."""
+    """An environment for each episode of an evaluation, or None without evaluation."""
     action_space: Any
-    """The action space of the environment, or that of the dataset."""
+    """The action space of the environment, or of the dataset."""
     step: int = 0
     """Number of updates so far."""
 
@@ -121,7 +121,7 @@ class Run:
             try:
                 named_environment(self.dataset.manifest)
             except InvalidArgumentError:
-                self._print(f"{self.args.dataset} names no environment: the policy is not evaluated")
+                self._print(f"{self.args.dataset} does not name an environment: the policy is not evaluated")
                 self.args.no_eval = True
         if self.args.no_eval:
             self.action_space = _action_space(self.dataset)
@@ -147,9 +147,9 @@ class Run:
         count = max(1, round(share * len(numbers)))
         if count >= len(numbers):
             raise InvalidArgumentError(
-                f"{self.args.dataset} has {len(numbers):,} episodes, of which {count:,} would be held out; none is left to "
-                "train on",
-                hint=Remedy("hold out none: {}", Argument("validation", 0)),
+                f"{self.args.dataset} has {len(numbers):,} episodes, of which {count:,} would be held out: no episode is "
+                "left to train on",
+                hint=Remedy("hold out no episodes: {}", Argument("validation", 0)),
             )
         order = np.random.default_rng([self.args.seed, 0]).permutation(numbers)
         self.held_out, self.dataset = (
@@ -161,10 +161,10 @@ class Run:
     def play(
         self, policy: Policy, *, number: int = 0, options: Mapping[str, Any] | None = None, max_steps: int | None = None
     ) -> Episodes:
-        """Play an episode in each environment. Its seed depends on the seed of the run, the step and `number`.
+        """Play an episode in each environment, with seeds that depend on the seed of the run, the step and `number`.
 
         Args:
-            policy: The policy, as `Learner.start_policy` returns it.
+            policy: The policy, as from `Learner.start_policy`.
             number: Number of this call in an evaluation.
             options: Options of `reset`.
             max_steps: Steps after which an episode is cut.
@@ -174,7 +174,7 @@ class Run:
         return play(self.envs, policy, words.tolist(), options=options, max_steps=max_steps, stop=stop)
 
     def evaluate(self, learner: Learner, *, max_steps: int | None = None) -> dict[str, float]:
-        """Return the numbers of an evaluation of one episode in each environment; none without environments.
+        """Return the numbers of an evaluation with an episode in each environment, empty without environments.
 
         Args:
             learner: The agent.
@@ -191,24 +191,25 @@ class Run:
         evaluate: Callable[[], Mapping[str, float]] | None = None,
         source: Source | None = None,
     ) -> dict[str, Any]:
-        """Train, evaluate, save, and print the result as one line of JSON.
+        """Train, evaluate, save, and print the result as a line of JSON.
 
-        The run resumes at the checkpoint of its folder. The first Ctrl-C or SIGTERM saves it after the current step and then
-        acts; the same command continues it, with the results of a run that was never interrupted.
+        The run resumes at the checkpoint in the output folder. The first Ctrl-C or SIGTERM saves the run after the
+        current step, and then acts. The same command continues the run, with the results of an uninterrupted run.
 
         Args:
             learner: The agent of the program.
-            evaluate: Returns the numbers of an evaluation; by default one episode in each environment.
-            source: Where updates come from; by default from batches of the dataset.
+            evaluate: Returns the numbers of an evaluation, by default `Run.evaluate`.
+            source: The source of updates, by default batches of the dataset.
 
         Returns:
-            The result: the program, the dataset, the seed, the choices of the learner, and the numbers of the last evaluation.
+            The result: the program, the dataset, the seed, the choices of the learner, and the numbers of the last
+            evaluation.
 
         Raises:
             InvalidArgumentError: If the checkpoint is of another run, or the training diverged.
             IntegrityError: If the checkpoint is damaged.
             DiskFullError: If a checkpoint cannot be written.
-            KeyboardInterrupt: If the run was interrupted; it is saved.
+            KeyboardInterrupt: If the run was interrupted. The run is saved.
         """
         self._learner, self._source = learner, source or _Batches(self)
         self._evaluate_with = evaluate or partial(self.evaluate, learner)
@@ -241,8 +242,8 @@ class Run:
             _check_losses(losses, step - len(losses))
             bar(step - self.step)
             self.step = step
-            for each in losses:
-                self._last.update(each)  # type: ignore[arg-type]  # numbers once the loop has ended
+            for row in losses:
+                self._last.update(row)  # type: ignore[arg-type]  # numbers once the loop has ended
             if not bar.silent:
                 bar.set_note("  ".join(f"{name} {float(value):.4g}" for name, value in self._last.items()))
             if self._is_interrupted():
@@ -261,12 +262,12 @@ class Run:
     def _evaluate(self, log: Any, bar: progress.Report) -> None:
         self._learner.eval()
         try:
-            found = {**self._validate(), **self._evaluate_with()}
+            results = {**self._validate(), **self._evaluate_with()}
         except StoppedError:
             self._stop()
             raise
         seconds = {f"{name}_seconds": round(value, 1) for name, value in self._seconds.items()}
-        row = {"step": self.step, **self._last, **found, **seconds}
+        row = {"step": self.step, **self._last, **results, **seconds}
         self._history.append(row)
         if not self.args.quiet:
             bar.write_line("  ".join(f"{name} {value:,.5g}" for name, value in row.items()))
@@ -298,9 +299,9 @@ class Run:
         return batch if self.args.device == "cpu" else batch.to(self.args.device)
 
     def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches, and count the time of waiting for them, without that for the first one of the process.
+        """Yield batches, and add up the waiting times, except for the first batch of the process.
 
-        The first batch waits for readers that start, and for loops that are compiled.
+        The first batch waits for the start of readers, and for compilation.
         """
         began = time.perf_counter()
         for batch in batches:
@@ -315,7 +316,7 @@ class Run:
     def _stop(self) -> None:
         """Save the run, and let the signal act."""
         self._save()
-        message = f"the checkpoint of step {self.step:,} is saved in {self.args.out}; the same command continues there"
+        message = f"the checkpoint of step {self.step:,} is saved in {self.args.out}: the same command continues there"
         self._print(message)
         self._interrupts.act(message)
 
@@ -355,7 +356,7 @@ class Run:
             differences = ", ".join(f"{name} {former.get(name)}, not {settings.get(name)}" for name in other)
             raise InvalidArgumentError(
                 f"{path} is of another run: {differences}",
-                hint=Remedy("give another {}, or delete it", Argument("out")),
+                hint=Remedy("give another {}, or delete the checkpoint", Argument("out")),
             )
         try:
             self._learner.load_state_dict(state["networks"])
@@ -371,16 +372,16 @@ class Run:
             reason = " ".join(str(error).split())
             raise InvalidArgumentError(
                 f"{path} does not fit this version of {self.name}: {reason:.200}",
-                hint=Remedy("give another {}, or delete it", Argument("out")),
+                hint=Remedy("give another {}, or delete the checkpoint", Argument("out")),
             ) from error
 
     @contextlib.contextmanager
     def _threads(self) -> Iterator[None]:
-        """Set the number of threads of torch, and restore it."""
+        """Set the number of threads of torch, and restore the former number."""
         former, threads = torch.get_num_threads(), self.args.threads
         parameters = [*self._learner.parameters()]
         work = self.args.batch_size * sum(parameter.numel() for parameter in parameters)
-        convolves = any(parameter.ndim > 2 for parameter in parameters)  # each weight is used at many places
+        convolves = any(parameter.ndim > 2 for parameter in parameters)  # a convolution uses each weight many times
         if threads is None and self.args.device == "cpu" and work < _SMALL and not convolves:
             threads = 1
         torch.set_num_threads(threads or former)
@@ -391,7 +392,7 @@ class Run:
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[Any]:
-        """Yield a writer of TensorBoard's files, which W&B copies; None if TensorBoard is not installed."""
+        """Yield a writer of TensorBoard files, which W&B copies, or None if TensorBoard is not installed."""
         if self.args.wandb:
             import wandb
 
@@ -428,7 +429,7 @@ class _Batches:
         self._run = run
 
     def updates(self, step: int, target: int) -> Iterator[tuple[int, Sequence[Mapping[str, Tensor]]]]:
-        """Yield after runs of batches, at whose ends the sampler is not ahead of the updates."""
+        """Yield after chunks of batches. At the end of a chunk, the sampler is not ahead of the updates."""
         run, chunk = self._run, 1
         learner = run._learner  # noqa: SLF001 - the two classes are one file
         while step < target:
@@ -436,8 +437,8 @@ class _Batches:
             batches = run.dataset.batches(min(chunk, target - step), run.args.batch_size)
             for batch in run._timed(batches):  # noqa: SLF001 - the same
                 step += 1
-                found = learner.update(run._on_device(batch), step)  # noqa: SLF001 - the same
-                losses.append({name: loss.detach() for name, loss in found.items()})
+                row = learner.update(run._on_device(batch), step)  # noqa: SLF001 - the same
+                losses.append({name: loss.detach() for name, loss in row.items()})
             yield step, losses
             per_update = (time.perf_counter() - began) / len(losses)
             chunk = min(_MAX_CHUNK, 2 * chunk, max(1, int(_CHUNK_SECONDS / per_update)))
@@ -463,7 +464,7 @@ def _check_losses(losses: Sequence[Mapping[str, Tensor]], before: int) -> None:
 
 
 def _action_space(dataset: Any) -> Any:
-    """Return the action space that a dataset states; where it states no bounds, those of its actions."""
+    """Return the action space of a dataset. Without stated bounds, the space has the extremes of the actions."""
     from gymnasium.spaces import Box, Discrete
 
     spec = dataset.specs["action"]

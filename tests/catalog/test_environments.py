@@ -157,7 +157,7 @@ def test_wrappers_that_write_files_or_have_a_state_are_not_made(tmp_path):
     assert env.observation_space.shape == (4,)
     assert not (tmp_path / "made").exists()
     with pytest.raises(
-        InvalidArgumentError, match="local/own names the wrapper NormalizeObservation, which is not one"
+        InvalidArgumentError, match="local/own names the wrapper NormalizeObservation, which data must not choose"
     ):
         make_env(spec_of("Pendulum-v1", [("stateful_observation", "NormalizeObservation", {"epsilon": 1e-8})]))
     with pytest.raises(InvalidArgumentError, match=r"local/own states for FrameStackObservation stack_size=1000000000"):
@@ -167,7 +167,7 @@ def test_wrappers_that_write_files_or_have_a_state_are_not_made(tmp_path):
 
 
 def test_a_dataset_without_an_environment_says_where_one_is_stated():
-    with pytest.raises(InvalidArgumentError, match="local/own names no environment") as caught:
+    with pytest.raises(InvalidArgumentError, match="local/own does not name an environment") as caught:
         make_env(manifest())
 
     assert "dataset.toml" in str(caught.value.hint)
@@ -220,7 +220,7 @@ def test_missing_opencv_is_named_with_its_extra(monkeypatch):
 
 
 def test_an_environment_of_mujoco_py_has_a_successor():
-    text = "names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place"
+    text = "names Hopper-v2, which needs mujoco-py: Hopper-v4 with a newer simulator is used instead"
     with pytest.warns(EnvironmentWarning, match=text) as warned:
         env = make_env(manifest("d4rl/hopper-medium-v2"))
 

@@ -62,27 +62,30 @@ def test_arguments_that_a_program_refuses_end_with_2(rlds, tmp_path):
     ran = rlds("train", "bc", *TINY, "--out", tmp_path, "--lr", "1")
     assert ran.code == 2
     assert "is of another run\n  why: lr 0.0003, not 1.0\n" in ran.err
-    assert "next: give another --out PATH, or delete it\n" in ran.err
+    assert "next: give another --out PATH, or delete the checkpoint\n" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--eval-every", "0"], "--eval-every: it is 0; expected an integer from 1"),
-        (["--steps", "-5"], "--steps: it is -5; expected an integer from 1"),
-        (["--steps", "x"], "--steps: it is x; expected an integer from 1"),
-        (["--eval-episodes", "0"], "--eval-episodes: it is 0"),
-        (["--seed", "-1"], "--seed: it is -1; expected an integer from 0"),
+        (["--eval-every", "0"], "--eval-every: the value is 0; expected an integer from 1"),
+        (["--steps", "-5"], "--steps: the value is -5; expected an integer from 1"),
+        (["--steps", "x"], "--steps: the value is x; expected an integer from 1"),
+        (["--eval-episodes", "0"], "--eval-episodes: the value is 0"),
+        (["--seed", "-1"], "--seed: the value is -1; expected an integer from 0"),
         (
             ["--batch-size", "1000000000000"],
-            "--batch-size: it is 1000000000000; expected an integer from 1 to 1,048,576",
+            "--batch-size: the value is 1000000000000; expected an integer from 1 to 1,048,576",
         ),
-        (["--hidden", "1000000000"], "--hidden: it is 1000000000; expected an integer from 1 to 65,536"),
-        (["--lr", "nan"], "--lr: it is nan; expected a finite number above 0"),
-        (["--lr", "0"], "--lr: it is 0; expected a finite number above 0"),
-        (["--validation", "1"], "--validation: it is 1; expected a finite number of at least 0, at most 0.9"),
-        (["--device", "abacus"], "--device: it is abacus; expected cpu, cuda or cuda:N"),
-        (["--device", "cuda:99"], "--device: it is cuda:99, which this machine or this build of torch does not have"),
+        (["--hidden", "1000000000"], "--hidden: the value is 1000000000; expected an integer from 1 to 65,536"),
+        (["--lr", "nan"], "--lr: the value is nan; expected a finite number above 0"),
+        (["--lr", "0"], "--lr: the value is 0; expected a finite number above 0"),
+        (["--validation", "1"], "--validation: the value is 1; expected a finite number of at least 0, at most 0.9"),
+        (["--device", "abacus"], "--device: the value is abacus; expected cpu, cuda or cuda:N"),
+        (
+            ["--device", "cuda:99"],
+            "--device: the value is cuda:99, which this machine or this build of torch does not have",
+        ),
     ],
 )
 def test_numbers_and_devices_that_no_program_can_use_are_refused_before_the_run(rlds, tmp_path, words, message):
@@ -115,7 +118,7 @@ def test_a_checkpoint_of_another_program_or_of_other_data_is_refused(rlds, tmp_p
 def test_a_damaged_checkpoint_and_a_divergence_are_named(rlds, tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"no zip file")
     ran = rlds("train", "bc", *TINY, "--out", tmp_path)
-    assert (ran.code, "its content does not match its SHA-256" in ran.err) == (5, True)
+    assert (ran.code, "the content does not match the SHA-256" in ran.err) == (5, True)
 
     ran = rlds("train", "td3_bc", *TINY, "--steps", "9", "--lr", "1e30", "--out", tmp_path / "run")
     assert (ran.code, ran.out) == (2, "")
@@ -210,9 +213,9 @@ def test_the_successor_of_an_environment_is_a_line_and_not_a_python_warning(rlds
     ran = rlds("train", "bc", *TINY, "--dataset", "local/hop", "--out", tmp_path / "run")
 
     assert ran.code == 0, ran.err
-    lines = [line for line in ran.err.splitlines() if "takes its place" in line]
+    lines = [line for line in ran.err.splitlines() if "is used instead" in line]
     assert lines == [
-        "local/hop names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place, whose simulator is newer"
+        "local/hop names Hopper-v2, which needs mujoco-py: Hopper-v4 with a newer simulator is used instead"
     ]
     assert "Warning" not in ran.err
     assert "out of date" not in ran.err

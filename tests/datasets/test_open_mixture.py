@@ -134,7 +134,7 @@ def test_a_written_mixture_is_read_back():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("color = 1\n[[member]]\nsize = 2", ["it has color", "member 0 has size", "member 0 has no dataset"]),
+        ("color = 1\n[[member]]\nsize = 2", ["the file has color", "member 0 has size", "member 0 has no dataset"]),
         ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
         ("batch_size = 3", [r"no \[\[member\]\] tables"]),
         ("batch_size = ", ["is not valid TOML"]),

@@ -113,7 +113,7 @@ def test_a_dataset_whose_authors_published_none_has_none(drawn, tmp_path):
     cache = write(tmp_path / "cache", "test/plain-v0", episodes(SPACES["box"], (2,)), space=SPACES["box"])
     folder = downloading.download("minari/test/plain-v0", from_local=cache, settings=settings)
 
-    with pytest.raises(InvalidArgumentError, match="its authors published none"):
+    with pytest.raises(InvalidArgumentError, match="the authors published no scores"):
         normalized_score(folder, 1.0)
 
 

@@ -37,7 +37,7 @@ def test_each_flipped_bit_of_a_checkpoint_is_found_and_the_former_one_is_named(t
         damaged[position] ^= 1 << draw.randrange(8)
         path.write_bytes(damaged)
         with pytest.raises(
-            IntegrityError, match=r"does not match its SHA-256: it is damaged\ndelete it, .*previous\.pt"
+            IntegrityError, match=r"the content does not match the SHA-256\ndelete the file, .*previous\.pt"
         ):
             read_checkpoint(path)
 
@@ -51,7 +51,7 @@ def test_a_cut_checkpoint_is_damaged(tmp_path, length):
     write_checkpoint(path, STATE)
     path.write_bytes(path.read_bytes()[:length])
 
-    with pytest.raises(IntegrityError, match="it is damaged"):
+    with pytest.raises(IntegrityError, match="the file is damaged"):
         read_checkpoint(path)
 
 

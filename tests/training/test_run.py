@@ -105,7 +105,7 @@ def test_an_interrupted_run_is_saved_at_its_step_and_continues_there_exactly(num
     step = read_checkpoint(tmp_path / "parts" / "checkpoint.pt")["step"]
     assert child.returncode == code
     assert (
-        f"the checkpoint of step {step:,} is saved in {tmp_path / 'parts'}; the same command continues there" in errors
+        f"the checkpoint of step {step:,} is saved in {tmp_path / 'parts'}: the same command continues there" in errors
     )
     assert 0 < step < 1_000_000
     every = ["--eval-every", "1000000"]
@@ -164,12 +164,12 @@ def test_a_second_signal_ends_the_run_at_once_and_says_what_is_lost(tmp_path):
     wait_for_start(child)
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)
-    assert any("a second signal ends it at once" in line for line in child.stderr)
+    assert any("a second signal ends the run at once" in line for line in child.stderr)
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=60)
 
     assert child.returncode == 130
-    assert "it was ended at once: the steps since the last checkpoint are lost" in errors
+    assert "the run was ended at once: the steps since the last checkpoint are lost" in errors
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
@@ -276,7 +276,7 @@ def test_data_without_an_environment_trains_with_a_validation_loss(name, tmp_pat
     result = train(name, *words, "--out", tmp_path)
 
     printed = capsys.readouterr()
-    assert "local/robot names no environment: the policy is not evaluated" in printed.err
+    assert "local/robot does not name an environment: the policy is not evaluated" in printed.err
     assert "1 of 20 episodes are held out for the validation loss" in printed.err
     assert json.loads(printed.out) == result
     losses = [name for name in result if name.startswith("validation_")]
