@@ -184,7 +184,7 @@ def test_episodes_added_at_once_by_a_process_without_the_lock_are_both_in_the_da
             append_episodes("local/own", rollout(2), root=root)
         return claim(folder)
 
-    monkeypatch.setattr(disk, "claim", claimed_late)
+    monkeypatch.setattr(disk.claims, "claim", claimed_late)
     append_episodes("local/own", rollout(3), root=root)
     rewards = load("local/own", root=root, download=False)[:]["next", "reward"].flatten().tolist()
     assert sorted(rewards) == [1.0, 2.0, 3.0]
