@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from datasets_rl import disk
@@ -170,8 +171,12 @@ def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> Non
 
 
 def _delete_copied(source: Path, target: Path) -> None:
-    """Delete what the new place has, too, and then the empty folders that it has; other files and folders stay."""
-    for path in _files(source):
+    """Delete what the new place has, too, and then the empty folders that it has; other files and folders stay.
+
+    Links come first: a link to a dataset that is deleted is not known to be one when an interrupted move continues.
+    """
+    links = [path for path in _files(source) if path.is_symlink()]
+    for path in chain(links, _files(source)):
         if (path.is_symlink() or not path.is_dir()) and _is_same(path, target / path.relative_to(source)):
             disk.remove_file(path)
     copied = [root for root in (source / STREAM_FOLDER, *source_folders(source)) if not root.is_symlink()]

@@ -305,7 +305,7 @@ def killed_at_each_operation(home, target, setting, moments):
 def test_a_killed_move_is_completed_by_the_same_command(home, target, tmp_path_factory):
     setting = tmp_path_factory.mktemp("settings") / "home"
 
-    assert killed_at_each_operation(home, target, setting, [3, 16]) == 2
+    assert killed_at_each_operation(home, target, setting, [3, 16, 52]) == 3
 
 
 @pytest.mark.slow
