@@ -10,7 +10,6 @@ from collections import Counter
 import h5py
 import numpy as np
 import pytest
-from h5py._objects import phil
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -433,15 +432,3 @@ class TestHostile:
                 assert not file.arrays[name].numeric
                 with pytest.raises(ConversionError, match=f"{name} has dtype object"):
                     file.value(name)
-
-
-def test_chunks_are_read_under_the_lock_of_h5py(tmp_path):
-    """HDF5 runs in one thread at a time, and before h5py 3.16 the function that reads a chunk does not see to that."""
-    with Hdf5File(one(tmp_path / "x", chunks=(10, *ARRAY.shape[1:]))) as file:
-        done = threading.Event()
-        reader = threading.Thread(target=lambda: (file.read("x"), done.set()))
-        with phil:
-            reader.start()
-            assert not done.wait(0.2)
-        assert done.wait(30)
-        reader.join()
