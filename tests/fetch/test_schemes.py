@@ -44,7 +44,9 @@ def test_every_scheme_keeps_the_contract(name):
 
 @pytest.mark.parametrize("url", ["ftp://x/a", "/mnt/a", "", "base:x", "C:\\a"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(get, url):
-    with pytest.raises(InvalidArgumentError, match="does not begin with any of file:, gs:, hf:, http:, https:, package:"):
+    with pytest.raises(
+        InvalidArgumentError, match="does not begin with any of file:, gs:, hf:, http:, https:, package:"
+    ):
         get(url)
 
 
