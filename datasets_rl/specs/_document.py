@@ -22,7 +22,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _DEPTH = 64
 """Maximum nesting depth of composites: a document may be nested deeper than Python's recursion limit."""
 KINDS: dict[str, Any] = {}
-"""Spec classes by `kind`, their identifier in a document; each class registers itself."""
+"""Spec classes by `kind`, the identifier in a document. Each class registers itself."""
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
@@ -34,10 +34,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def compact_values(tensor: Tensor) -> Any:
-    """Convert a tensor to nested lists for JSON, or to one number if all elements are equal.
+    """Convert a tensor to nested lists for JSON, or to a single number if all elements are equal.
 
-    An axis along which the elements are constant is reduced to size 1: a bound for each channel of an image takes as
-    many numbers as the image has channels.
+    An axis along which the elements are constant is reduced to size 1: bounds for the channels of an image take a number
+    for each channel.
     """
     tensor = without_repeats(tensor)
     for axis, size in enumerate(tensor.shape):
@@ -60,10 +60,10 @@ def is_int64(value: Any) -> bool:
 
 
 class SpecDocument:
-    """JSON object of a document: validates its fields during reading, and collects the problems.
+    """JSON object of a document, which validates fields during reading, and collects the problems.
 
     Args:
-        document: Parsed JSON of any type; anything but an object is a problem.
+        document: Parsed JSON of any type. Any value but an object is a problem.
         place: Path of the object in the document, for messages.
         problems: List to which problems are appended.
         depth: Number of enclosing objects.
@@ -85,16 +85,16 @@ class SpecDocument:
         return len(self.problems) == self._count
 
     def report(self, name: str, value: Any, expected: str) -> None:
-        """Append a problem: the invalid value of a field and what was expected."""
-        at = f"{self.place}.{name}" if name else self.place
-        self.problems.append(f"{at} is {reprlib.repr(value)}; expected {expected}")
+        """Append a problem: the invalid value of a field, and the expectation."""
+        place = f"{self.place}.{name}" if name else self.place
+        self.problems.append(f"{place} is {reprlib.repr(value)}; expected {expected}")
 
     def has(self, name: str) -> bool:
         """Return whether the object has a field."""
         return name in self._fields
 
     def field(self, name: str, valid: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
-        """Return the value of a field; the default if the field is missing, or if the value is invalid and reported."""
+        """Return the value of a field, or the default for a missing field and for an invalid value, which is reported."""
         self._read.add(name)
         value = self._fields.get(name, default)
         if not valid(value):
@@ -103,7 +103,7 @@ class SpecDocument:
         return value
 
     def integer(self, name: str, minimum: int, default: Any = None) -> int:
-        """Return an integer field that is at minimum `minimum`."""
+        """Return an integer field that is at least `minimum`."""
         expected = f"an integer >= {minimum}"
         value: int | None = self.field(name, lambda value: is_int64(value) and value >= minimum, expected, default)
         return minimum if value is None else value
@@ -131,13 +131,13 @@ class SpecDocument:
         return _DTYPES[name or "float32"]
 
     def domain(self) -> str | None:
-        """Return the field `domain`; `None` for the default domain of the dtype."""
+        """Return the field `domain`, or `None` for the default domain of the dtype."""
         names = (None, "continuous", "discrete")
         domain: str | None = self.field("domain", lambda value: value in names, "continuous or discrete")
         return domain
 
     def tensor(self, name: str, dtype: torch.dtype, default: Any = None) -> Tensor | None:
-        """Return a tensor field, the inverse of `compact_values`; `None` if the field is not a tensor of the dtype."""
+        """Return a tensor from a field, the inverse of `compact_values`, or `None` if the field is invalid."""
         value = self.field(name, lambda value: value is not None, "numbers", default)
         try:
             return None if value is None else torch.tensor(_text_as_infinities(value, dtype), dtype=dtype)
@@ -146,7 +146,7 @@ class SpecDocument:
             return None
 
     def spec(self) -> Any:
-        """Read the object as a spec; return `None` if it does not describe one."""
+        """Read the object as a spec, or return `None` if the object does not describe a spec."""
         if self._depth > _DEPTH:
             self.report("", "nested too deeply", f"at most {_DEPTH} nested objects")
             return None
@@ -169,7 +169,7 @@ class SpecDocument:
         return [self._inner(item, f"{name}[{number}]").spec() for number, item in enumerate(items)]
 
     def spec_map(self, name: str) -> dict[str, Any]:
-        """Return a field that is an object of specs by key; null becomes `None`."""
+        """Return a field that is an object of specs by key, where null becomes `None`."""
         items = self.field(name, lambda value: isinstance(value, dict), "an object of specs") or {}
         return {
             key: None if item is None else self._inner(item, f"{name}[{reprlib.repr(key)}]").spec()

@@ -1,10 +1,10 @@
-"""Errors of specs that are also of the classes that TorchRL raises."""
+"""Errors of specs that are also instances of the exceptions of TorchRL."""
 
 from datasets_rl.errors import InvalidArgumentError
 
 
 class AttributeNameError(InvalidArgumentError, AttributeError):
-    """Raised when an attribute of a composite is set as if it was a key."""
+    """Raised when an attribute of a composite is set like a key."""
 
 
 class NotInSpecError(InvalidArgumentError, AssertionError):

@@ -22,7 +22,7 @@ def dtype_limits(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def without_repeats(tensor: Tensor) -> Tensor:
-    """Return a view that has size 1 along every axis of stride 0, so that it contains each stored element once."""
+    """Return a view with size 1 along every axis of stride 0, so that the view contains each stored element once."""
     repeats = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor[tuple(slice(0, 1) if size > 1 and not stride else slice(None) for size, stride in repeats)]
 
@@ -40,8 +40,8 @@ def random_integers(
         return torch.randint(low, high + 1, shape, device=device, generator=generator)
     low = torch.as_tensor(low, dtype=torch.int64, device=device)
     high = torch.as_tensor(high, dtype=torch.int64, device=device)
-    # The span may exceed int64, so it is treated as unsigned in two's complement. Rejection sampling: draw as many
-    # random bits as the span has and redraw values above the span. A remainder or a scaled float would be biased.
+    # The span may exceed int64, and is treated as unsigned in two's complement. Rejection sampling: draw as many random
+    # bits as the span has and redraw values above the span. A remainder or a scaled float would be biased.
     span = (high - low).expand(tuple(shape))
     bits = span
     for shift in (1, 2, 4, 8, 16, 32):
@@ -55,10 +55,10 @@ def random_integers(
 
 
 def random_reals(low: Tensor, high: Tensor, shape: Sequence[int], *, generator: Generator | None = None) -> Tensor:
-    """Draw floats from [low, high], uniformly where both bounds are finite.
+    """Draw floats from [low, high], uniformly if both bounds are finite.
 
-    Where only one bound is finite, the distance from it is drawn from the exponential distribution of mean 1; where
-    neither is finite, the value is drawn from the standard normal distribution.
+    If only low or high is finite, the distance from the finite bound is drawn from the exponential distribution of
+    mean 1. If both bounds are infinite, the value is drawn from the standard normal distribution.
     """
     dtype, device = low.dtype, low.device
     # At least float32: a 16-bit dtype has so few values between 0 and 1 that some results would never be drawn.
@@ -68,7 +68,7 @@ def random_reals(low: Tensor, high: Tensor, shape: Sequence[int], *, generator: 
         device=device,
         generator=generator,
     )
-    # Not low + u * (high - low), whose difference may overflow to infinity.
+    # In low + u * (high - low), the difference may overflow to infinity.
     inner = low * (1 - drawn) + high * drawn
     from_low, from_high = low.isfinite(), high.isfinite()
     if not bool((from_low & from_high).all()):
@@ -80,7 +80,7 @@ def random_reals(low: Tensor, high: Tensor, shape: Sequence[int], *, generator: 
 
 
 def nearest_int64(value: Tensor) -> Tensor:
-    """Return the nearest int64; NaN becomes 0."""
+    """Return the nearest int64, or 0 for NaN."""
     if not value.is_floating_point():
         return value.long()
     rounded = torch.nan_to_num(value.double(), posinf=_INT64_MAX_DOUBLE, neginf=_INT64_MIN).round()

@@ -1,4 +1,4 @@
-"""Mapping of arbitrary integers to categories, numbered in the order of their first appearance."""
+"""Mapping of arbitrary integers to categories, numbered in the order of first appearance."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from datasets_rl.specs._document import SpecDocument
 
 @dataclass
 class Register:
-    """Category of every registered value, by group: the first value of a group gets category 0, the next one 1.
+    """Category of every registered value, by group: the first value of a group gets category 0, the next value 1.
 
-    Registers compare equal regardless of their contents, so that specs that differ only in registered values are equal.
+    All registers compare equal, so that specs that differ only in registered values are equal.
     """
 
     groups: list[dict[int, int]] = field(compare=False)
 
     def numbered(self, values: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return the categories of values [..., G], int64 of the same shape; register new values.
+        """Return the categories of values [..., G], int64 of the same shape, after registering new values.
 
         Args:
-            values: Integers [..., G], one column per group.
+            values: Integers [..., G], a column for each group.
             sizes: Number of categories of each group.
 
         Raises:
-            InvalidArgumentError: If a group would have more values than categories; no value is registered then.
+            InvalidArgumentError: If a group would have more values than categories. No value is registered.
         """
         columns, updated = values.reshape(-1, len(self.groups)).T.tolist(), []
         for group, column, size in zip(self.groups, columns, sizes, strict=True):
@@ -68,7 +68,7 @@ class Register:
 
     @classmethod
     def read(cls, document: SpecDocument, sizes: Sequence[int]) -> Register | None:
-        """Read the output of `to_json`; `None`, if the field `register` is missing or does not fit the group sizes."""
+        """Read the output of `to_json`. Return `None` if the field `register` is missing or does not fit the sizes."""
 
         def valid(value: Any) -> bool:
             return value is None or (
@@ -83,4 +83,6 @@ class Register:
             )
 
         groups = document.field("register", valid, f"lists of distinct integers of lengths up to {list(sizes)}")
-        return None if groups is None else cls([{item: number for number, item in enumerate(one)} for one in groups])
+        if groups is None:
+            return None
+        return cls([{value: number for number, value in enumerate(group)} for group in groups])

@@ -24,33 +24,38 @@ DEVICE_TYPING = torch.device | str | int
 """A device, its name, or the number of a GPU."""
 
 Rearrange = Callable[[Any], Any]
-"""A shape operation on a tensor: it changes the leading axes that the spec has and leaves all later axes unchanged."""
+"""A shape operation on a tensor, which changes the axes of the spec and leaves all later axes unchanged."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Lead = int | Sequence[int] | None
-"""Extra leading axes of a tensor; `None` for no extra axes."""
+"""Extra leading axes of a tensor, or `None` for no extra axes."""
 
 
 class _SpecType(ABCMeta):
-    """Class of the spec classes: a call of `TensorSpec` itself returns a spec of the class that fits the space."""
+    """Metaclass of the specs: `TensorSpec(...)` returns a spec of the class that fits the space."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return an instance of the class; of the class that fits the space, if the class is `TensorSpec` itself."""
+        """Return an instance of the class, or for `TensorSpec` itself of the class that fits the space."""
         return _spec_of_space(*args, **kwargs) if cls is TensorSpec else super().__call__(*args, **kwargs)
 
 
 class TensorSpec(metaclass=_SpecType):
     """Base class of all specs: a set of valid values.
 
-    A spec has the shape of its tensors and supports their shape operations: reshaping, indexing and stacking. Every
-    operation returns a new spec. Only the entries of a composite, the mask of categories and the shape can be set.
+    A spec has the shape of the valid tensors, and supports shape operations of tensors: reshaping, indexing and
+    stacking. Every operation returns a new spec. Only the entries of a composite, the mask of categories and the shape
+    can be set.
 
-    A size of -1 in the shape stands for any number of elements: tensors of every size along that axis are in the set,
-    and the tensors that the spec creates have size 1 there.
+    A size of -1 in the shape stands for any number of elements: tensors of every size along this axis are in the set,
+    and the tensors that the spec creates have size 1 along this axis.
 
-    Calling this class returns a spec of the class that fits the space: `ContinuousBox` numbers between bounds,
-    `CategoricalBox` a category (a one-hot vector, if the dtype is bool and the last axis has n elements), `BinaryBox`
-    zeros and ones, `BoxList` several categories (concatenated one-hot vectors, if the dtype is bool and the last axis
-    has as many elements as there are categories), `None` any number.
+    Calling this class returns a spec of the class that fits the space:
+
+        ContinuousBox     numbers between bounds
+        CategoricalBox    a category, or a one-hot vector if the dtype is bool and the last axis has n elements
+        BinaryBox         zeros and ones
+        BoxList           several categories, or concatenated one-hot vectors if the dtype is bool and the last axis has
+                          an element for each category
+        None              any number
 
         >>> from datasets_rl import Bounded
         >>> spec = Bounded(-1, 1, (2,))
@@ -60,9 +65,9 @@ class TensorSpec(metaclass=_SpecType):
     Args:
         shape: Shape of every tensor of the set.
         space: The values that each element may have.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set; by default that of the space.
-        domain: "continuous" or "discrete"; by default the domain of the dtype. Only numbers can have another domain.
+        device: Device of the tensors that the spec creates, by default torch's default device.
+        dtype: Dtype of every tensor of the set, by default the dtype of the space.
+        domain: "continuous" or "discrete", by default the domain of the dtype. Only numbers can have another domain.
     """
 
     domain: str = ""
@@ -97,7 +102,7 @@ class TensorSpec(metaclass=_SpecType):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of every tensor of the set; -1 for an axis along which any number of elements is valid."""
+        """Shape of every tensor of the set, where -1 stands for any number of elements."""
         return self._shape
 
     @shape.setter
@@ -111,11 +116,11 @@ class TensorSpec(metaclass=_SpecType):
         )
 
     def make_neg_dim(self, dim: int) -> None:
-        """Set the size of an axis to -1: any number of elements is valid along it.
+        """Set the size of an axis to -1, so that any number of elements is valid along the axis.
 
         Raises:
             AxisError: If there is no such axis.
-            InvalidArgumentError: If the elements of the spec differ along it.
+            InvalidArgumentError: If the elements of the spec differ along the axis.
         """
         axis = self._axis(dim)
         self.shape = torch.Size([*self.shape[:axis], -1, *self.shape[axis + 1 :]])
@@ -139,44 +144,44 @@ class TensorSpec(metaclass=_SpecType):
         """Draw uniformly from the set.
 
         Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
+            shape: Extra leading axes. Every element along these axes is drawn independently.
+            generator: Source of randomness, by default torch's global generator.
         """
         lead = parse_shape(shape)
         return self._filled(lambda spec: spec.rand(lead, generator=generator), lead)
 
     def zero(self, shape: Lead = None) -> Any:
-        """Return zeros of shape `[*shape, *self.shape]`, regardless of whether zero is in the set."""
+        """Return zeros of shape `[*shape, *self.shape]`, regardless of whether 0 is in the set."""
         lead = parse_shape(shape)
         return self._filled(lambda spec: spec.zero(lead), lead)
 
     def one(self, shape: Lead = None) -> Any:
-        """Return ones of shape `[*shape, *self.shape]`, regardless of whether one is in the set."""
+        """Return ones of shape `[*shape, *self.shape]`, regardless of whether 1 is in the set."""
         lead = parse_shape(shape)
         return self._filled(lambda spec: spec.one(lead), lead)
 
     def _filled(self, fill: Callable[[Any], Any], lead: torch.Size) -> Any:
-        """Return a value with extra leading axes, whose parts a function makes of the specs in this one."""
+        """Return a value with extra leading axes, composed of `fill(spec)` for each nested spec."""
         raise NotImplementedError
 
     def sample(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw from the set; an alias of `rand`."""
+        """Draw from the set, as `rand`."""
         return self.rand(shape, generator=generator)
 
     def zeros(self, shape: Lead = None) -> Any:
-        """Return zeros; an alias of `zero`."""
+        """Return zeros, as `zero`."""
         return self.zero(shape)
 
     def ones(self, shape: Lead = None) -> Any:
-        """Return ones; an alias of `one`."""
+        """Return ones, as `one`."""
         return self.one(shape)
 
     @abstractmethod
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return the reasons why a value is not in the set; an empty list if it is in the set.
+        """Return the reasons why a value is not in the set, or an empty list for a value in the set.
 
         Args:
-            value: Any object; a tensor may have extra leading axes.
+            value: Any object. A tensor may have extra leading axes.
             place: Name of the value in the reasons.
         """
 
@@ -185,7 +190,7 @@ class TensorSpec(metaclass=_SpecType):
         return not self.problems(value)
 
     def contains(self, item: Any) -> bool:
-        """Return whether a value is in the set; an alias of `is_in`."""
+        """Return whether a value is in the set, as `is_in`."""
         return self.is_in(item)
 
     def assert_is_in(self, value: Any) -> None:
@@ -200,7 +205,7 @@ class TensorSpec(metaclass=_SpecType):
             raise NotInSpecError(f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec")
 
     def project(self, value: Any) -> Any:
-        """Return the member of the set nearest to a value, or the value itself if it is in the set.
+        """Return the member of the set nearest to a value, or the value itself if the value is in the set.
 
         Unlike in TorchRL, the argument does not change.
 
@@ -211,7 +216,7 @@ class TensorSpec(metaclass=_SpecType):
 
     @abstractmethod
     def _projected(self, value: Any) -> Any:
-        """Return the member of the set nearest to a value that is not in the set, see `project`."""
+        """Return the member of the set nearest to a value that is not in the set."""
 
     @abstractmethod
     def type_check(self, value: Any, key: Any = None) -> None:
@@ -219,14 +224,14 @@ class TensorSpec(metaclass=_SpecType):
 
         Args:
             value: The value.
-            key: Name of the value in the message; for a composite, the key or keys to check.
+            key: Name of the value in the message, or for a composite, the key or keys to check.
 
         Raises:
             WrongDtypeError: A `TypeError`, if the dtype differs.
         """
 
     def cardinality(self) -> float:
-        """Return the number of outcomes, including masked ones; infinity if they cannot be enumerated."""
+        """Return the number of outcomes, including masked outcomes, or infinity if the outcomes cannot be enumerated."""
         return math.inf
 
     def enumerate(self, use_mask: bool = False) -> Any:
@@ -259,11 +264,11 @@ class TensorSpec(metaclass=_SpecType):
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """Convert numbers, lists and arrays to a tensor of the spec's shape, dtype and device.
 
-        A tensor that already fits is returned unchanged, and a list of one value stands for that value. `encode` does
-        not check whether the result is in the set.
+        A tensor that already fits is returned unchanged, and a list with a single value stands for the value. `encode`
+        does not check whether the result is in the set.
 
         Args:
-            val: A value from an environment or a file; it may have extra leading axes.
+            val: A value from an environment or a file, which may have extra leading axes.
             ignore_device: Whether to leave the tensor on its current device.
 
         Raises:
@@ -275,7 +280,7 @@ class TensorSpec(metaclass=_SpecType):
 
         Args:
             val: A member of the set.
-            safe: Whether to raise an error if `val` is not in the set; off by default.
+            safe: Whether to raise an error if `val` is not in the set. False by default.
         """
         if safe:
             self.assert_is_in(val)
@@ -283,7 +288,7 @@ class TensorSpec(metaclass=_SpecType):
 
     @abstractmethod
     def _to_numpy(self, val: Any) -> Any:
-        """Convert a member of the set, see `to_numpy`."""
+        """Convert a member of the set."""
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Do nothing: `encode` has no intermediate results worth caching."""
@@ -301,7 +306,7 @@ class TensorSpec(metaclass=_SpecType):
         """Apply a shape operation to the spec. Every other shape operation is implemented with this method.
 
         Args:
-            rearrange: Function on tensors. It changes the first `self.ndim` axes and leaves all later axes unchanged.
+            rearrange: Function on tensors, which changes the first `self.ndim` axes and leaves all later axes unchanged.
         """
 
     def _rearranged_shape(self, rearrange: Rearrange) -> torch.Size:
@@ -314,7 +319,8 @@ class TensorSpec(metaclass=_SpecType):
     def expand(self, *shape: Any) -> Self:
         """Repeat along axes of size 1 and new leading axes.
 
-        Such an axis may get the size -1, which stands for any size; the size -1 keeps the other axes.
+        A new axis, or an axis of size 1, may get the size -1, which stands for any size. For other axes, the size -1 keeps
+        the size.
 
         Raises:
             InvalidArgumentError: If an axis with another size than 1 would change.
@@ -324,8 +330,8 @@ class TensorSpec(metaclass=_SpecType):
         pairs = zip(new_shape[max(extra, 0) :], self.shape, strict=False)
         if extra < 0 or any(new not in {-1, old} and old != 1 for new, old in pairs):
             raise InvalidArgumentError(
-                f"The last {ndim} of the expanded shape {list(new_shape)} do not fit those of {self._named()}; expected the "
-                "same sizes, except where an axis has size 1"
+                f"The last {ndim} of the expanded shape {list(new_shape)} do not fit {self._named()}; expected the "
+                "same sizes, except for axes of size 1"
             )
         old_shape = (*(1,) * extra, *self.shape)
         sizes = [_ANY_SIZE if new == -1 and old == 1 else new for new, old in zip(new_shape, old_shape, strict=True)]
@@ -354,11 +360,11 @@ class TensorSpec(metaclass=_SpecType):
         return self.rearranged(lambda tensor: tensor.reshape((*new_shape, *tensor.shape[ndim:])))
 
     def view(self, *shape: Any) -> Self:
-        """Arrange the same elements in another shape; an alias of `reshape`."""
+        """Arrange the same elements in another shape, as `reshape`."""
         return self.reshape(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """Merge consecutive axes into one, as `Tensor.flatten` does."""
+        """Merge consecutive axes into a single axis, as `Tensor.flatten` does."""
         return self.reshape(meta_tensor(self.shape).flatten(start_dim, end_dim).shape)
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
@@ -367,7 +373,7 @@ class TensorSpec(metaclass=_SpecType):
         return self.reshape([*self.shape[:axis], *sizes, *self.shape[axis + 1 :]])
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """Remove an axis and return one spec per entry along it, as `Tensor.unbind` does."""
+        """Remove an axis and return a spec for each entry along the axis, as `Tensor.unbind` does."""
         axis = self._selectable_axis(dim)
         if self.shape[axis] == -1:
             raise InvalidArgumentError(f"{self._named()} cannot be unbound along axis {axis}, which has any size")
@@ -416,7 +422,7 @@ class TensorSpec(metaclass=_SpecType):
         return self.to("cpu")
 
     def cuda(self, device: int | None = None) -> Any:
-        """Return a copy of the spec on a GPU; the current one by default."""
+        """Return a copy of the spec on a GPU, by default the current GPU."""
         return self.to("cuda" if device is None else f"cuda:{device}")
 
     def clone(self) -> Self:
@@ -436,12 +442,12 @@ class TensorSpec(metaclass=_SpecType):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; the description omits the device."""
+        """Describe the spec as JSON that `from_json` reads. The description omits the device."""
 
     @classmethod
     @abstractmethod
     def read(cls, document: SpecDocument) -> Self | None:
-        """Read a spec of this class from a JSON object; `None`, with the problems in `document`, if it is invalid."""
+        """Read a spec from a JSON object. For an invalid object return `None`, and add the problems to `document`."""
 
     @staticmethod
     def from_json(document: Any, device: torch.device | str | int | None = None) -> Any:
@@ -449,10 +455,10 @@ class TensorSpec(metaclass=_SpecType):
 
         Args:
             document: Parsed JSON.
-            device: Device of the spec; torch's default device by default.
+            device: Device of the spec, by default torch's default device.
 
         Raises:
-            InvalidArgumentError: If the document does not describe a spec; the message lists all problems.
+            InvalidArgumentError: If the document does not describe a spec. The message lists all problems.
         """
         problems: list[str] = []
         spec = SpecDocument(document, "spec", problems).spec()
@@ -465,11 +471,11 @@ class TensorSpec(metaclass=_SpecType):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self) or other.__dict__.keys() != self.__dict__.keys():
             return False
-        return all(are_equal(mine, other.__dict__[name]) for name, mine in self.__dict__.items())
+        return all(are_equal(value, other.__dict__[name]) for name, value in self.__dict__.items())
 
     def __hash__(self) -> int:
-        # Equal specs must have equal hashes, and hashes must be constant: the mask and the entries of a composite,
-        # which can change, are excluded.
+        # Equal specs must have equal hashes, and hashes must be constant. The mask and the entries of a composite can
+        # change, and are excluded.
         return hash((type(self), self.shape))
 
     def _named(self) -> str:
@@ -477,7 +483,7 @@ class TensorSpec(metaclass=_SpecType):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Dispatch torch functions, such as `torch.stack`, to their implementations for specs."""
+        """Dispatch torch functions, such as `torch.stack`, to the implementations for specs."""
         handler = TensorSpec.torch_functions.get(func)
         if handler is None or not all(issubclass(kind, TensorSpec) for kind in types):
             return NotImplemented
@@ -498,8 +504,8 @@ class LeafSpec(TensorSpec):
 
     Args:
         shape: Shape of every tensor of the set.
-        device: Device of the tensors that the spec creates; torch's default device by default.
-        dtype: Dtype of every tensor of the set; torch's default dtype by default.
+        device: Device of the tensors that the spec creates, by default torch's default device.
+        dtype: Dtype of every tensor of the set, by default torch's default dtype.
     """
 
     device: torch.device
@@ -522,9 +528,9 @@ class LeafSpec(TensorSpec):
 
     @abstractmethod
     def _inside(self, value: Tensor) -> Tensor | None:
-        """Return which elements of a tensor of the right shape and dtype are valid; `None` if all are.
+        """Return which elements of a tensor of the right shape and dtype are valid, or `None` if all are valid.
 
-        The result, bool, has the shape of the value; without the last axis where that axis is a single outcome.
+        The result, bool, has the shape of the value. For one-hot vectors, the result has no last axis.
         """
 
     @abstractmethod
@@ -557,8 +563,8 @@ class LeafSpec(TensorSpec):
             first = tuple(invalid[0].tolist())
             bound = self._bound(first[value.ndim - self.ndim :])
             more = f" (and {len(invalid) - 1} more of {inside.numel()})" if len(invalid) > 1 else ""
-            at = f" at {list(first)}" if first else ""
-            reasons.append(f"{place} is {value[first].tolist()}{at}{more}; expected {bound}")
+            index = f" at {list(first)}" if first else ""
+            reasons.append(f"{place} is {value[first].tolist()}{index}{more}; expected {bound}")
         return reasons
 
     def _projected(self, value: Any) -> Tensor:
@@ -596,7 +602,7 @@ class LeafSpec(TensorSpec):
         if isinstance(val, Tensor):
             return val
         if isinstance(val, list):
-            # Older versions of Gym return lists of one observation.
+            # Older versions of Gym return lists with a single observation.
             val = val[0] if len(val) == 1 else np.array(val)
         if isinstance(val, Tensor):
             return val
@@ -615,14 +621,14 @@ class LeafSpec(TensorSpec):
         return self._moved(self._rearranged_shape(rearrange), lambda tensor: self._moved_tensor(rearrange, tensor))
 
     def _moved(self, shape: torch.Size, move: Callable[[Tensor], Tensor]) -> Self:
-        """Return the spec with another shape, after an operation on its tensors, whose first axes are those of the spec."""
+        """Return the spec with another shape, after the operation `move` on each tensor of the spec."""
         return self._changed(_shape=shape, **{name: move(tensor) for name, tensor in self._tensors().items()})
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
 
     def _moved_tensor(self, rearrange: Rearrange, tensor: Tensor) -> Tensor:
-        """Apply a shape operation to a tensor whose first axes are those of the spec, with size 1 in place of -1."""
+        """Apply a shape operation to a tensor that begins with the axes of the spec, with size 1 in place of -1."""
         if -1 not in self.shape:
             moved: Tensor = rearrange(tensor)
             return moved
@@ -637,7 +643,7 @@ class LeafSpec(TensorSpec):
         )
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Any:
-        """Return a copy with another dtype or device; the spec itself if it has that dtype or device."""
+        """Return a copy with another dtype or device, or the spec itself if nothing changes."""
         if dest is None:
             return self
         if isinstance(dest, torch.dtype):
@@ -679,15 +685,15 @@ class LeafSpec(TensorSpec):
         return []
 
 
-def check_domain(dtype: torch.dtype, given: str | None = None) -> str:
-    """Return the given domain, or by default the domain of the dtype."""
-    if given not in {None, "continuous", "discrete"}:
-        raise InvalidArgumentError(f"domain is {given!r}; expected 'continuous' or 'discrete'")
-    return given or ("continuous" if dtype.is_floating_point else "discrete")
+def check_domain(dtype: torch.dtype, domain: str | None = None) -> str:
+    """Return the domain, by default the domain of the dtype, after checking the name."""
+    if domain not in {None, "continuous", "discrete"}:
+        raise InvalidArgumentError(f"domain is {domain!r}; expected 'continuous' or 'discrete'")
+    return domain or ("continuous" if dtype.is_floating_point else "discrete")
 
 
 def parse_shape(*shape: Any) -> torch.Size:
-    """Return a shape given as integers, as a sequence of integers, as one integer, or as `None` for no axes."""
+    """Return a shape from integers, from a sequence of integers, or from `None` for no axes."""
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = () if shape[0] is None else tuple(shape[0])
     return torch.Size([operator.index(size) for size in shape])
@@ -700,7 +706,7 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
-    """Return a device; a GPU without an index is the current GPU."""
+    """Return a device. A GPU without an index is the current GPU."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -708,7 +714,7 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 _ANY_SIZE = 1_000_003
-"""A prime that stands for the size -1 while a shape operation is tried: an axis of a multiple of it has any size."""
+"""A prime that replaces the size -1 in a trial of a shape operation. Multiples of the prime then become the size -1."""
 
 
 def _is_any(size: int) -> bool:
@@ -716,13 +722,13 @@ def _is_any(size: int) -> bool:
 
 
 def meta_tensor(shape: Sequence[int]) -> Tensor:
-    """Return a tensor of a shape that takes no memory, to try shape operations on."""
+    """Return a tensor without memory, to try shape operations on a shape."""
     sizes = tuple(_ANY_SIZE if size == -1 else size for size in shape)
     return torch.zeros((), dtype=torch.bool, device="cpu").expand(sizes)
 
 
 def resized_tensor(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor of another shape with the same elements along each axis along which it is constant."""
+    """Return a tensor of another shape. Only sizes of axes along which the tensor is constant may differ."""
     stored = without_repeats(tensor)
     stored = stored.reshape(()) if stored.numel() == 1 else stored
     try:
@@ -755,7 +761,7 @@ def _spec_of_space(
     dtype: torch.dtype | None = None,
     domain: str | None = None,
 ) -> Any:
-    """Return the spec of a space; see `TensorSpec`."""
+    """Return the spec of a space, as `TensorSpec` documents."""
     sizes = parse_shape(shape)
     if space is None:
         return KINDS["unbounded"](sizes, device, dtype, domain=domain)
@@ -778,7 +784,7 @@ def _spec_of_space(
 
 
 def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
-    """Return an index as a tuple with slices in place of an ellipsis, so that it selects the same before extra axes."""
+    """Return an index as a tuple with slices in place of an ellipsis, for tensors with extra axes at the end."""
     entries = index if isinstance(index, tuple) else (index,)
     entries = tuple(torch.as_tensor(item) if isinstance(item, (list, range, np.ndarray)) else item for item in entries)
     entries = tuple(int(item) if isinstance(item, np.integer) else item for item in entries)
@@ -792,7 +798,7 @@ def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
 
 
 def select(tensor: Any, entries: tuple[Any, ...]) -> Any:
-    """Index a tensor; unlike in torch, the step of a slice may be negative."""
+    """Index a tensor. Unlike in torch, the step of a slice may be negative."""
     axis, positive = 0, list(entries)
     for number, entry in enumerate(entries):
         if isinstance(entry, slice) and entry.step is not None and entry.step < 0:
@@ -824,7 +830,7 @@ def _axes(entry: Any) -> int:
 
 
 def are_equal(left: Any, right: Any) -> bool:
-    """Return whether two attributes are equal; tensors are equal if their dtypes and all their elements are."""
+    """Return whether two attributes are equal. Equal tensors have the same dtype and the same elements."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return left.dtype == right.dtype and torch.equal(left, right)
     return type(left) is type(right) and bool(left == right)

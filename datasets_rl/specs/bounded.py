@@ -24,8 +24,9 @@ class BoundedTensorSpec(LeafSpec):
     Elements are floats or integers, according to the dtype. A bound may be infinite. Bounds of an integer dtype are
     rounded inwards and clipped to the range of the dtype.
 
-    `rand` draws uniformly. Where only one bound is finite, the distance of a float from it is drawn from the exponential
-    distribution of mean 1; where neither is finite, the float is drawn from the standard normal distribution.
+    `rand` draws uniformly between finite bounds. If only low or high is finite, the distance of a float from the finite
+    bound is drawn from the exponential distribution of mean 1. If both bounds are infinite, the float is drawn from the
+    standard normal distribution.
 
         >>> import torch
         >>> from datasets_rl import Bounded
@@ -36,18 +37,18 @@ class BoundedTensorSpec(LeafSpec):
         tensor([2.])
 
     Args:
-        low: Lower bound, one number or a tensor that broadcasts to `shape`.
-        high: Upper bound, one number or a tensor that broadcasts to `shape`.
-        shape: Shape of every tensor of the set; by default the broadcast shape of the bounds, unless that is [].
-        dtype: Dtype of every tensor of the set; torch's default dtype by default.
+        low: Lower bound, a number or a tensor that broadcasts to `shape`.
+        high: Upper bound, a number or a tensor that broadcasts to `shape`.
+        shape: Shape of every tensor of the set, by default the broadcast shape of the bounds, unless this shape is [].
+        dtype: Dtype of every tensor of the set, by default torch's default dtype.
         minimum: Alias of `low`.
         maximum: Alias of `high`.
-        domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. It has
-            no other effect, and is not passed on to a spec of another dtype.
+        domain: Value of the attribute `domain`, "continuous" or "discrete", by default the domain of the dtype. The
+            argument has no other effect, and is not passed on to a spec of another dtype.
 
     Raises:
         InvalidArgumentError: If a bound is missing or NaN, the bounds do not broadcast, or the dtype has no number
-            between them.
+            between the bounds.
     """
 
     kind = "bounded"
@@ -99,7 +100,7 @@ class BoundedTensorSpec(LeafSpec):
 
     @property
     def domain(self) -> str:  # type: ignore[override]  # a constant of the other classes
-        """Domain of the spec, "continuous" or "discrete"; by default the domain of the dtype."""
+        """Domain of the spec, "continuous" or "discrete", by default the domain of the dtype."""
         return self._domain
 
     @property
@@ -199,20 +200,20 @@ class _Continuous(type(LeafSpec)):  # type: ignore[misc]  # the class of the spe
 
 
 class BoundedContinuous(BoundedTensorSpec, metaclass=_Continuous):
-    """Bounded spec of the domain "continuous"; every such `BoundedTensorSpec` is an instance."""
+    """Bounded spec of the domain "continuous". Every such `BoundedTensorSpec` is an instance."""
 
     kind = ""
 
 
 def _read_bound(name: str, value: Any, alias: str, alias_value: Any) -> Tensor:
-    """Return a bound that is given by one of two arguments."""
+    """Return a bound, given as an argument or as the alias of the argument."""
     if (value is None) == (alias_value is None):
         raise InvalidArgumentError(
-            f"{name} is {value!r} and {alias} is {alias_value!r}; expected exactly one of them to be given"
+            f"{name} is {value!r} and {alias} is {alias_value!r}; expected either {name} or {alias}"
         )
     value = alias_value if value is None else value
     try:
-        # NumPy converts a Python float to float64; torch would round it to the default dtype.
+        # NumPy converts a Python float to float64. Torch would round the float to the default dtype.
         bound = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgumentError(f"{name} is {value!r}; expected numbers: {error}") from None
@@ -228,7 +229,7 @@ def _check_bounds(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.d
     empty = torch.zeros((), dtype=torch.bool, device=device)
     if not dtype.is_floating_point:
         smallest, largest = map(int, dtype_limits(dtype))
-        # Wide dtypes, because torch casts the limits to the dtype of the tensor that they are compared with.
+        # Wide dtypes, because torch casts the limits to the dtype of the compared tensor.
         low, high = (bound.double() if bound.is_floating_point() else bound.long() for bound in (low, high))
         empty = (low > largest) | (high < smallest)
         low, high = _to_int64(low, torch.ceil, smallest, largest), _to_int64(high, torch.floor, smallest, largest)
@@ -236,9 +237,9 @@ def _check_bounds(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.d
     empty = empty | (low > high)
     if bool(empty.any()):
         first = tuple(empty.nonzero()[0].tolist())
-        at = f" at {list(first)}" if first else ""
+        index = f" at {list(first)}" if first else ""
         raise InvalidArgumentError(
-            f"no {dtype} value is between low {low[first].item()} and high {high[first].item()}{at}"
+            f"no {dtype} value is between low {low[first].item()} and high {high[first].item()}{index}"
         )
     return low, high
 
@@ -251,7 +252,7 @@ def _to_int64(bound: Tensor, rounding: Callable[[Tensor], Tensor], smallest: int
 
 
 def _collapse_bound(bound: Tensor) -> Tensor:
-    """Return a bound that stores each distinct broadcast element once, and a constant bound as one number."""
+    """Return a bound that stores each distinct broadcast element once, and a constant bound as a single number."""
     stored = without_repeats(bound)
     first = stored.reshape(-1)[:1]
     if first.numel() and bool((stored == first).all()):

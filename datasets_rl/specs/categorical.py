@@ -1,4 +1,4 @@
-"""Categorical specs: each element is one of n categories, and a mask may exclude some of them.
+"""Categorical specs: each element is one of n categories, and a mask may exclude categories.
 
 | class | categories of an element | encoding | an outcome is |
 | --- | --- | --- | --- |
@@ -40,18 +40,18 @@ class FiniteSpec(LeafSpec):
 
     domain = "discrete"
     _mask: Tensor | None = None
-    """Mask whose leading axes are the axes of the spec, so that shape operations of the spec apply to it."""
+    """Mask that begins with the axes of the spec, so that shape operations of the spec apply to the mask."""
     _grouped: bool = False
-    """Whether the last axis of the indices forms one outcome, so that the outcomes are all combinations along it."""
+    """Whether the last axis of the indices forms a single outcome, so that outcomes are all combinations on this axis."""
 
     @property
     @abstractmethod
     def _category_counts(self) -> int | Tensor:
-        """Number of categories of each element, int64 [P]; one integer for all."""
+        """Number of categories of each element, int64 [P], or an integer for all elements."""
 
     @property
     def widths(self) -> Tensor | None:
-        """Number of categories of each variable, int64 [k]; `None` for a single variable.
+        """Number of categories of each variable, int64 [k], or `None` for a single variable.
 
         Raises:
             InvalidArgumentError: If the numbers differ along the leading axes.
@@ -79,7 +79,7 @@ class FiniteSpec(LeafSpec):
 
     @abstractmethod
     def _index_near(self, value: Tensor) -> Tensor:
-        """Return the category indices nearest to a value, int64 [..., P]; they may be out of range."""
+        """Return the category indices nearest to a value, int64 [..., P], which may be out of range."""
 
     @abstractmethod
     def _mask_from(self, mask: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class FiniteSpec(LeafSpec):
 
     @property
     def _allowed(self) -> Tensor | None:
-        """Which categories each element may have, bool [P, N]; `None` for all."""
+        """Which categories each element may have, bool [P, N], or `None` for all categories."""
         return self._mask
 
     def _rows(self, columns: Tensor) -> Tensor:
@@ -103,12 +103,12 @@ class FiniteSpec(LeafSpec):
         return rows.reshape(*rows.shape[:-1], *used.shape)
 
     def _columns(self, rows: Tensor) -> Tensor:
-        """Concatenate rows without their padding: the inverse of `_rows`."""
+        """Concatenate rows without the padding: the inverse of `_rows`."""
         used = self._used_columns(rows.device)
         return rows if used is None else rows.flatten(-2)[..., used.flatten()]
 
     def _used_columns(self, device: torch.device) -> Tensor | None:
-        """Return which columns of each row are not padding, bool [k, max(widths)]; `None` for a single variable."""
+        """Return which columns of each row are not padding, bool [k, max(widths)], or `None` for a single variable."""
         widths = self.widths
         if widths is None:
             return None
@@ -124,19 +124,19 @@ class FiniteSpec(LeafSpec):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which categories are allowed, bool; `None` allows all. Set it with `update_mask`."""
+        """Which categories are allowed, bool, or `None` for all. Set the mask with `update_mask`."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
         """Set which categories are allowed.
 
         Args:
-            mask: Bool, True for each allowed category, expandable to the shape of the one-hot encoding; `None` allows
-                all.
+            mask: Bool, True for each allowed category, expandable to the shape of the one-hot encoding. `None` allows
+                all categories.
 
         Raises:
-            InvalidArgumentError: If the dtype of the mask is not bool, or its shape does not fit. The spec is unchanged
-                then.
+            InvalidArgumentError: If the dtype of the mask is not bool, or the shape does not fit. The spec does not
+                change.
         """
         if mask is None:
             self._mask = None
@@ -161,7 +161,7 @@ class FiniteSpec(LeafSpec):
             first = empty.nonzero()[0].tolist()
             raise InvalidArgumentError(
                 f"the mask allows no category{f' at {first}' if first else ''}",
-                hint="call `update_mask` with a mask that has at least one True for each element",
+                hint="call `update_mask` with a mask that allows a category for each element",
             )
 
     # --- the set
@@ -174,12 +174,12 @@ class FiniteSpec(LeafSpec):
         last = self._category_counts - 1 if allowed is None else allowed.sum(-1) - 1
         index = random_integers(0, last, shape, device=self.device, generator=generator)
         if allowed is not None:
-            # The category that follows `index` allowed ones.
+            # The category after `index` allowed categories.
             index = (allowed.cumsum(-1) <= index.unsqueeze(-1)).sum(-1)
         return self._from_index(index)
 
     def cardinality(self) -> int:
-        """Return the number of outcomes of one element, including masked ones; leading axes do not multiply it."""
+        """Return the number of outcomes of an element, including masked outcomes. Leading axes do not matter."""
         return math.prod(self._groups())
 
     @override
@@ -189,8 +189,8 @@ class FiniteSpec(LeafSpec):
             allowed = self._allowed.reshape(-1, len(choices), self._allowed.shape[-1])
             if bool((allowed != allowed[:1]).any()):
                 raise InvalidArgumentError(
-                    f"the outcomes of {self._named()} cannot be enumerated: its mask differs along the leading axes",
-                    hint="`unbind` it first",
+                    f"the outcomes of {self._named()} cannot be enumerated: the mask differs along the leading axes",
+                    hint="`unbind` the spec first",
                 )
             choices = [choice[mask[: len(choice)]] for choice, mask in zip(choices, allowed[0], strict=True)]
         outcomes = torch.cartesian_prod(*choices).reshape(-1, len(choices))
@@ -200,7 +200,7 @@ class FiniteSpec(LeafSpec):
         return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *sizes))
 
     def _are_categories(self, index: Tensor, allowed: Tensor | None) -> Tensor | None:
-        """Return which elements of an index [..., P] are allowed categories, bool of the same shape; `None` if all are."""
+        """Return which elements of an index [..., P] are allowed categories, bool [..., P], or `None` if all are."""
         sizes = self._category_counts
         if isinstance(sizes, int) and allowed is None:
             if not index.numel():
@@ -228,7 +228,7 @@ class FiniteSpec(LeafSpec):
             index.clamp(max=sizes - 1) if isinstance(sizes, int) else torch.minimum(index, sizes.to(index.device) - 1)
         )
         if allowed is not None:
-            # The nearest allowed category; the lower one of two.
+            # The nearest allowed category, and of two nearest categories the lower category.
             self._check_not_empty(allowed)
             distance = (torch.arange(allowed.shape[-1], device=index.device) - index.unsqueeze(-1)).abs()
             index = distance.masked_fill(~allowed.to(index.device), allowed.shape[-1]).argmin(-1)
@@ -237,11 +237,11 @@ class FiniteSpec(LeafSpec):
     # --- categories as integers and as one-hot vectors
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Return the category indices of members of the set, int64 [*B, *P]; integers are returned unchanged.
+        """Return the category indices of members of the set, int64 [*B, *P]. Integers are returned unchanged.
 
         Args:
             val: Members of the set, [*B, *shape].
-            safe: Whether to raise an error if `val` is not in the set; off by default.
+            safe: Whether to raise an error if `val` is not in the set. False by default.
         """
         if safe:
             self.assert_is_in(val)
@@ -251,14 +251,14 @@ class FiniteSpec(LeafSpec):
         return val
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Return the one-hot encoding of members of the set; one-hot vectors are returned unchanged.
+        """Return the one-hot encoding of members of the set. One-hot vectors are returned unchanged.
 
         Args:
             val: Members of the set, [*B, *shape].
-            safe: Whether to raise an error if `val` is not in the set; off by default.
+            safe: Whether to raise an error if `val` is not in the set. False by default.
 
         Returns:
-            Bool [*B, *shape, n]; for several categorical variables [*B, *shape[:-1], sum(nvec)].
+            Bool [*B, *shape, n], or for several categorical variables [*B, *shape[:-1], sum(nvec)].
 
         Raises:
             InvalidArgumentError: If `nvec` differs along the leading axes.
@@ -284,9 +284,9 @@ class FiniteSpec(LeafSpec):
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: Tensor with one entry for each category along its last axis, which has the size of the
-                one-hot encoding. The axes before it broadcast to those of the encoding; for integers of one variable and
-                a shape other than [], they are [*B, *shape[:-1]].
+            tensor_to_index: Tensor with an entry for each category along the last axis, which has the size of the one-hot
+                encoding. The other axes broadcast to the other axes of the encoding. For integers of a single variable
+                and a shape other than [], the other axes are [*B, *shape[:-1]].
 
         Returns:
             The selected entries, of the shape of the category indices.
@@ -331,9 +331,9 @@ class DiscreteTensorSpec(FiniteSpec):
         False
 
     Args:
-        n: Number of categories; -1 if it is not known yet, see `set_provisional_n`.
-        shape: Shape of every tensor of the set; [] by default.
-        mask: Which categories are allowed, bool, expandable to [*shape, n]; `None` allows all.
+        n: Number of categories, or -1 for a number that `set_provisional_n` sets later.
+        shape: Shape of every tensor of the set, [] by default.
+        mask: Which categories are allowed, bool, expandable to [*shape, n]. `None` allows all categories.
 
     Raises:
         InvalidArgumentError: If n < -1, or the mask does not fit.
@@ -362,18 +362,18 @@ class DiscreteTensorSpec(FiniteSpec):
         """Number of categories.
 
         Raises:
-            InvalidArgumentError: If it is not known yet.
+            InvalidArgumentError: If the number is not known yet.
         """
         if self._n >= 0:
             return self._n
         if self._provisional_n is None:
             raise InvalidArgumentError(
-                "the number of categories is not known yet", hint="set it with `set_provisional_n`"
+                "the number of categories is not known yet", hint="set the number with `set_provisional_n`"
             )
         return self._provisional_n
 
     def set_provisional_n(self, n: int) -> None:
-        """Set the number of categories of a spec that was created with n = -1; it can be set again."""
+        """Set the number of categories of a spec that was created with n = -1. The number can be set again."""
         self._provisional_n = int(n)
 
     @property
@@ -442,8 +442,8 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
         (True, False)
 
     Args:
-        n: Size of the last axis; optional if `shape` is given.
-        shape: Shape of every tensor of the set; [n] by default.
+        n: Size of the last axis, optional if `shape` is given.
+        shape: Shape of every tensor of the set, [n] by default.
 
     Raises:
         InvalidArgumentError: If n and shape contradict each other, or both are missing.
@@ -460,7 +460,7 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
         dtype: torch.dtype = torch.int8,
     ) -> None:
         if n is None and shape is None:
-            raise InvalidArgumentError("n and shape are missing; expected at least one of them")
+            raise InvalidArgumentError("n and shape are missing; expected n, shape or both")
         shape = (n or 0,) if shape is None else parse_shape(shape)
         if n is not None and n != (shape[-1] if shape else 0):
             raise InvalidArgumentError(f"n is {n} and shape is {list(shape)}; expected a last axis of size n")
@@ -490,13 +490,13 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         tensor([False, False,  True, False,  True])
 
     Args:
-        nvec: Number of categories of each element; it may have several axes. With 0 of one of them, the set is empty.
-        shape: Shape of every tensor of the set, to which `nvec` is expanded; the shape of `nvec` by default.
+        nvec: Number of categories of each element, with any number of axes. If a number is 0, the set is empty.
+        shape: Shape of every tensor of the set, to which `nvec` is expanded. The shape of `nvec` by default.
         mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements
             of the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
         remove_singleton: Whether `rand` removes the last axis if the shape is [1], as in TorchRL: with `nvec` 5 or [5],
-            it returns a tensor without axes. Members of such a spec may have that axis or not; the results of `zero`,
-            `one` and `enumerate` have it.
+            `rand` returns a tensor without axes. Members of such a spec may have this axis or not. The results of `zero`,
+            `one` and `enumerate` have the axis.
 
     Raises:
         InvalidArgumentError: If an entry of `nvec` is negative, or the shape or the mask does not fit.
@@ -552,7 +552,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         rows = self.nvec.reshape(-1, *self.nvec.shape[-1:]) if self.ndim else self.nvec.reshape(1, 1)
         if not len(rows) or bool((rows != rows[:1]).any()):
             raise InvalidArgumentError(
-                f"nvec of {self._named()} differs along the leading axes", hint="`unbind` it first"
+                f"nvec of {self._named()} differs along the leading axes", hint="`unbind` the spec first"
             )
         return rows[0].reshape(-1)
 
@@ -582,11 +582,11 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     def _repr_arguments(self) -> list[str]:
         return [f"nvec={self.nvec.tolist()}", *([] if self._mask is None else ["masked"])]
 
-    # `_mask` has shape [*shape, max(nvec)], False at indices >= nvec; `mask` has the shape that the constructor takes.
+    # `_mask` has shape [*shape, max(nvec)], False at indices >= nvec. `mask` has the shape that the constructor takes.
 
     @property
     def mask(self) -> Tensor | None:
-        """Which categories are allowed, bool [*shape[:-1], sum(nvec)]; `None` allows all. Set it with `update_mask`."""
+        """Which categories are allowed, bool [*shape[:-1], sum(nvec)], or `None` for all. Set by `update_mask`."""
         rows = self._mask
         return None if rows is None else self._columns(rows if self.ndim else rows[None])
 
@@ -644,9 +644,9 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
 
 
 class OneHotDiscreteTensorSpec(FiniteSpec):
-    """One-hot spec: one of n categories, encoded along the last axis as a vector of one 1 and n - 1 zeros.
+    """One-hot spec: one of n categories, encoded along the last axis as a vector of a single 1 and n - 1 zeros.
 
-    The last axis is one outcome: shape operations cannot change it, and an index addresses the axes before it only.
+    The last axis is a single outcome: shape operations and indices apply only to the other axes.
 
         >>> import torch
         >>> from datasets_rl import OneHot
@@ -656,11 +656,11 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         tensor(2)
 
     Args:
-        n: Number of categories; the set of 0 categories is empty.
-        shape: Shape of every tensor of the set, [..., n]; [n] by default.
-        use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their
-            first appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
-        mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
+        n: Number of categories. The set of 0 categories is empty.
+        shape: Shape of every tensor of the set, [..., n]. [n] by default.
+        use_register: Whether `encode` accepts arbitrary integers and assigns each new integer to the next category.
+            `to_numpy` returns the integers. Reshaped copies of the spec share the register.
+        mask: Which categories are allowed, bool, expandable to the shape. `None` allows all categories.
 
     Raises:
         InvalidArgumentError: If n < 0, or the shape or the mask does not fit.
@@ -695,7 +695,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
     @property
     def use_register(self) -> bool:
-        """Whether `encode` accepts arbitrary integers and assigns them to categories."""
+        """Whether `encode` accepts arbitrary integers and assigns the integers to categories."""
         return self._register is not None
 
     @property
@@ -737,7 +737,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return inside.all(-1) if self._grouped else inside
 
     def _index_near(self, value: Tensor) -> Tensor:
-        # The nearest one-hot vector has its 1 at the largest element. NaN and -inf count as the smallest finite number,
+        # The nearest one-hot vector has the 1 at the largest element. NaN and -inf count as the smallest finite number,
         # and only columns that the mask excludes as -inf.
         smallest = torch.finfo(torch.float64).min
         rows = torch.nan_to_num(self._rows(value).double(), nan=smallest, neginf=smallest)
@@ -753,13 +753,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return bound if self.mask is None else f"{bound} with the 1 where the mask allows it"
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Encode integers in [0, n) as one-hot vectors; a bool tensor of the spec's shape is returned unchanged.
+        """Encode integers in [0, n) as one-hot vectors. A bool tensor of the spec's shape is returned unchanged.
 
-        With a register, the integers are arbitrary, and new ones are registered.
+        With a register, the integers are arbitrary, and new integers are registered.
 
         Args:
-            val: Integers of the shape of the spec without its last axis; for several variables, the last axis has one
-                integer for each of them. They may have extra leading axes.
+            val: Integers of the shape of the spec without the last axis. For several variables, the last axis has an
+                integer for each variable. Extra leading axes are allowed.
             ignore_device: Whether to leave the tensor on its current device.
 
         Raises:
@@ -767,7 +767,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype == torch.bool and self._suits(val.shape):
             return val
-        # A list of one number is an axis of size 1, unlike in other specs, as in TorchRL.
+        # A list with a single number is an axis of size 1, unlike in other specs, as in TorchRL.
         val = np.array(val) if isinstance(val, list) else val
         index = self._as_tensor(val, torch.int64, ignore_device=ignore_device).long()
         shape = self._index_shape
@@ -857,11 +857,11 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         torch.Size([5])
 
     Args:
-        nvec: Number of categories of each variable; with 0 of one of them, the set is empty.
-        shape: Shape of every tensor of the set, [..., sum(nvec)]; [sum(nvec)] by default.
-        use_register: Whether `encode` accepts arbitrary integers, see `OneHotDiscreteTensorSpec`; each variable has a
+        nvec: Number of categories of each variable. If a number is 0, the set is empty.
+        shape: Shape of every tensor of the set, [..., sum(nvec)]. [sum(nvec)] by default.
+        use_register: Whether `encode` accepts arbitrary integers, as in `OneHotDiscreteTensorSpec`. Each variable has a
             separate register.
-        mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
+        mask: Which categories are allowed, bool, expandable to the shape. `None` allows all categories.
 
     Raises:
         InvalidArgumentError: If an entry of `nvec` is negative, or the shape or the mask does not fit.

@@ -1,4 +1,4 @@
-"""Spec of a choice: the union of several specs, or one of several non-tensor values."""
+"""Spec of a choice: the union of several specs, or a set of non-tensor values."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ class ChoiceSpec(TensorSpec):
         for name in ("__class__", "shape", "dtype", "device"):
             values = [getattr(choice, name, None) for choice in choices]
             if any(value != values[0] for value in values):
-                raise InvalidArgumentError(
-                    f"the choices differ in their {name.strip('_')}: {', '.join(map(str, values))}"
-                )
+                raise InvalidArgumentError(f"the choices differ in {name.strip('_')}: {', '.join(map(str, values))}")
         super().__init__(first.shape, first.device)
         self._choices = [choice.clone() for choice in choices]
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Dtype of every choice; `None` if the choices have no dtype."""
+        """Dtype of every choice, or `None` if the choices have no dtype."""
         return getattr(self._choices[0], "dtype", None)
 
     @property
@@ -183,7 +181,7 @@ class ChoiceSpec(TensorSpec):
         if not isinstance(other, ChoiceSpec) or self.num_choices != other.num_choices:
             return False
         pairs = zip(self._choices, other._choices, strict=True)
-        return all(mine == its if self._of_specs else mine.tolist() == its.tolist() for mine, its in pairs)
+        return all(left == right if self._of_specs else left.tolist() == right.tolist() for left, right in pairs)
 
     __hash__ = TensorSpec.__hash__
 
@@ -192,7 +190,7 @@ class ChoiceSpec(TensorSpec):
 
 
 def _elements(value: Any, lead: int) -> Iterator[Any]:
-    """Yield the elements of a value along its first `lead` axes."""
+    """Yield the elements of a value along the first `lead` axes."""
     if not lead:
         yield value
         return

@@ -25,7 +25,7 @@ _ATTRIBUTES = {"device", "dtype", "shape", "space"}
 
 
 class _Keys(KeysView[Any]):
-    """Keys of a composite; a name and a tuple of only that name are the same key."""
+    """Keys of a composite, where ``"a"`` and ``("a",)`` are the same key."""
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, tuple) and key and _is_path(key):
@@ -38,7 +38,7 @@ class _Keys(KeysView[Any]):
 
 
 class CompositeSpec(TensorSpec):
-    """Spec of TensorDicts: the value of every key must be in the spec of that key. Keys without a spec are ignored.
+    """Spec of TensorDicts: the value of every key must be in the spec of the key. Keys without a spec are ignored.
 
     A key is a name or a tuple of names. If the spec of a key is `None`, the key may have any value or be missing. The
     draws, zeros and ones are TensorDicts of batch size [*shape, *self.shape]. Copies and reshaped composites are
@@ -55,11 +55,11 @@ class CompositeSpec(TensorSpec):
     Args:
         specs: Specs, `None`, or nested mappings of specs, by key.
         shape: Batch size: the leading axes that all specs share.
-        device: Device of all specs; by default each spec has its own.
+        device: Device of all specs. By default each spec has a separate device.
         batch_size: Alias of `shape`.
-        data_cls: Class of the values that `rand`, `zero`, `one` and `encode` return, instead of TensorDict; values of
+        data_cls: Class of the values that `rand`, `zero`, `one` and `encode` return, instead of TensorDict. Values of
             other classes are not in the set.
-        step_mdp_static: Flag for the code that steps an environment; the spec stores it and includes it in the JSON.
+        step_mdp_static: Flag for the code that steps an environment. The JSON of the spec includes the flag.
         names: Names of the axes of the batch size.
         **kwargs: More specs by name.
 
@@ -86,7 +86,7 @@ class CompositeSpec(TensorSpec):
     ) -> None:
         if shape is not None and batch_size is not None:
             raise InvalidArgumentError(
-                f"shape is {shape} and batch_size is {batch_size}; expected at most one of them to be given"
+                f"shape is {shape} and batch_size is {batch_size}; expected shape or batch_size, not both"
             )
         super().__init__(parse_shape(batch_size if shape is None else shape), device)
         self._specs: dict[str, Child] = {}
@@ -147,7 +147,7 @@ class CompositeSpec(TensorSpec):
         """Name axes that have no name yet, in place, and return the composite.
 
         Args:
-            *names: A name for each axis; `None` for no name, and at most one ellipsis for several axes without a name.
+            *names: A name for each axis, `None` for no name, and at most one ellipsis for several axes without a name.
 
         Raises:
             InvalidArgumentError: If an axis has another name already, or the number of names is not the number of axes.
@@ -207,12 +207,14 @@ class CompositeSpec(TensorSpec):
         if spec is None or self.device is None or spec.device == self.device:
             return spec
         if spec.device is not None:
-            raise InvalidArgumentError(f"{name} is on {spec.device}; expected {self.device}", hint="move it with `to`")
+            raise InvalidArgumentError(
+                f"{name} is on {spec.device}; expected {self.device}", hint="move the spec with `to`"
+            )
         moved: TensorSpec = spec.to(self.device)
         return moved
 
     def _with_batch_size(self, shape: torch.Size) -> Self:
-        """Return the composite with a longer batch size; specs that already have these leading axes are unchanged."""
+        """Return the composite with a longer batch size. Specs that already have these leading axes are unchanged."""
         specs = {
             name: spec
             if spec is None or spec.shape[: len(shape)] == shape
@@ -252,7 +254,7 @@ class CompositeSpec(TensorSpec):
         return default
 
     def pop(self, key: str | Sequence[Any], default: Any = _MISSING) -> Any:
-        """Remove a key and return its spec, or the default if the key is missing.
+        """Remove a key and return the spec, or the default if the key is missing.
 
         Raises:
             UnknownKeyError: If the key is missing and no default is given.
@@ -275,18 +277,18 @@ class CompositeSpec(TensorSpec):
         del self._specs[name]
 
     def separates(self, *keys: str | Sequence[Any], default: Any = None) -> CompositeSpec | None:
-        """Rearrange the specs of some keys to a new composite and return it; return `None` if it would be empty.
+        """Move the specs of some keys to a new composite, and return the new composite, or `None` without specs.
 
         Args:
             *keys: Keys to remove from this composite.
-            default: Spec of a key that is missing; `None` leaves the key out.
+            default: Spec of a missing key. `None` leaves the key out.
         """
         specs = {key: self.pop(key, default) for key in keys}
         specs = {key: spec for key, spec in specs.items() if spec is not None}
         return CompositeSpec(specs, shape=self.shape, device=self.device) if specs else None
 
     def update(self, dict_or_spec: Mapping[Any, Any] | CompositeSpec) -> Self:
-        """Set every spec of another composite, and return this one; nested composites are updated recursively."""
+        """Set every spec of another composite in this composite, recursively, and return this composite."""
         for key, spec in dict_or_spec.items():
             current = self.get(key, None)
             if isinstance(current, CompositeSpec) and isinstance(spec, (CompositeSpec, Mapping)):
@@ -315,28 +317,28 @@ class CompositeSpec(TensorSpec):
         Args:
             include_nested: Whether to include the keys of nested composites.
             leaves_only: Whether to leave out the keys of composites themselves.
-            is_leaf: Function of the class of a spec that returns whether it is a leaf; by default, all classes but
-                composites are leaves.
+            is_leaf: Function of a spec class that returns whether specs of the class are leaves. By default, all specs
+                but composites are leaves.
         """
         return _Keys(self._tree(include_nested, leaves_only, is_leaf))
 
     def values(
         self, include_nested: bool = False, leaves_only: bool = False, *, is_leaf: IsLeaf = None
     ) -> ValuesView[Any]:
-        """Return the specs; the arguments are those of `keys`."""
+        """Return the specs. The arguments are the arguments of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).values()
 
     def items(
         self, include_nested: bool = False, leaves_only: bool = False, *, is_leaf: IsLeaf = None
     ) -> ItemsView[Any, Any]:
-        """Return the pairs of key and spec; the arguments are those of `keys`."""
+        """Return the pairs of key and spec. The arguments are the arguments of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).items()
 
     def _tree(self, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf) -> dict[Any, Any]:
         specs: dict[Any, Any] = {}
         for name in self._entries():
             spec = self._entry(name)
-            # As in a TensorDict, the keys of a composite are before its own: all keys can be deleted in their order.
+            # As in a TensorDict, the keys in a composite precede the key of the composite: keys can be deleted in order.
             if include_nested and isinstance(spec, CompositeSpec):
                 inner = spec.items(include_nested, leaves_only, is_leaf=is_leaf)
                 specs |= {(name, *_as_path(key)): inner_spec for key, inner_spec in inner}
@@ -388,13 +390,13 @@ class CompositeSpec(TensorSpec):
         """Make setting and removing entries an error, and return the composite.
 
         Args:
-            recurse: Whether to lock nested composites too; `None` means True.
+            recurse: Whether to lock nested composites too. `None` means True.
         """
         self._lock(True, recurse=recurse is not False)
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Allow setting and removing entries again, and return the composite; the inverse of `lock_`."""
+        """Allow setting and removing entries again, and return the composite. This is the inverse of `lock_`."""
         self._lock(False, recurse=recurse is not False)
         return self
 
@@ -417,7 +419,7 @@ class CompositeSpec(TensorSpec):
         """Return a TensorDict, or an instance of `data_cls`, of batch size [*lead, *self.shape]."""
         batch_size = (*lead, *created_shape(self.shape))
         if self.data_cls is not None:
-            from_dict: Any = self.data_cls.from_dict  # type: ignore[attr-defined]  # all tensorclasses have it
+            from_dict: Any = self.data_cls.from_dict  # type: ignore[attr-defined]  # all tensorclasses have this method
             return from_dict(dict(entries), batch_size=batch_size, device=self.device)
         names: Any = None if self._names is None else [*[None] * len(lead), *self._names]
         return TensorDict(dict(entries), batch_size=batch_size, device=self.device, names=names)
@@ -461,11 +463,11 @@ class CompositeSpec(TensorSpec):
         return projected
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Raise an error if an entry has another dtype than its spec.
+        """Raise an error if an entry has another dtype than the spec of the entry.
 
         Args:
-            value: A TensorDict; if `key` is a name, also the tensor of that entry.
-            key: Name or names of the entries to check; all by default.
+            value: A TensorDict, or if `key` is a name, the tensor of this entry.
+            key: Name or names of the entries to check, all by default.
 
         Raises:
             InvalidArgumentError: If a dtype differs.
@@ -478,7 +480,7 @@ class CompositeSpec(TensorSpec):
                 spec.type_check(value[name], None if isinstance(spec, CompositeSpec) else name)
 
     def cardinality(self) -> float:
-        """Return the product of the numbers of outcomes of the entries; 0 without entries, as in TorchRL."""
+        """Return the product of the numbers of outcomes of the entries, or 0 without entries, as in TorchRL."""
         counts = [spec.cardinality() for _, spec in self._present()]
         return math.prod(counts) if counts else 0
 
@@ -497,25 +499,25 @@ class CompositeSpec(TensorSpec):
         return self._build_value(dict(combinations.items()), (count,))
 
     def rand_update(self, val: Any) -> Any:
-        """Overwrite the entries of a TensorDict with random draws, and return it."""
+        """Overwrite the entries of a TensorDict with random draws, and return the TensorDict."""
         return val.update(self.rand())
 
     def zeros_update(self, val: Any) -> Any:
-        """Overwrite the entries of a TensorDict with zeros, and return it."""
+        """Overwrite the entries of a TensorDict with zeros, and return the TensorDict."""
         return val.update(self.zero())
 
     def ones_update(self, val: Any) -> Any:
-        """Overwrite the entries of a TensorDict with ones, and return it."""
+        """Overwrite the entries of a TensorDict with ones, and return the TensorDict."""
         return val.update(self.one())
 
     # --- conversion to and from Python and NumPy values
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Convert a mapping of numbers, lists, arrays and nested mappings to a TensorDict; keys may be missing.
+        """Convert a mapping of numbers, lists, arrays and nested mappings to a TensorDict. Keys may be missing.
 
         Args:
-            val: Mapping from an environment or a file; its values may have extra leading axes.
-            ignore_device: Whether to leave the tensors on their current devices.
+            val: Mapping from an environment or a file. The values may have extra leading axes.
+            ignore_device: Whether to leave the tensors on the current devices.
 
         Raises:
             UnknownKeyError: If a key has no spec.
@@ -561,7 +563,7 @@ class CompositeSpec(TensorSpec):
         return super().clone().unlock_()
 
     def clear_device_(self) -> Self:
-        """Remove the devices of this composite and of nested ones in place, but not of leaves; return the composite."""
+        """Remove the devices of this composite and of nested composites in place, and return the composite."""
         self.device = None
         for _, spec in self._present():
             spec.clear_device_()
@@ -598,7 +600,7 @@ class CompositeSpec(TensorSpec):
         return self._comparison_key() == other._comparison_key()
 
     def _comparison_key(self) -> tuple[Any, ...]:
-        """Return the attributes that equal composites share; the names of the axes are not compared, as in TorchRL."""
+        """Return the attributes that equal composites share. The names of the axes are not compared, as in TorchRL."""
         return self.shape, self.device, self.data_cls, self._specs
 
     __hash__ = TensorSpec.__hash__
@@ -616,7 +618,7 @@ class CompositeSpec(TensorSpec):
 
 
 def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
-    """Return a spec whose leading axes are the batch size `shape`."""
+    """Return a spec with the batch size `shape` as the leading axes."""
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
@@ -628,7 +630,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
 
 
 def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
-    """Return a spec, whose first `count` axes are those of `shape`, with all axes of `shape` in their place."""
+    """Return a spec with the first `count` axes, which are axes of `shape`, replaced by all axes of `shape`."""
     if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
         return spec._with_batch_size(shape)  # noqa: SLF001  # same class
     ones = (1,) * (len(shape) - count)
@@ -637,7 +639,7 @@ def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> Tensor
 
 
 def _as_path(key: Any) -> Key:
-    """Return a key as a flat tuple of names; dots in a name do not separate names."""
+    """Return a key as a flat tuple of names. Dots in a name do not separate names."""
     if isinstance(key, str):
         return (key,)
     if not isinstance(key, Sequence):

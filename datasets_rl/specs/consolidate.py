@@ -1,4 +1,4 @@
-"""Consolidation of lazy stacks of composites whose keys differ."""
+"""Consolidation of lazy stacks of composites with different keys."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from datasets_rl.specs.unbounded import Unbounded
 def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, recurse_through_stack: bool = True) -> Any:
     """Return a copy in which all composites of a stack have the same keys: missing keys get specs of empty tensors.
 
-    In the shape of such a spec, the axes along which the specs of the key differ have size 0; if the specs agree in
-    their shape, all axes after the batch size have size 0.
+    In the shape of such a spec, the axes along which the specs of the key differ have size 0. If the specs have the same
+    shape, all axes after the batch size have size 0.
 
     Args:
         spec: Any spec.
@@ -24,7 +24,7 @@ def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, rec
         recurse_through_stack: Whether to consolidate each composite of a stack too.
 
     Raises:
-        InvalidArgumentError: If a key that some composites lack has specs of different classes in the others.
+        InvalidArgumentError: If a key is missing in some composites, and has specs of different classes in others.
     """
     if isinstance(spec, LazyStackedCompositeSpec):
         members = [member.clone() for member in spec.unbind(spec.dim)]
@@ -49,12 +49,12 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
     first = specs[0]
     if any(type(spec) is not type(first) for spec in specs):
         classes = ", ".join(sorted({type(spec).__name__ for spec in specs}))
-        raise InvalidArgumentError(f"the specs of {name} are of the classes {classes}; expected one class")
+        raise InvalidArgumentError(f"the specs of {name} are of the classes {classes}; expected a single class")
     if first is None:
         return None
     if isinstance(first, CompositeSpec):
         return first.empty()
-    # A lazy stack has size -1 where its specs differ, and that is where a spec of empty tensors has size 0.
+    # A lazy stack has size -1 along axes where specs differ. A spec of empty tensors has size 0 along these axes.
     same_shape = -1 not in first.shape and all(spec.shape == first.shape for spec in specs)
     shape = [
         0
@@ -62,7 +62,7 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
         else size
         for axis, size in enumerate(first.shape)
     ]
-    # Unbounded whatever the bounds of the others: its tensors are empty.
+    # Unbounded, because empty tensors are in all bounds.
     return NonTensorSpec(shape) if first.dtype is None else Unbounded(shape, first.device, first.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Check of the specs of an environment against what it returns."""
+"""Check of the specs of an environment against the returned values."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ def check_env_specs(
     tensordict: TensorDictBase | None = None,
     break_when_any_done: bool | Literal["both"] | None = None,
 ) -> None:
-    """Reset an environment, take a few random steps, and raise an error if the results do not match its specs.
+    """Reset an environment, take a few random steps, and raise an error if the results do not match the specs.
 
-    An environment of TorchRL is checked by TorchRL. Any other object is checked that has these methods and attributes:
+    TorchRL checks environments of TorchRL. Any other environment needs these methods and attributes:
 
-    * ``reset(tensordict=None)`` returns a TensorDict with the observations and the flags;
-    * ``step(tensordict)`` returns the TensorDict with the reward, the next observations and flags under ``"next"``;
+    * ``reset(tensordict=None)`` returns a TensorDict with the observations and the flags.
+    * ``step(tensordict)`` returns the TensorDict with the reward, the next observations and flags under ``"next"``.
     * ``observation_spec``, ``action_spec``, ``reward_spec``, ``done_spec`` and optionally ``state_spec``, of this package
-      or of TorchRL. A spec that is not a composite is that of the key ``"observation"``, ``"action"``, ``"reward"`` or
+      or of TorchRL. A spec that is not a composite describes the key ``"observation"``, ``"action"``, ``"reward"`` or
       ``"done"``.
 
-    The values must have exactly the keys of the specs, and every value must be in its spec.
+    The values must have exactly the keys of the specs, and every value must match the spec of the key.
 
     Args:
         env: The environment.
-        return_contiguous: Passed on to TorchRL; without effect on other environments.
+        return_contiguous: Passed on to TorchRL, without effect on other environments.
         check_dtype: Whether dtypes must match.
-        seed: Seed for the environment, which needs a method ``set_seed``, and for torch, whose state is restored.
+        seed: Seed for the environment, which needs a method ``set_seed``, and for torch. The random state of torch is
+            restored.
         tensordict: The argument of ``reset``.
         break_when_any_done: True ends the steps when an episode ends, and False, the default, resets the environment.
             "both" runs both checks.
@@ -63,7 +64,7 @@ def check_env_specs(
             problems = list(_rollout_problems(env, _Specs(env, check_dtype), tensordict, breaks))
             if problems:
                 raise NotInSpecError(
-                    f"the specs of {type(env).__name__} do not match what it returns: {'; '.join(problems)}",
+                    f"the specs of {type(env).__name__} do not match the returned values: {'; '.join(problems)}",
                     hint="correct the specs or the environment",
                 )
 
@@ -85,13 +86,13 @@ class _Specs:
         )
 
     def problems(self, place: str, value: Any, *specs: CompositeSpec, optional: CompositeSpec) -> list[str]:
-        """Return what does not match: values outside of specs, missing keys, and keys without a spec."""
+        """Return the mismatches: values outside of specs, missing keys, and keys without a spec."""
         if not isinstance(value, TensorDictBase):
             return [f"{place} is a {type(value).__name__}; expected a TensorDict"]
         expected = {key: spec for composite in specs for key, spec in composite.items(True, True) if spec is not None}
         known = set(expected) | set(optional.keys(True, True))
-        found = [key for key in value.keys(True, True) if key != NEXT and key[0] != NEXT]
-        problems = [f"{place}: {_dotted(key)} has no spec" for key in found if key not in known]
+        keys = [key for key in value.keys(True, True) if key != NEXT and key[0] != NEXT]
+        problems = [f"{place}: {_dotted(key)} has no spec" for key in keys if key not in known]
         for key, spec in expected.items():
             name, item = f"{place}: {_dotted(key)}", value.get(key, None)
             if not self.check_dtype and isinstance(spec, LeafSpec) and isinstance(item, Tensor):
@@ -127,7 +128,7 @@ def _rollout_problems(env: Any, specs: _Specs, tensordict: TensorDictBase | None
 
 
 def _advanced(following: TensorDictBase, specs: _Specs) -> TensorDictBase:
-    """Return the next observations, flags and states as the current ones."""
+    """Return the next observations, flags and states as the current observations, flags and states."""
     keys = [key for spec in (specs.observation, specs.done, specs.state) for key in spec.keys(True, True)]
     advanced: TensorDictBase = following.select(*keys, strict=False)
     return TensorDict(dict(advanced.items()), batch_size=advanced.batch_size, device=advanced.device)

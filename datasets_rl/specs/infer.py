@@ -25,18 +25,17 @@ _CHUNK_BYTES = 1 << 24
 
 
 def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] | None = None) -> CompositeSpec:
-    """Return the spec of one transition of a dataset.
+    """Return the spec of a transition of a dataset.
 
-    Bounds are those of the specs in the manifest. The minimum and maximum in its statistics are not bounds: other
-    datasets of the same task may exceed them.
+    The bounds are the bounds of the specs in the manifest. The minimum and maximum in the statistics are not bounds:
+    other datasets of the same task may exceed these values.
 
     Args:
         manifest: Manifest of the dataset.
-        fields: Keys of the spec, each with the dtype that it is read as (`None` for the stored dtype); all keys by
-            default.
+        fields: Keys of the spec, each with the dtype of read values (`None` for the stored dtype). All keys by default.
 
     Raises:
-        ManifestError: If the manifest describes a spec that this version does not support; the message lists all
+        ManifestError: If the manifest describes a spec that this version does not support. The message lists all
             problems.
     """
     leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
@@ -62,13 +61,13 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
 
 
 def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
-    """Return the values of a stored dataset that are outside its spec, as messages.
+    """Return the values of a stored dataset that are outside the spec, as messages.
 
-    For each field, only the first chunk with such values is reported. NaN and infinity are in no bounds: the statistics of
-    the dataset count them, so they are left out here.
+    For each field, only the first chunk with such values is reported. NaN and infinity, which are never inside bounds,
+    are left out, because the statistics of the dataset count these values.
 
     Args:
-        spec: Spec of one transition.
+        spec: Spec of a transition.
         column: Function of a key, the first row and the last row (exclusive) that returns the values,
             [stop - start, ...].
         steps: Number of rows of the dataset.
@@ -90,14 +89,14 @@ def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], An
 
 
 def _finite(values: Tensor, leaf: TensorSpec) -> Tensor:
-    """Return values, [n, ...], with one inside the bounds in place of each that is NaN or infinite."""
+    """Return values, [n, ...], with the lower bound in place of NaN and infinity."""
     if not isinstance(leaf, BoundedTensorSpec) or not values.is_floating_point() or bool(values.isfinite().all()):
         return values
     return torch.where(values.isfinite(), values, leaf.low)
 
 
 def spec_from_data(data: Any) -> Any:
-    """Return a spec that contains data: with its shape, dtypes and devices, and without bounds except for flags.
+    """Return a spec with the shape, dtypes and devices of data, and without bounds except for flags.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -108,8 +107,8 @@ def spec_from_data(data: Any) -> Any:
         torch.Size([4, 3])
 
     Args:
-        data: A tensor; a TensorDict, whose batch size becomes the shape of the spec; a mapping; or any other object,
-            which gets a non-tensor spec.
+        data: A tensor, a TensorDict or a mapping. Any other object gets a non-tensor spec. The batch size of a TensorDict
+            becomes the shape of the spec.
     """
     if is_non_tensor(data):
         return NonTensorSpec(data.batch_size, data.device, batched=not hasattr(data, "data"))

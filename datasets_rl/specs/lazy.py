@@ -20,12 +20,12 @@ from datasets_rl.specs.composite import CompositeSpec
 class _Stacked(TensorSpec):
     """Base class of lazy stacks: specs stacked along a new axis. Operations on the other axes apply to each spec.
 
-    Only axes before that of the stack can be reshaped, and only the axis of the stack has an index that is a tensor.
-    Removing it by `squeeze` returns the only spec.
+    Only axes before the stack axis can be reshaped, and only the stack axis can be indexed with a tensor. Removing the
+    stack axis by `squeeze` returns the only spec.
 
     Args:
-        *specs: At least one spec, all with the same number of axes and device. Specs without a device get the device of
-            the others.
+        *specs: Specs with the same number of axes and device, not empty. Specs without a device get the device of the
+            other specs.
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
@@ -40,7 +40,7 @@ class _Stacked(TensorSpec):
         for name in ("ndim", "device", *self._shared_attributes):
             values = [getattr(spec, name) for spec in members]
             if any(value != values[0] for value in values):
-                raise InvalidArgumentError(f"the specs differ in their {name}: {', '.join(map(str, values))}")
+                raise InvalidArgumentError(f"the specs differ in {name}: {', '.join(map(str, values))}")
         self._members = members
         self.device = members[0].device
         self.dim = normalized_axis(dim, members[0].ndim + 1)
@@ -55,7 +55,7 @@ class _Stacked(TensorSpec):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the stack; an axis along which the sizes of the specs differ, or are -1, has size -1."""
+        """Shape of the stack. An axis along which the sizes of the specs differ, or are -1, has size -1."""
         columns = zip(*[spec.shape for spec in self._members], strict=True)
         shape = [column[0] if len(set(column)) == 1 else -1 for column in columns]
         return torch.Size([*shape[: self.dim], len(self._members), *shape[self.dim :]])
@@ -82,7 +82,7 @@ class _Stacked(TensorSpec):
         return self._stack_values([fill(spec) for spec in self._members], lead)
 
     def _components(self, value: Any) -> list[Any] | None:
-        """Return the components of a value, one per spec; `None` if the value is not stacked like the specs."""
+        """Return a component of a value for each spec, or `None` if the value is not stacked like the specs."""
         if isinstance(value, (list, tuple)):
             components = list(value)
         else:
@@ -154,8 +154,8 @@ class _Stacked(TensorSpec):
 
     def _reshape_error(self) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"{self._named()} cannot be reshaped at its stack axis {self.dim}",
-            hint="`unbind` it, reshape the specs, and stack them again",
+            f"{self._named()} cannot be reshaped at the stack axis {self.dim}",
+            hint="`unbind` the stack, reshape the specs, and stack the specs again",
         )
 
     def _inner(self, axis: int) -> int:
@@ -236,7 +236,7 @@ class _Stacked(TensorSpec):
             return tuple(self._members)
         if self.shape[axis] == -1:
             raise InvalidArgumentError(
-                f"{self._named()} cannot be unbound along axis {axis}: the sizes of its specs differ there"
+                f"{self._named()} cannot be unbound along axis {axis}: the specs have different sizes"
             )
         columns = zip(*[spec.unbind(self._inner(axis)) for spec in self._members], strict=True)
         return tuple(stack_specs(list(column), self.dim - (axis < self.dim)) for column in columns)
@@ -249,12 +249,12 @@ class _Stacked(TensorSpec):
         entries = without_ellipsis(index, self.ndim)
         entries += (slice(None),) * (self.ndim - sum(entry is not None for entry in entries))
         places = [place for place, entry in enumerate(entries) if entry is not None]
-        # Move the entry of the stack axis to the front, index the list of specs with it, and each spec with the others.
+        # The entry of the stack axis indexes the list of specs, and the other entries index each spec.
         place = places[self.dim]
         selected, inner = entries[place], (*entries[:place], *entries[place + 1 :])
         if len(places) > self.ndim or any(isinstance(entry, Tensor) for entry in inner):
             raise IndexError(
-                f"{self._named()} cannot be indexed with {index!r}: only its axis {self.dim} supports tensor indices"
+                f"{self._named()} cannot be indexed with {index!r}: only axis {self.dim} supports tensor indices"
             )
         while inner and inner[-1] == slice(None):  # the last axis of a one-hot spec does not support slices
             inner = inner[:-1]
@@ -311,8 +311,8 @@ class _Stacked(TensorSpec):
 class LazyStackedTensorSpec(_Stacked):
     """Lazy stack of tensor specs that differ in shape or domain.
 
-    Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise; torch can stack
-    nested tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
+    Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise. Torch can stack nested
+    tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
 
         >>> import torch
         >>> from datasets_rl import Bounded
@@ -323,7 +323,7 @@ class LazyStackedTensorSpec(_Stacked):
         tensor([5., 5.])
 
     Args:
-        *specs: At least one spec of tensors, all with the same number of axes, dtype and device.
+        *specs: Specs of tensors with the same number of axes, dtype and device, not empty.
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
@@ -366,13 +366,13 @@ class LazyStackedTensorSpec(_Stacked):
 
 
 class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
-    """Lazy stack of composites that differ in their keys or specs.
+    """Lazy stack of composites with different keys or specs.
 
-    Values are lazily stacked TensorDicts. The keys of the stack are those that all composites have, and the spec of a
-    key is the stack of the specs of that key in the composites.
+    Values are lazily stacked TensorDicts. The keys of the stack are the keys that all composites have, and the spec of a
+    key is the stack of the specs of this key in the composites.
 
     Args:
-        *specs: At least one composite, all with the same batch size and device.
+        *specs: Composites with the same batch size and device, not empty.
         dim: Axis of the stack along which the composites are stacked.
 
     Raises:
@@ -405,7 +405,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         return None if any(entry is None for entry in entries) else stack_specs(entries, self.dim)
 
     def set(self, name: str | Sequence[Any], spec: Any) -> LazyStackedCompositeSpec:
-        """Unbind a spec along the stack axis, set each result in the composite at its position, and return the stack.
+        """Unbind a spec along the stack axis, set component i in composite i, and return the stack.
 
         Raises:
             InvalidArgumentError: If the size of the spec along the stack axis is not the number of composites, or the
@@ -423,7 +423,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         return self
 
     def _unbind_entry(self, name: Any, spec: Any) -> list[tuple[CompositeSpec, Any]]:
-        """Return the pairs of composite and its component of a spec; see `set`."""
+        """Return the pairs of a composite and a component of a spec, as for `set`."""
         self._check_unlocked()
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
@@ -478,7 +478,7 @@ def _only_count(counts: list[Any]) -> Any:
 
 
 def on_one_device(specs: Sequence[Any]) -> list[Any]:
-    """Return specs of which those without a device have the device of the others, if that is the same for all."""
+    """Return the specs. If all specs with a device have the same device, specs without a device get this device."""
     devices = {spec.device for spec in specs}
     if len(devices) == 2 and None in devices:
         device = (devices - {None}).pop()
@@ -495,16 +495,16 @@ def normalized_axis(dim: int, ndim: int) -> int:
 
 @TensorSpec.implements_for_spec(torch.stack)
 def stack_specs(specs: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Any:
-    """Stack specs along a new axis; return one expanded spec if all are equal, and a lazy stack otherwise.
+    """Stack specs along a new axis. Return an expanded spec if all specs are equal, and a lazy stack otherwise.
 
     Args:
-        specs: At least one spec.
+        specs: The specs, not empty.
         dim: Axis of the stack along which the specs are stacked.
         out: An argument of `torch.stack` that has no meaning for specs.
 
     Raises:
-        InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some of
-            them are composites.
+        InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some
+            specs are composites.
         NotSupportedBySpecError: If `out` is given.
     """
     if out is not None:

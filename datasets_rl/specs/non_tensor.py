@@ -30,9 +30,9 @@ class NonTensorSpec(TensorSpec):
         device: Value of the attribute `device`.
         dtype: Ignored: non-tensor values have no dtype.
         example_data: Value that `rand`, `zero` and `one` return.
-        batched: Whether each element of the batch has a separate value, as with `feature_dims=0`; otherwise one value
+        batched: Whether each element of the batch has a separate value, as with `feature_dims=0`, or a single value
             applies to the whole batch.
-        feature_dims: Number of trailing axes that share one value; an alternative to `batched`.
+        feature_dims: Number of trailing axes with a single value, as an alternative to `batched`.
 
     Raises:
         InvalidArgumentError: If both `batched` and `feature_dims` are given, or `feature_dims` exceeds the number of
@@ -56,7 +56,7 @@ class NonTensorSpec(TensorSpec):
         super().__init__(shape, device)
         if batched is not None and feature_dims is not None:
             raise InvalidArgumentError(
-                f"batched is {batched} and feature_dims is {feature_dims}; expected at most one of them to be given"
+                f"batched is {batched} and feature_dims is {feature_dims}; expected batched or feature_dims, not both"
             )
         self.example_data = example_data
         self._feature_dims = 0 if batched else feature_dims
@@ -65,7 +65,7 @@ class NonTensorSpec(TensorSpec):
 
     @property
     def feature_dims(self) -> int:
-        """Number of trailing axes that share one value."""
+        """Number of trailing axes with a single value."""
         return self.ndim if self._feature_dims is None else self._feature_dims
 
     @property
@@ -130,7 +130,7 @@ class NonTensorSpec(TensorSpec):
             exact = False
         if not exact:
             raise InvalidArgumentError(
-                f"example_data is a {type(self.example_data).__name__}, which JSON cannot represent; expected None, text, numbers, or lists and dicts of them"
+                f"example_data is a {type(self.example_data).__name__}, which JSON cannot represent; expected None, text, numbers, lists or dicts"
             )
         optional = {"feature_dims": self._feature_dims, "example": self.example_data}
         fields = {name: value for name, value in optional.items() if value is not None}

@@ -15,12 +15,12 @@ class _ConstantBox:
     """A box without tensors."""
 
     def to(self, dest: Any) -> Self:
-        """Return the box itself: it has no device and no dtype."""
+        """Return the box itself, which has no device and no dtype."""
         del dest
         return self
 
     def clone(self) -> Self:
-        """Return the box itself: it cannot change."""
+        """Return the box itself, which cannot change."""
         return self
 
 
@@ -40,13 +40,13 @@ class BinaryBox(_ConstantBox):
 
 @dataclass(frozen=True)
 class BoxList(_ConstantBox):
-    """One box per element of the last axis; for several axes, each box holds the boxes of the axes before it."""
+    """A box for each element of the last axis. With several axes, each box holds the boxes of the previous axes."""
 
     boxes: Sequence[CategoricalBox | BoxList]
 
     @staticmethod
     def from_nvec(nvec: Tensor) -> BoxList | CategoricalBox:
-        """Return the boxes for numbers of categories, int64 of any shape; a single box for a scalar."""
+        """Return the boxes for numbers of categories, int64 of any shape, or a single box for a scalar."""
         if not nvec.ndim:
             return CategoricalBox(int(nvec))
         return BoxList([BoxList.from_nvec(column) for column in nvec.unbind(-1)])
@@ -86,7 +86,7 @@ class ContinuousBox:
         return ContinuousBox(self.low.clone(), self.high.clone())
 
     def unbind(self, dim: int = 0) -> tuple[ContinuousBox, ...]:
-        """Return one box per entry along an axis."""
+        """Return a box for each entry along an axis."""
         pairs = zip(self.low.unbind(dim), self.high.unbind(dim), strict=True)
         return tuple(ContinuousBox(low, high) for low, high in pairs)
 

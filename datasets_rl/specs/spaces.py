@@ -2,14 +2,14 @@
 
 | space | spec |
 | --- | --- |
-| Box | bounded; unbounded if the dtype is a float and no bound is finite |
-| Discrete(n) | discrete; bounded integers if `start` is not 0 |
-| MultiDiscrete(nvec) | multi-discrete; bounded integers if `start` is not 0 |
+| Box | bounded, or unbounded if the dtype is a float and no bound is finite |
+| Discrete(n) | discrete, or bounded integers if `start` is not 0 |
+| MultiDiscrete(nvec) | multi-discrete, or bounded integers if `start` is not 0 |
 | MultiBinary | binary |
-| Dict, Tuple | composite; the keys of a Tuple are "0", "1", ... |
+| Dict, Tuple | composite, where the keys of a Tuple are "0", "1", ... |
 | Text | non-tensor, with an empty string as example |
 
-`to_gymnasium` converts a composite to a Dict, and a one-hot spec to the space of its categories: for every spec,
+`to_gymnasium` converts a composite to a Dict, and a one-hot spec to the space of the categories. For every spec,
 `spec.encode(to_gymnasium(spec).sample())` is in the spec.
 """
 
@@ -47,23 +47,23 @@ _DEPTH = 64
 
 
 def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
-    """Convert a Gymnasium space to the spec of its samples, encoded as tensors.
+    """Convert a Gymnasium space to the spec of samples, encoded as tensors.
 
     Raises:
-        InvalidArgumentError: If a space is not supported; the message lists all problems.
+        InvalidArgumentError: If a space is not supported. The message lists all problems.
         MissingDependencyError: If gymnasium is not installed.
     """
     return _read_space(_describe_space(space))
 
 
 def from_minari(space: str | Mapping[str, Any]) -> Any:
-    """Convert a space in Minari's JSON format, as in the metadata of its datasets, to a spec.
+    """Convert a space in Minari's JSON format, as in the metadata of a Minari dataset, to a spec.
 
     Args:
-        space: JSON text or parsed JSON. It is untrusted, and every field is validated.
+        space: JSON text or parsed JSON. The JSON is untrusted, and every field is validated.
 
     Raises:
-        InvalidArgumentError: If the JSON is invalid, or a space is not supported; the message lists all problems.
+        InvalidArgumentError: If the JSON is invalid, or a space is not supported. The message lists all problems.
     """
     if isinstance(space, str):
         try:
@@ -96,7 +96,7 @@ def _describe_space(space: Any) -> dict[str, Any]:
 
 
 def _spec_of_space(space: Any, place: str, problems: list[str], depth: int) -> Any:
-    """Convert the description of a space to a spec; return `None` and append to `problems` if it is invalid."""
+    """Convert the description of a space to a spec. For an invalid space return `None`, and append to `problems`."""
     kind = space.get("type") if isinstance(space, Mapping) else None
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
@@ -176,10 +176,10 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], TensorSpec]] = {
 
 
 def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
-    """Convert a spec of tensors, or a composite of such specs, to the Gymnasium space of the values that it encodes.
+    """Convert a spec of tensors, or a composite of such specs, to the Gymnasium space of values before encoding.
 
     Raises:
-        InvalidArgumentError: If no space represents the spec, for example a spec with a mask; the message lists all
+        InvalidArgumentError: If no space represents the spec, for example a spec with a mask. The message lists all
             problems.
         MissingDependencyError: If gymnasium is not installed.
     """

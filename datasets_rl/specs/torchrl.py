@@ -57,7 +57,7 @@ def as_spec(spec: Any) -> Any:
     """Return a spec of this package unchanged, and a spec of TorchRL converted.
 
     Raises:
-        InvalidArgumentError: If `spec` is neither.
+        InvalidArgumentError: If `spec` is another object.
     """
     if isinstance(spec, TensorSpec):
         return spec
@@ -72,8 +72,8 @@ def _import_torchrl() -> Any:
     return tensor_specs
 
 
-# The attributes have the same names in both libraries, so that one function converts in both directions. `make` is the
-# other library's class, and `inner` converts the specs inside a spec.
+# The attributes have the same names in both libraries, so that a function converts in both directions. `make` is the
+# class of the other library, and `inner` converts the specs inside a spec.
 
 
 def _binary(spec: Any, make: Any, _: Any) -> Any:
@@ -86,7 +86,7 @@ def _multi_categorical(spec: Any, make: Any, _: Any) -> Any:
     nvec = spec.nvec
     rows = nvec.reshape(-1, nvec.shape[-1]) if nvec.ndim else nvec.reshape(1, 1)
     if len(rows) and bool((rows == rows[:1]).all()):
-        nvec = rows[0].clone()  # TorchRL enumerates the outcomes of specs whose `nvec` has one axis
+        nvec = rows[0].clone()  # TorchRL enumerates the outcomes of specs if `nvec` has a single axis
     shape, singleton = spec.shape or (1,), spec.remove_singleton
     return make(nvec, shape, spec.device, spec.dtype, mask=spec.mask, remove_singleton=singleton)
 
@@ -98,7 +98,7 @@ def _one_hot(spec: Any, make: Any, _: Any) -> Any:
 
 def _categorical(spec: Any, make: Any, _: Any) -> Any:
     converted = make(spec.space.n, spec.shape, spec.device, spec.dtype, mask=spec.mask)
-    if spec._provisional_n is not None:  # noqa: SLF001  # both libraries set it with a method and have no property
+    if spec._provisional_n is not None:  # noqa: SLF001  # both libraries have a setter method, and no property
         converted.set_provisional_n(spec._provisional_n)  # noqa: SLF001
     return converted
 
@@ -119,7 +119,7 @@ def _non_tensor(spec: Any, make: Any, _: Any) -> Any:
 
 
 def _choice(spec: Any, make: Any, inner: Any) -> Any:
-    choices = spec._choices  # noqa: SLF001  # both libraries have it, and no property
+    choices = spec._choices  # noqa: SLF001  # both libraries have this attribute, and no property
     return make([inner(choice) if hasattr(choice, "is_in") else choice.clone() for choice in choices])
 
 
@@ -158,4 +158,4 @@ _CONVERSIONS: list[tuple[type[TensorSpec], str, Callable[[Any, Any, Any], Any]]]
     (NonTensorSpec, "NonTensor", _non_tensor),
     (ChoiceSpec, "Choice", _choice),
 ]
-"""Class, name of the class in TorchRL, and function that converts in both directions; subclasses before their bases."""
+"""Class, name of the class in TorchRL, and function that converts in both directions. Subclasses precede base classes."""

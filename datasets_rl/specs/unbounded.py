@@ -20,14 +20,14 @@ class Unbounded(LeafSpec):
 
     `rand` draws floats from the standard normal distribution, and integers uniformly from the range of the dtype.
 
-    The class of the instance depends on the domain: calling this class or one of its two subclasses returns an
+    The class of the instance depends on the domain: calling this class or a subclass returns an
     `UnboundedContinuousTensorSpec` for the domain "continuous" and an `UnboundedDiscreteTensorSpec` for "discrete".
 
     Args:
         shape: Shape of every tensor of the set.
-        dtype: Dtype of every tensor of the set; torch's default dtype by default.
-        domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. Specs
-            that differ only in the domain are equal, and a spec of another dtype has the domain of that dtype.
+        dtype: Dtype of every tensor of the set, by default torch's default dtype.
+        domain: Value of the attribute `domain`, "continuous" or "discrete", by default the domain of the dtype. Specs
+            that differ only in the domain are equal. `to(dtype)` sets the domain of the dtype.
     """
 
     kind = "unbounded"
@@ -101,7 +101,7 @@ class Unbounded(LeafSpec):
 
 
 class UnboundedContinuousTensorSpec(Unbounded):
-    """Spec of unbounded real numbers; `rand` draws from the standard normal distribution.
+    """Spec of unbounded real numbers. `rand` draws from the standard normal distribution.
 
     >>> from datasets_rl import UnboundedContinuous
     >>> positions = UnboundedContinuous(shape=(3,))
@@ -115,7 +115,7 @@ class UnboundedContinuousTensorSpec(Unbounded):
 
 
 class UnboundedDiscreteTensorSpec(Unbounded):
-    """Spec of unbounded integers; `rand` draws uniformly from the range of the dtype.
+    """Spec of unbounded integers. `rand` draws uniformly from the range of the dtype.
 
     >>> from datasets_rl import UnboundedDiscrete
     >>> UnboundedDiscrete(shape=(2,)).zero()

@@ -1,4 +1,4 @@
-"""Writers: they choose the slots for new steps. One module per writer."""
+"""Writers, which choose the slots for new steps. Each writer has a module."""
 
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.ensemble import WriterEnsemble

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 class Writer(Stateful, ABC):
     """Base class of writers. A writer chooses the slots of a storage for new steps.
 
-    The buffer calls a writer while it holds its lock, from one thread and one process at a time.
+    The buffer holds the buffer's lock during a call, so that only a single thread of a single process calls a writer.
     """
 
     tracks_generations: bool = False
-    """Whether batches carry the generations of their steps, see `generations_of`."""
+    """Whether batches have the generations of steps, as returned by `generations_of`."""
 
     _spec: TensorSpec | None = None
     _storage: Storage | None = None
     _other_writes: int = 0
-    """Slots written that the write count of the storage does not include: in place, or before it was emptied."""
+    """Slots written that the write count of the storage does not include: in place, or before the storage was emptied."""
 
     @property
     def write_count(self) -> int:
@@ -37,13 +37,13 @@ class Writer(Stateful, ABC):
 
     @property
     def _cursor(self) -> int:
-        # TorchRL's name for the write index, which its users read.
+        # TorchRL's name for the write index, which users of TorchRL read.
         storage = self._require_storage()
         return storage.write_count % storage.slot_count
 
     @property
     def spec(self) -> TensorSpec | None:
-        """Spec that every step must match; None for no check. A spec of TorchRL is converted when it is set."""
+        """Spec that every step must match, or None for no check. The setter converts a spec of TorchRL."""
         return self._spec
 
     @spec.setter
@@ -53,7 +53,7 @@ class Writer(Stateful, ABC):
         self._spec = None if spec is None else as_spec(spec)
 
     def check(self, data: Any) -> None:
-        """Check data against the spec, before anything is written.
+        """Check data against the spec, before the data is written.
 
         Args:
             data: A step, several steps with more leading axes, or a list of steps.
@@ -78,15 +78,17 @@ class Writer(Stateful, ABC):
     def _require_storage(self) -> Storage:
         """Return the storage."""
         if self._storage is None:
-            raise InvalidArgumentError(f"{type(self).__name__} has no storage", hint="pass it to a ReplayBuffer")
+            raise InvalidArgumentError(
+                f"{type(self).__name__} has no storage", hint="pass the writer to a ReplayBuffer"
+            )
         return self._storage
 
     @abstractmethod
     def add(self, data: Any) -> int | Tensor | None:
-        """Write the data of one slot.
+        """Write the data of a slot.
 
         Returns:
-            The row that was written; int64 [envs] if a slot has several rows; None if the data was not stored.
+            The written row, or int64 [envs] if a slot has several rows, or None if the data was not stored.
         """
 
     @abstractmethod
@@ -94,14 +96,14 @@ class Writer(Stateful, ABC):
         """Write the data of several slots.
 
         Returns:
-            The row of each step, int64 [n * envs]; -1 for steps that were not stored.
+            The row of each step, int64 [n * envs], or -1 for steps that were not stored.
         """
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
         """Write into given slots, without moving the write index.
 
         Args:
-            index: The slot, for the data of one slot; or int64 [n], for the data of n slots.
+            index: The slot, for the data of a single slot, or int64 [n], for the data of n slots.
             data: The data to write.
 
         Returns:
@@ -111,22 +113,22 @@ class Writer(Stateful, ABC):
             InvalidArgumentError: If this writer chooses the slots itself.
         """
         raise InvalidArgumentError(
-            f"{type(self).__name__} does not write {type(data).__name__} at {index!r}: it chooses the slots itself",
+            f"{type(self).__name__} does not write {type(data).__name__} at {index!r}: the writer chooses the slots",
             hint="use a RoundRobinWriter",
         )
 
     def generations_of(self, index: Any) -> Tensor:
-        """Return how often each slot was written before its current content; -1 if that is unknown.
+        """Return how often each slot was written before the current content, or -1 if unknown.
 
-        A slot that is overwritten, or whose storage is emptied, has another generation afterwards: an index and its
-        generation together name one step for ever, see `ReplayBuffer.update_if_present`.
+        A slot has another generation after the slot is overwritten, or the storage is emptied. An index with a
+        generation therefore always names the same step, as `ReplayBuffer.update_if_present` needs.
 
         Args:
             index: Slots, int64 [...]. For a storage with several leading axes also an index of `extend`, int64 [n,
-                ndim], or a tuple with one index per axis; the environments of a slot share its generation.
+                ndim], or a tuple with an index for each axis. The environments of a slot have the same generation.
 
         Returns:
-            int64, of the shape of the slots; -1 everywhere if `tracks_generations` is False.
+            int64, of the shape of the slots, or -1 everywhere if `tracks_generations` is False.
         """
         return torch.full_like(self._slots_of(index), -1)
 
@@ -139,7 +141,7 @@ class Writer(Stateful, ABC):
         return slots[..., 0] if ndim > 1 and slots.ndim > 1 and slots.shape[-1] == ndim else slots
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Reset the writer, before its storage is emptied.
+        """Reset the writer, before the storage is emptied.
 
         Args:
             empty_write_count: Whether `write_count` restarts at 0.

@@ -13,10 +13,10 @@ from datasets_rl.writers.base import Writer
 
 
 class WriterEnsemble(Writer):
-    """The writers of the buffers of an ensemble; each writes to its own buffer. The ensemble rejects writes.
+    """The writers of the buffers of an ensemble. Each writer writes to a single buffer. The ensemble rejects writes.
 
     Args:
-        writers: One writer per buffer.
+        writers: The writer of each buffer.
     """
 
     def __init__(self, *writers: Writer) -> None:
@@ -55,7 +55,7 @@ class WriterEnsemble(Writer):
             writer.load_state_dict(state)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return the writer of one buffer for an integer, or an ensemble of several for a slice."""
+        """Return the writer of a buffer for an integer, or an ensemble for a slice."""
         writers = self.writers[index]
         return writers if isinstance(writers, Writer) else WriterEnsemble(*writers)
 
@@ -70,5 +70,5 @@ class WriterEnsemble(Writer):
 def _ambiguous_error(verb: str, data: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"cannot {verb} {type(data).__name__} to an ensemble: the buffer to write to is ambiguous",
-        hint=f"write to one of its buffers: rb[i].{verb}(data)",
+        hint=f"write to a single buffer of the ensemble: rb[i].{verb}(data)",
     )

@@ -15,7 +15,7 @@ class ImmutableDatasetWriter(Writer):
     """Reject every write, so that a dataset stays as published.
 
     Args:
-        compilable: Accepted for compatibility with TorchRL; has no effect.
+        compilable: Accepted for compatibility with TorchRL, without effect.
     """
 
     def __init__(self, compilable: bool = False) -> None:
@@ -38,7 +38,9 @@ class ImmutableDatasetWriter(Writer):
     @override
     def empty(self, empty_write_count: bool = True) -> None:
         del empty_write_count
-        raise InvalidArgumentError("a dataset cannot be emptied", hint="use `delete()` to remove it from the disk")
+        raise InvalidArgumentError(
+            "a dataset cannot be emptied", hint="use `delete()` to remove the dataset from the disk"
+        )
 
 
 def _read_only_error(verb: str, data: Any) -> InvalidArgumentError:

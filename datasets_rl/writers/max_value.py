@@ -26,16 +26,16 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda values: values.amin(1),
     "max": lambda values: values.amax(1),
     "mean": lambda values: values.mean(1),
-    "median": lambda values: values.median(1).values,  # of two middle values, the lower one
+    "median": lambda values: values.median(1).values,  # of two middle values, the lower value
 }
 
 
 class TensorDictMaxValueWriter(Writer):
     """Keep the elements with the highest ranks.
 
-    An element fills one slot: a transition, or a trajectory whose ranks are reduced to one. A full storage accepts a
-    new element if its rank is above the lowest stored rank, and the new element replaces that one. Among equal ranks,
-    the older element stays.
+    An element fills a slot: a transition, or a trajectory with ranks that are reduced to a single rank. If the storage is
+    full, a new element with a rank above the lowest stored rank replaces the element with the lowest rank. Among equal
+    ranks, the older element stays.
 
         stored ranks 5  1  3      extend   2  9  1      ->      5  2  9      rows  1  2 -1
 
@@ -49,10 +49,10 @@ class TensorDictMaxValueWriter(Writer):
         [3.0, 5.0]
 
     Args:
-        rank_key: Key of the field to rank by; ``("next", "reward")`` by default.
-        reduction: Reduction of several values to one rank: "sum", "min", "max", "mean" or "median".
-        compilable: Accepted for compatibility with TorchRL; has no effect.
-        spec: Spec that every element must match; other data raises an error.
+        rank_key: Key of the field to rank by, ``("next", "reward")`` by default.
+        reduction: Reduction of several values to a rank: "sum", "min", "max", "mean" or "median".
+        compilable: Accepted for compatibility with TorchRL, without effect.
+        spec: Spec that every element must match. Other data raises an error.
 
     Raises:
         InvalidArgumentError: If the reduction is unknown.
@@ -64,7 +64,7 @@ class TensorDictMaxValueWriter(Writer):
     """Arrival number of the element in each slot, [held]."""
     _arrived: int
     _ranked_counts: tuple[int, int] | None
-    """The storage's counts after the last write; None if the ranks are assumed to match the stored elements."""
+    """The storage's counts after the last write, or None if the ranks are assumed to match the stored elements."""
 
     def __init__(
         self,
@@ -101,22 +101,22 @@ class TensorDictMaxValueWriter(Writer):
         self._ranked_counts = None
 
     def add(self, data: Any) -> int | None:
-        """Write one element if its rank is high enough; return its row, or None."""
+        """Write an element if the rank is high enough, and return the row, or None."""
         _check_collection(data)
         row = int(self.extend(data.unsqueeze(0)))
         return row if row >= 0 else None
 
     def extend(self, data: Any) -> Tensor:
-        """Write the elements whose ranks are high enough.
+        """Write the elements with high enough ranks.
 
         Args:
             data: TensorDict [n, ...], or a list of TensorDicts.
 
         Returns:
-            The row of each element, int64 [n]; -1 for elements that were not stored.
+            The row of each element, int64 [n], or -1 for elements that were not stored.
 
         Raises:
-            InvalidArgumentError: If the data has no rank, or a rank is NaN; nothing has changed.
+            InvalidArgumentError: If the data has no rank, or a rank is NaN. No element is written.
         """
         if isinstance(data, list) and data:
             for element in data:
@@ -136,7 +136,7 @@ class TensorDictMaxValueWriter(Writer):
         free = np.arange(held, min(slots, held + len(accepted)))
         targets = np.concatenate([free, np.flatnonzero(~stays[:held])])
         rows[accepted] = torch.from_numpy(targets)
-        # Two writes: elements that fill free slots are in ring order, elements that replace others are not.
+        # Two writes: elements for free slots are in ring order, elements that replace other elements are not.
         for part in (slice(0, len(free)), slice(len(free), None)):
             if len(targets[part]):
                 storage.set(torch.from_numpy(targets[part]), data[torch.from_numpy(accepted[part])])
@@ -148,7 +148,7 @@ class TensorDictMaxValueWriter(Writer):
         return rows
 
     def get_insert_index(self, data: Any) -> int | None:
-        """Return the slot that `add` would write this element to, or None; nothing changes."""
+        """Return the slot that `add` would write this element to, or None."""
         _check_collection(data)
         ranks = self._ranks_of(data.unsqueeze(0))
         storage = self._require_storage()
@@ -156,7 +156,7 @@ class TensorDictMaxValueWriter(Writer):
         if len(self._ranks) < storage.slot_count:
             return len(self._ranks)
         lowest = self._ranks.min()
-        # Of equal ranks, the newest is replaced.
+        # Among equal ranks, the newest element is replaced.
         candidates = np.flatnonzero(self._ranks == lowest)
         return int(candidates[self._ages[candidates].argmax()]) if ranks[0] > lowest else None
 
@@ -202,7 +202,7 @@ class TensorDictMaxValueWriter(Writer):
         if len(nan_elements):
             raise InvalidArgumentError(
                 f"the rank {dotted_name(self.rank_key)!r} is NaN in {len(nan_elements)} of {len(ranks)} elements, first in {nan_elements[0]}",
-                hint="nothing was written; remove these elements",
+                hint="no element was written: remove these elements",
             )
         return ranks
 
@@ -237,7 +237,7 @@ class TensorDictMaxValueWriter(Writer):
                 reasons.append(f"{name} of the writer is not a {own[name].dtype} tensor [n]")
         slots = self._storage.slot_count if self._storage is not None else None
         if not reasons and slots is not None and len(ranks) > slots:
-            reasons.append(f"it has {len(ranks)} ranks; expected at most {slots}, one per slot")
+            reasons.append(f"the state has {len(ranks)} ranks; expected at most {slots}, the number of slots")
         return reasons
 
     @override
@@ -267,7 +267,7 @@ def _check_collection(data: Any) -> None:
 
 
 def _highest_ranked(ranks: NDArray[np.float64], ages: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    """Return a mask of the `count` highest ranks; among equal ranks, of the oldest elements."""
+    """Return a mask of the elements with the `count` highest ranks. Among equal ranks, the oldest elements are chosen."""
     surplus = len(ranks) - count
     if surplus <= 0:
         return np.ones(len(ranks), np.bool_)

@@ -1,4 +1,4 @@
-"""Ring-buffer writers: they write to the next free slot, then over the oldest."""
+"""Ring-buffer writers, which write to the next free slot, then over the oldest slot."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class RoundRobinWriter(Writer):
-    """Write to the next free slot, and then over the oldest.
+    """Write to the next free slot, and then over the oldest slot.
 
-    The storage counts the slots written, which determines the write index: the writer has no state to save or share.
+    The storage counts the slots written, and the count determines the write index: the writer has no state to save or
+    share.
 
         slots 4, written 6   | 4 | 5 | 2 | 3 |    extend of 3   | 8 | 5 | 6 | 7 |    rows 2 3 0
                                        ^ next                         ^ next
@@ -32,11 +33,11 @@ class RoundRobinWriter(Writer):
         tensor([3, 4, 2])
 
     Args:
-        compilable: Accepted for compatibility with TorchRL; has no effect.
-        spec: Spec that every step must match, such as the `specs` of a dataset; other data raises an error.
-        track_generations: Whether batches, and the info of `sample`, carry ``"index_generation"``, int64 [B], see
-            `generations_of`. All processes that share a storage agree on them, except about `write_at` and about
-            emptying, which only the process that does it counts.
+        compilable: Accepted for compatibility with TorchRL, without effect.
+        spec: Spec that every step must match, such as the `specs` of a dataset. Other data raises an error.
+        track_generations: Whether batches, and the info of `sample`, have ``"index_generation"``, int64 [B], from
+            `generations_of`. All processes with the same storage count the same generations, except for `write_at` and
+            for emptying, which only the calling process counts.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class RoundRobinWriter(Writer):
         """Write the data of several slots.
 
         Args:
-            data: A tensor, TensorDict or pytree whose leaves share the leading axis; or a list, range or iterator with
-                one item per slot. Empty data writes nothing.
+            data: A tensor, TensorDict or pytree with the slots as the leading axis of all leaves, or a list, range or
+                iterator with an item for each slot. Data may be empty.
 
         Returns:
-            As `Writer.extend`; if the data fills more slots than the capacity, only the last ones are stored.
+            The row of each step, int64 [n * envs]. If the data fills more slots than the capacity, only the last slots
+            are stored, and the rows of the other steps are -1.
         """
         storage = self._require_storage()
         if isinstance(data, (range, Iterator)):
@@ -145,6 +147,6 @@ class RoundRobinWriter(Writer):
 class TensorDictRoundRobinWriter(RoundRobinWriter):
     """Ring-buffer writer for buffers of TensorDicts.
 
-    TorchRL's writer stores the slot number with every step. Here the buffer adds it to each batch, where it is known:
-    nothing is stored, and the caller's data is not modified.
+    TorchRL's writer stores the slot number with every step. Here the buffer, which knows the slots of a batch, adds the
+    slot numbers to each batch: no slot number is stored, and the caller's data is not modified.
     """

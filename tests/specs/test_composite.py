@@ -311,7 +311,7 @@ def test_a_spec_with_a_data_class_draws_and_requires_it():
 
 def test_only_one_of_two_names_of_an_argument_is_accepted():
     assert CompositeSpec(batch_size=(3,)).shape == (3,)
-    with pytest.raises(InvalidArgumentError, match="expected at most one of them"):
+    with pytest.raises(InvalidArgumentError, match="expected shape or batch_size, not both"):
         CompositeSpec(shape=(3,), batch_size=(3,))
 
 

@@ -78,7 +78,7 @@ class TestAxesOfAnySize:
 
     @pytest.mark.parametrize("shape", [(3, 3, 1, 2), (1, 1, 3), (2,)], ids=str)
     def test_other_axes_cannot_be_expanded(self, shape):
-        with pytest.raises(ValueError, match=r"^The last 3 of the expanded shape \[.*\] do not fit those of Unbounded"):
+        with pytest.raises(ValueError, match=r"^The last 3 of the expanded shape \[.*\] do not fit Unbounded"):
             rl.Unbounded((-1, 1, 2)).expand(shape)
 
     def test_only_the_whole_axis_can_be_sliced(self):

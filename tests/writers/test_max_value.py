@@ -247,7 +247,7 @@ class TestState:
         other = writing_to(LazyTensorStorage(3), ("next", "reward"), "max")
         with pytest.raises(InvalidArgumentError, match=r"rank_key is \['rank'\].*; reduction is 'sum'; expected 'max'"):
             other.load_state_dict(state)
-        with pytest.raises(InvalidArgumentError, match="it has 3 ranks; expected at most 2"):
+        with pytest.raises(InvalidArgumentError, match="the state has 3 ranks; expected at most 2"):
             writing_to(LazyTensorStorage(2)).load_state_dict(state)
         with pytest.raises(InvalidArgumentError, match=r"no 'ranks'; .* no 'arrived'"):
             writer.load_state_dict({"rank_key": ["rank"]})

@@ -41,7 +41,7 @@ def folder(url: str, get: Get) -> Folder:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield (file, size) of the regular files below a folder that are not hidden, and skip files deleted meanwhile."""
+    """Yield (file, size) of the regular files below a folder that are not hidden. Files that vanish are skipped."""
     for parent, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name[0] != "."]
         for file in (Path(parent, name) for name in names if name[0] != "."):
