@@ -27,7 +27,7 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover; PART=3/12 runs a part
+slow: .venv/test.stamp  ## property runs, kill tests, and further cases of what the default tests cover; PART=3/14 runs a part
 	$(PYTEST) -m slow $(if $(PART),--part $(PART))
 
 # uv finds the lowest versions. LOWEST='--constraint FILE' pins some of them, such as torch. A library may need newer

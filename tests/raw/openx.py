@@ -432,7 +432,7 @@ RECORD_FAULTS = {
             "dataset_info.json",
             lambda text: text.replace('["2", "1", "2"]', f'["2", "{10**15}", "2"]'),
         ),
-        "expected 1 to 16,777,216",
+        "expected 1 to 10,000,000",
     ),
     "features.json states another shape of the images": Fault(
         partial(corrupt_document, "features.json", lambda text: text.replace('["40", "40", "3"]', '["41", "40", "3"]')),
