@@ -47,7 +47,7 @@ def importing(library: str, extra: str, purpose: str, *, module: str = "") -> It
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             raise MissingDependencyError(library, extra, purpose) from error
         problem = f"{purpose} needs it, and it cannot be imported: {error}"
-        hint = f"pip install --force-reinstall 'datasets-rl[{extra}]' installs it and what it needs again"
+        hint = f"remove it by pip uninstall {library}, then pip install 'datasets-rl[{extra}]'"
         raise LibraryError(_with_version(module), problem, hint=hint) from error
 
 

@@ -161,7 +161,7 @@ class TestInspect:
     @pytest.mark.parametrize(
         ("words", "code", "text"),
         [
-            (["--episode", "75"], 2, "from 0 to 74"),
+            (["--episode", "75"], 2, "from -75 to 74"),
             (["--rows", "a"], 2, "START:STOP"),
             (["--rows", "0:5:2"], 2, "START:STOP"),
             (["--rows", "5:2"], 2, "expected some of 0:200"),

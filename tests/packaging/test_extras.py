@@ -71,7 +71,7 @@ def test_openml_names_the_extra_that_it_needs(rlds, tmp_path):
     done = rlds("download", case.id, "--from-local", tmp_path / "tree")
 
     assert done.returncode == 7
-    assert f"{case.id} needs pandas and scikit-learn" in done.stderr
+    assert f"{case.id} needs pandas" in done.stderr
     assert "pip install 'datasets-rl[openml]'" in done.stderr
 
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 from stored_data import Model, Whole, columns, plain, store_dataset, trajectory
 
+from datasets_rl import disk
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
+from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
 from datasets_rl.store import restore, version_folder
@@ -279,7 +280,7 @@ def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.disk, "publish_file", dies)
+        patch.setattr(disk.atomic, "publish_file", dies)
         with pytest.raises(KeyboardInterrupt):
             restore(folder)
     restore(folder)

@@ -304,7 +304,7 @@ def test_the_version_is_mentioned_only_after_a_request(settings, tmp_path):
         downloading.download("openml/magic", settings=settings, from_local=tmp_path)
 
     assert "RLDS_OFFLINE" in offline.value.hint
-    assert missing.value.hint == "give the file, or its folder"
+    assert missing.value.hint == "give the file, or the folder of the file"
     assert offline.value.message.startswith("could not fetch OpenML's answer about MagicTelescope, version 1 (api/v1/")
 
 

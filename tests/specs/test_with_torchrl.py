@@ -95,8 +95,15 @@ def test_other_objects_are_refused(lib):
 
 
 def test_without_torchrl_the_error_says_how_to_install_it(monkeypatch):
-    for name in ("torchrl", "torchrl.data"):
-        monkeypatch.setitem(sys.modules, name, None)
+    class Hidden:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name.partition(".")[0] == "torchrl":
+                raise ModuleNotFoundError("No module named 'torchrl'", name="torchrl")
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchrl"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Hidden, *sys.meta_path])
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'datasets-rl\[torchrl\]'"):
         rl.to_torchrl(rl.Unbounded((3,)))

@@ -19,7 +19,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.values import flag_problems
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, is_observation
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, is_observation
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
@@ -144,7 +144,8 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     steps += [*plan.flags.values(), *plan.following.values()]
     if plan.marks and plan.by in {"column", "last-rows"}:
         steps.append(plan.marks)
-    states = [part.array for part in plan.parts if is_observation(part.column.key)]
+    observed = [part for part in plan.parts if is_observation(part.column.key)]
+    states = [part.array for part in observed if part.state or part.column.key[0] == OBSERVATION[0]]
     states = states or [part.array for part in plan.parts if part.state]
     problems = []
     counts = []
