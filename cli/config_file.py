@@ -29,7 +29,7 @@ def parse_setting(key: str, text: str) -> Any:
     """Return the value of a setting as a file has it: a text, a number, true or false, or a list of addresses.
 
     Args:
-        key: The key; ``mirrors.SOURCE`` for the mirrors of one source.
+        key: The key, or ``mirrors.SOURCE`` for the mirrors of one source.
         text: The value as a user types it.
 
     Raises:
@@ -63,7 +63,7 @@ def _key_text(key: str) -> str:
 
 
 def set_value(path: Path, key: str, value: Any) -> None:
-    """Set a key in a file, which is created if it does not exist.
+    """Set a key in a file, and create a missing file.
 
     Raises:
         InvalidArgumentError: If the file is not valid TOML, or the present value cannot be replaced in its line.
@@ -83,7 +83,7 @@ def set_value(path: Path, key: str, value: Any) -> None:
 
 
 def unset_value(path: Path, key: str) -> bool:
-    """Remove a key from a file, which may also be one that is not a setting; return whether the file had the key.
+    """Remove a key, also a key that is not a setting, from a file, and return whether the file had the key.
 
     Raises:
         InvalidArgumentError: If the file is not valid TOML, or the value is not in one line.

@@ -36,7 +36,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class ExitCode:
-    """Exit code of a command; it does not change between versions."""
+    """Exit code of a command, the same in all versions."""
 
     code: int
     meaning: str
@@ -93,7 +93,7 @@ class Explanation:
     what: str
     """What failed."""
     why: str
-    """The reason; empty if what failed says it."""
+    """The reason. Empty if `what` names the reason."""
     hint: str
     """What to do next."""
     code: int
@@ -173,7 +173,7 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
 
 
 def _split_message(message: str) -> tuple[str, str]:
-    """Split a message at its first colon or semicolon: messages name a thing before it, and its problem after it."""
+    """Split a message at the first colon or semicolon, which separates the name of a thing from the problem."""
     ends = [at for mark in (": ", "; ") if (at := message.find(mark)) >= 0]
     end = min(ends, default=len(message))
     return message[:end], message[end + 2 :]
@@ -188,7 +188,7 @@ def _explain_python_error(error: Exception) -> tuple[str, str]:
 
 
 def _refused_path(error: OSError) -> str:
-    """Return the path that the system refused; if a part of it is a file instead of a folder, that file."""
+    """Return the path that the system refused, or the file in this path that should be a folder."""
     if error.errno == errno.ENOTDIR and isinstance(error.filename, str):
         return next((str(one) for one in Path(error.filename).parents if one.is_file()), error.filename)
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file or a connection"

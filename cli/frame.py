@@ -1,4 +1,4 @@
-"""The Typer app: it collects the commands, adds the options that all have, and prints results and errors."""
+"""The Typer app, which collects the commands, adds the global options, and prints results and errors."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ T = TypeVar("T")
 
 _EPILOG = "Every command also takes --json, -q, -v, --no-color, --root DIR."
 _WITHOUT_DATA = {"completion", "config", "doctor", "help"}
-"""The commands that work with invalid settings, too; they change nothing in the data folder."""
+"""Commands that also work with invalid settings, because they do not change the data folder."""
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-# The base of Typer's usage errors; Typer has no public name for it, and carries click inside or beside it.
+# The base class of Typer's usage errors, for which Typer does not have a public name.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
@@ -50,7 +50,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: The words after ``rlds``; by default those of this process.
+        argv: The words after ``rlds``. By default the words of this process.
     """
     if argv is None:
         sys.excepthook = _report_unexpected
@@ -123,11 +123,11 @@ def _add_command(app: typer.Typer, name: str, module: ModuleType) -> None:
 def make_command(*names: str) -> Any:
     """Return the command line that Typer makes of the app, with the declared help of its arguments.
 
-    Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it. It also shows the
-    default of an option that has none.
+    Typer writes ``{ID...}...`` and the Python type for an argument with the metavar ``ID...``. Typer also shows a default
+    for an option without a default.
 
     Args:
-        names: The commands that it has; by default all. Importing all of them takes a tenth of a second.
+        names: The commands to include. By default all commands, which take a tenth of a second to import.
     """
     names = names or command_names()
     command = typer.main.get_command(make_app(names))
@@ -238,7 +238,7 @@ def _wrap_command(
 
     Args:
         function: The command.
-        source_options: Options that it takes beside those of its signature.
+        source_options: Options in addition to the parameters of the signature.
     """
 
     @functools.wraps(function)
@@ -262,10 +262,10 @@ def _wrap_command(
 
 
 def _make_group_callback(function: Callable[[Shell], Result] | None) -> Callable[..., Result | None]:
-    """Make the callback that runs before every command of a group, and alone where none is named.
+    """Make the callback that runs before every command of a group, or alone if no command is named.
 
     Args:
-        function: What it runs alone; without one, it prints the help.
+        function: The function to run alone. By default, the help is printed.
     """
 
     def group(ctx: typer.Context, **arguments: Any) -> Result | None:
@@ -283,7 +283,7 @@ def _make_group_callback(function: Callable[[Shell], Result] | None) -> Callable
 
 
 def _declare_options(function: Callable[..., T], options: Sequence[inspect.Parameter]) -> Callable[..., T]:
-    """Tell Typer which options a wrapper has: its own and the global ones."""
+    """Give a wrapper the signature that Typer reads: its own options and the global options."""
     shared = [
         inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, typer.Option(*names, **settings)])
         for name, (kind, names, settings, default) in GLOBALS.items()
@@ -316,7 +316,7 @@ def _version_result() -> Result:
 
 
 def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
-    """Return the explanation of an error that Typer found; invalid values are explained by the declared ones."""
+    """Return the explanation of an error of Typer. The explanation of an invalid value names the declared values."""
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     what, _, why = getattr(error, "message", str(error)).rstrip(".").partition(". ")
@@ -343,7 +343,7 @@ def _parameter_name(parameter: Any) -> str:
 
 
 def _refused_value(error: Exception) -> str:
-    """Return the value that Typer refused; newer versions have it in the error of the library that checks values."""
+    """Return the value that Typer refused, in newer versions from the error of the library that checks values."""
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     return repr(details[0]["input"]) if details else "not such a value"
 

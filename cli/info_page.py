@@ -17,12 +17,12 @@ _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 
 
 def catalog_blocks(info: DatasetInfo, asked: str, state: str) -> Iterator[Block]:
-    """Yield the page of a dataset that is not stored; for a derived dataset, that of the dataset it is made of.
+    """Yield the page of a dataset that is not stored. The page of a derived dataset describes its input.
 
     Args:
         info: What the catalog states.
         asked: The id of the dataset.
-        state: Why it cannot be read, and what to do next.
+        state: Why the dataset cannot be read, and what to do next.
     """
     title = f"{info.id}, of which {asked} is made" if split_derived(asked)[1] else info.id
     yield Facts(catalog_facts(info), title=title)
@@ -32,7 +32,7 @@ def catalog_blocks(info: DatasetInfo, asked: str, state: str) -> Iterator[Block]
 
 
 def catalog_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
-    """Return the facts about a dataset before its download; unknown ones are empty."""
+    """Return the facts about a dataset before the download. Unknown facts are empty."""
     figures = (
         ("steps", figure_text(info, "steps")),
         ("episodes", figure_text(info, "episodes")),
@@ -77,7 +77,7 @@ def score_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
 
 
 def figure_text(info: DatasetInfo, name: str) -> str:
-    """Return a figure with how well it is known and where it is from; empty if it is not known."""
+    """Return a figure with its accuracy and origin. Empty for an unknown figure."""
     value = {"bytes": info.download_bytes, "steps": info.steps, "episodes": info.episodes}[name]
     if value is None:
         return ""
@@ -99,7 +99,7 @@ def catalog_json(info: DatasetInfo) -> dict[str, Any]:
 
 
 def mixture_result(shell: Shell, info: DatasetInfo) -> Result:
-    """Return what a mixture has: its members, and what they have in common."""
+    """Return the members of a mixture, and the facts that all members share."""
     total = sum(one.weight or 0 for one in info.members)
     members = [
         {

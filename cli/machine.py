@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _DISTRIBUTION = "datasets-rl"
 _PROBED_FILES = 8
-"""Files of a dataset whose addresses are all probed; of more files, the first one at each host."""
+"""Maximum number of files of a dataset that are all probed. Of more files, the first file at each host is probed."""
 _FREE_MIN = 1 << 30
 _TEST_BYTES = 1 << 20
 _TEST_PREFIX = ".rlds-doctor-"
@@ -75,13 +75,13 @@ class Reachability:
 
     @property
     def problem(self) -> type[Exception] | None:
-        """The error that a download would end with; None if at least one address serves the file."""
+        """The error of a download, None if at least one address serves the file."""
         if any(not self.misfit(one) for one in self.probes):
             return None
         return FetchError if any(one.problem for one in self.probes) or not self.probes else IntegrityError
 
     def misfit(self, probe: Probe) -> str:
-        """Return why an address does not serve the expected file; empty if it does."""
+        """Return why an address does not serve the expected file. Empty if the address serves the file."""
         if not probe.problem and None not in (self.size, probe.size) and probe.size != self.size:
             return f"it has {probe.size:,} bytes, expected {self.size:,}"
         return probe.problem
@@ -166,7 +166,7 @@ def _import_checks() -> Iterator[Check]:
 
 
 def disk_checks(home: Path, needed: int | None = None) -> Iterator[Check]:
-    """Yield checks of the folder of the data; those of the file system write, rename and map a small file there.
+    """Yield checks of the data folder. The checks of the file system write, rename and map a small file in the folder.
 
     Args:
         home: The folder, which need not exist.
@@ -321,7 +321,7 @@ def _plan(dataset_id: str, settings: Settings) -> planning.Plan | DatasetsRLErro
 
 
 def _groups(assets: Iterable[Asset]) -> Iterator[tuple[Asset, int]]:
-    """Yield the files whose addresses are probed, each with the number of files that it stands for."""
+    """Yield the files to probe, each with the number of files that the probe stands for."""
     remote = [one for one in assets if any(not scheme_of(url).IN_PLACE for url in one.urls)]
     if len(remote) <= _PROBED_FILES:
         yield from ((one, 1) for one in remote)

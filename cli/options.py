@@ -107,7 +107,7 @@ GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
 
 @dataclass
 class Shell:
-    """Run of ``rlds``: its words, its printer and its settings. It is the first argument of every command."""
+    """A run of ``rlds`` with words, printer and settings: the first argument of every command."""
 
     argv: Sequence[str]
     command: str = ""
@@ -126,10 +126,10 @@ class Shell:
         return dataclasses.replace(settings, home=home, progress=settings.progress and not self.printer.quiet)
 
     def check_home(self) -> None:
-        """Refuse a data folder that is a file, or is below one: nothing can be stored there, and nothing found.
+        """Refuse a data folder that is a file or is below a file, which cannot hold datasets.
 
         Raises:
-            NotADirectoryError: If it is.
+            NotADirectoryError: If the data folder is such a path.
         """
         home = self.settings.home
         nearest = next((one for one in (home, *home.parents) if one.exists()), home)
@@ -213,7 +213,7 @@ def make_engine(name: str, address: str) -> Any:
 
 
 def apply_to_each(shell: Shell, items: Iterable[str], function: Callable[[str], T]) -> list[Outcome[T]]:
-    """Apply a function to every item, failures notwithstanding; each failure is reported when it happens."""
+    """Apply a function to every item, also after failures. Each failure is reported when it happens."""
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
@@ -280,7 +280,7 @@ def read_size(text: str) -> int:
     """Read a number of bytes as users write it: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
 
     Raises:
-        InvalidArgumentError: If it is not a size, or not above 0.
+        InvalidArgumentError: If the text is not a size, or the size is not above 0.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
@@ -309,8 +309,8 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
     """Return the arguments of `store.locate` and `verification.verify` for an id or a path.
 
     Raises:
-        InvalidArgumentError: If it is an empty word.
-        NotADatasetError: If it is a path where nothing is.
+        InvalidArgumentError: If the word is empty.
+        NotADatasetError: If the word is a path that does not exist.
     """
     from datasets_rl import sources
 
@@ -323,7 +323,7 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
 
 
 def name_of(shell: Shell, folder: Path, manifest: Manifest) -> str:
-    """Return the id under which a dataset is shown: that of its place, or else that in its manifest."""
+    """Return the id under which a dataset is shown: the id of its place, else the id in its manifest."""
     from datasets_rl.store.find import shown_id
 
     return shown_id(folder, manifest.id, settings=shell.settings)
@@ -356,7 +356,7 @@ def dataset_folders(shell: Shell, text: str) -> list[Path]:
 
 
 def read_keys(words: Sequence[str]) -> list[tuple[str, ...]] | None:
-    """Return the keys of an option that is given several times, or once with commas; None if it is not given.
+    """Return the keys of an option that is given several times, or once with commas. None without the option.
 
     Raises:
         InvalidArgumentError: If a name is empty.

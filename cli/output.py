@@ -1,15 +1,15 @@
-"""The one printer: results go to stdout, all else to stderr; as tables, as tab-separated rows, or as JSON.
+"""The printer: results to stdout, all else to stderr, as tables, as tab-separated rows, or as JSON.
 
 On a terminal no table is wider than the window:
 
-    it fits                          a line for each row, columns two blanks apart
-    its words fit, its cells do not  the widest columns shrink, and their cells wrap between words
-    not even its words fit           each row becomes a record: a line for each cell, after its heading
-    it is a listing                  a line for each row; columns that do not fit are left out, from the right, and what
-                                     does not fit of the last column ends in an ellipsis
-    it is a listing of numbers       the same, but no cell is shortened, and the columns left out are named
+    all cells fit         a line for each row, columns two blanks apart
+    only words fit        the widest columns shrink, and the cells wrap between words
+    some word is too wide each row becomes a record: a line for each cell, after the heading of the column
+    a listing             a line for each row. Columns that do not fit are left out, from the right, and a last column
+                          that does not fit ends in an ellipsis
+    a listing of numbers  the same, but no cell is shortened, and a line names the columns that are left out
 
-Into a pipe go tab-separated rows, whole and unpadded.
+A pipe gets tab-separated rows, whole and unpadded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unicodedata import combining, east_asian_width
 from .errors import Explanation
 
 SCHEMA_VERSION = 1
-"""Of every JSON document; it changes when a key changes its meaning or goes, not when one is added."""
+"""Version of every JSON document: changed if a key is removed or gets another meaning, not if a key is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
-    """Without a title the table is the whole answer: into a pipe go its rows, without its header."""
+    """Without a title the table is the whole answer: a pipe gets the rows, without the header."""
     listing: bool = False
-    """On a terminal a row is a line, empty columns and those that do not fit are left out, and the last column, a text,
-    is shortened. Columns are in the order of their importance."""
+    """On a terminal a row is a line. Empty columns and columns that do not fit are left out, and the last column, a text,
+    is shortened. The most important column is the first."""
     numbers: bool = False
-    """In a listing: the last column is not text. It is left out, too, if it does not fit, because the first digits of a
-    number mislead; a line names the columns that are left out."""
+    """In a listing: the last column is not text. A last column that does not fit is left out, because the first digits of
+    a number mislead. A line names the columns that are left out."""
     piped: tuple[tuple[str, ...], ...] | None = None
-    """Rows for a pipe, where numbers are plain; by default the rows."""
+    """Rows for a pipe, with plain numbers. By default the rows."""
     legend: str = ""
     """Line on a terminal that explains the marks in the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with values; those without a value are not shown."""
+    """Names with values. Names without a value are not shown."""
 
     pairs: tuple[tuple[str, str], ...]
     title: str = ""
@@ -69,7 +69,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Labels with counts; on a terminal each has a bar, whose length is its share of the largest count."""
+    """Labels with counts. On a terminal each label has a bar, in proportion to the largest count."""
 
     rows: tuple[tuple[str, int], ...]
     title: str = ""
@@ -81,11 +81,11 @@ _NOTHING = frozenset({"", "-"})
 _GAP = 2
 """Blanks between two columns."""
 _USUAL = 80
-"""Columns of a terminal that does not report how many it has."""
+"""Width of a terminal that does not report its width, in columns."""
 _NUMBER = 9
 """Columns of a first cell that stays beside the other cells of a listing, however wide they are."""
 _LEAST = 20
-"""Columns that a value beside its name needs; with fewer it goes below its name."""
+"""Columns that a value needs beside its name. With fewer columns, the value is printed below the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,16 @@ class Result:
     """What a command returns: the same answer for programs, for readers and for `--quiet`."""
 
     data: Mapping[str, Any]
-    """The JSON document, without the version and the command; `as_json` has the kinds of its values."""
+    """The JSON document, without the version and the command. `as_json` lists the types of the values."""
     blocks: Sequence[Block] = ()
     quiet: Sequence[str] = ()
     """The essential, a line each: ids, paths, numbers."""
     code: int = 0
     """The exit code."""
     asides: Sequence[Block] = ()
-    """What readers need in addition to the answer; it goes to stderr."""
+    """Blocks for readers in addition to the answer, printed to stderr."""
     then: Callable[[], None] | None = None
-    """What follows once the answer was printed, such as serving at the address that it names."""
+    """Function to call after the answer was printed, such as serving at the printed address."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Printer:
         """Report an error in up to three lines, and as a JSON document where one was asked for.
 
         Args:
-            command: Whose error it is.
+            command: The command that failed.
             told: The error.
             document: False if the command's own document names the error.
         """

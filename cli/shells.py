@@ -70,10 +70,10 @@ SHELLS: Mapping[str, ShellFiles] = {
 
 
 def find_shell(name: str) -> str:
-    """Return the shell of this name or, without one, the user's.
+    """Return the shell of this name. By default the user's shell.
 
     Raises:
-        InvalidArgumentError: If there is no script for it.
+        InvalidArgumentError: If there is no script for the shell.
     """
     found = name or Path(os.environ.get("SHELL", "")).name
     if found not in SHELLS:
@@ -85,7 +85,7 @@ def find_shell(name: str) -> str:
 
 
 def install(shell: str) -> list[Path]:
-    """Write the script of a shell and the line that reads it; return the files that changed.
+    """Write the script of a shell and the line that reads the script, and return the changed files.
 
     Raises:
         InvalidArgumentError: If a script of the user already exists there.
@@ -142,7 +142,7 @@ def _files(shell: str) -> tuple[Path, Path | None]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file, with its line ends, so that its bytes can be restored; empty if there is none."""
+    """Return the text of a file with the original line ends, so that the bytes can be restored. Empty without a file."""
     return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""
 
 

@@ -1,9 +1,9 @@
 """A command a file: ``run(shell, ...)`` takes options and returns a `Result`. The folder is the list of commands.
 
-The module's ``run`` has the command's help as its docstring, and its ``GROUP`` is the heading that ``rlds --help`` lists
-it under. A command with subcommands is a folder; its ``run``, if it has one, runs where none of them is named.
-Modules import at their head nothing that is slow, because ``rlds --help`` imports all of them: torch, h5py, httpx and
-pandas come inside the functions that need them.
+The docstring of ``run`` is the help of the command, and ``GROUP`` of the module is the heading above the command in
+``rlds --help``. A command with subcommands is a folder. If the folder has a ``run``, ``run`` is called without a subcommand.
+``rlds --help`` imports all modules, so slow packages (torch, h5py, httpx, pandas) are imported inside the functions that
+need them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ def command_names() -> tuple[str, ...]:
 
 
 def subcommand_names(command: str) -> tuple[str, ...]:
-    """Return the names of the commands of a command that is a folder, sorted; empty for another one."""
+    """Return the sorted names of the subcommands of a command. Empty if the command is not a folder."""
     folders = [str(Path(path, command)) for path in __path__]
     return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))

@@ -77,7 +77,7 @@ def run(
 
 
 def _settings(shell: Shell) -> tuple[Settings, list[Check]]:
-    """Return the settings; where they are not valid, the defaults and the problem."""
+    """Return the settings and their check. For invalid settings, return the defaults and the problem."""
     from datasets_rl.settings import Settings
 
     from ..machine import Check

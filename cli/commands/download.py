@@ -92,10 +92,10 @@ def run(
     ] = None,
     **choices: str,
 ) -> Result:
-    """Fetch datasets, convert them and check them. Prints their folders.
+    """Fetch, convert and check datasets. Prints the folders.
 
-    Run the same command again to resume it. Options such as --episodes and --keys fetch a part of a dataset; a stored
-    part grows when another part is requested.
+    Run the same command again to resume. Options such as --episodes and --keys fetch a part of a dataset. A stored part
+    grows when another part is requested.
 
     \b
     Examples:

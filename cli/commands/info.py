@@ -26,7 +26,7 @@ _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
 _STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
 """The columns, the most important ones first: a narrow terminal shows only these."""
 _ELEMENTS = 24
-"""Elements of a field whose statistics are shown; `--json` has all."""
+"""Maximum number of elements of a field with statistics. `--json` has all elements."""
 _CATALOG = ("title", "license", "citation", "homepage", "known_issues", "score", "time_limit", "deprecated")
 _STORED = (
     *("selection", "steps", "episodes", "final_unknown", "bytes", "statistics", "spikes", "decisions", "known_issues"),
@@ -43,9 +43,9 @@ def run(
         str, typer.Option(metavar="SOURCE", help="Source whose layout the files at an address have, if several fit.")
     ] = "",
 ) -> Result:
-    """Show the environment, spaces, sizes, license and scores of a dataset and, if it is stored, its contents.
+    """Show the environment, spaces, sizes, license and scores of a dataset, and the contents of a stored dataset.
 
-    Of an address, its layout is shown, with the evidence; only lists and parts of files are fetched.
+    For an address, the layout is shown, with the evidence. Only lists and parts of files are fetched.
 
     \b
     Examples:
@@ -91,10 +91,10 @@ def run(
 
 
 def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived: bool) -> Plan | None:
-    """Return the plan of a download from an address, which has the layout of its files; None for an id of a catalog.
+    """Return the plan of a download from an address, with the layout of the files. None for an id of a catalog.
 
     Raises:
-        FetchError, ConversionError: If nothing answers at the address, or its files have no layout or several ones.
+        FetchError, ConversionError: If the address does not answer, or not exactly one layout fits the files.
     """
     from datasets_rl import sources
     from datasets_rl.downloading import DownloadOptions
@@ -291,7 +291,7 @@ def _flattened(value: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def _version_chain(paths: DatasetPaths) -> list[dict[str, Any]]:
-    """Return the versions between which `rlds use` chooses, by their numbers; empty if only the current one is there."""
+    """Return the versions that `rlds use` can choose, by number. Empty if there is only the current version."""
     from datasets_rl import store
 
     found = store.versions_of(paths)
@@ -303,7 +303,7 @@ def _version_chain(paths: DatasetPaths) -> list[dict[str, Any]]:
 
 
 def _version_facts(folder: Path) -> dict[str, Any]:
-    """Return the counts of a version and what made it; a damaged one does not hide the others."""
+    """Return the counts and the origin of a version. A damaged version does not hide other versions."""
     from datasets_rl.format.manifest import Manifest
 
     try:
@@ -319,7 +319,7 @@ def _version_facts(folder: Path) -> dict[str, Any]:
 
 
 def _description_facts(entry: Entry | None, folder: Path) -> tuple[tuple[str, str], ...]:
-    """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
+    """Return the description in the manifest, which may name another upstream than the catalog, else the catalog's."""
     from datasets_rl.catalog.listing import DatasetInfo
     from datasets_rl.format.summary import Summary
 
@@ -384,7 +384,7 @@ def _history_blocks(manifest: Manifest) -> Iterator[Block]:
 
 
 def _step_rows(number: int, run: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a line for each step of a recipe; the first line names the dataset that it was applied to."""
+    """Yield a line for each step of a recipe. The first line names the input dataset."""
     for member in run.get("merged", ()):
         yield f"{number + 1}. merge", "", f"{member['id']}, {member['steps']:,} steps", member["files"]
     of, recipe = run.get("of", {}), run.get("recipe", {})

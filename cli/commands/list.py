@@ -239,7 +239,7 @@ def _marked(dataset: DatasetInfo, name: str, value: int | None, write: Callable[
 
 
 def _license_text(license_: str) -> str:
-    """Return the name of a license; licenses that are not stated, or explained in a sentence, are not one."""
+    """Return the name of a license, or a dash for a license that is not stated or is described by a sentence."""
     name = re.split(r",| by | that ", license_)[0]
     return "-" if not name or "not stated" in license_ or name.startswith("that of") else name
 

@@ -167,7 +167,7 @@ def _parse_numbers(text: str, datasets: list[str]) -> list[float | None]:
 
 
 def _dataset_reference(name: str, folder: Path, out: Path | None, root: Path | None) -> str:
-    """Return how the file names a dataset: by its id, or by its folder as seen from the file.
+    """Return the name of a dataset in the file: the id, or the folder relative to the file.
 
     The reader of the file does not know the root of this command line.
     """

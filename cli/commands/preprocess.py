@@ -107,9 +107,9 @@ def run(
 ) -> Result:
     """Apply a recipe to stored datasets. Prints the folders of the results.
 
-    The result is a new dataset, ID@NAME, which every command accepts. With --out it is written to a folder, and several
-    datasets become one; without a recipe, they are only merged. With --in-place it replaces the dataset, and `rlds use`
-    restores the version before. Run the same command again to resume it.
+    The result is a new dataset, ID@NAME, which every command accepts. With --out, the result is written to a folder, and
+    several datasets become one dataset, without a recipe by a merge only. With --in-place, the result replaces the
+    dataset, and `rlds use` restores the version before. Run the same command again to resume.
 
     \b
     Examples:
@@ -158,7 +158,7 @@ def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
 
 
 def _read_recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
-    """Read what is asked for: a recipe, steps, or a recipe with more steps after it; a merge needs neither."""
+    """Return the requested recipe, followed by the requested steps. A merge needs neither."""
     from datasets_rl.preprocessing import Recipe
 
     if not name and not inline and merge:

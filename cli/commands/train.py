@@ -61,9 +61,9 @@ def run(
         typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy; by default this folder."),
     ] = None,
 ) -> Result:
-    """Train a policy on a dataset by a program of one file, and evaluate it in the dataset's environment.
+    """Train a policy on a dataset by a program of one file, and evaluate the policy in the dataset's environment.
 
-    The result is one line of JSON. Ctrl-C saves the run, and the same command continues it. Without an environment, a
+    The result is one line of JSON. Ctrl-C saves the run, and the same command continues. Without an environment, a
     validation loss is printed. `rlds train PROGRAM --help` lists the arguments of a program.
 
     \b
@@ -138,7 +138,7 @@ def _find_program(name: str) -> Path:
 
 
 def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) -> dict[str, Any] | None:
-    """Return the result of a program; None if it only printed its help."""
+    """Return the result of a program. None if the program only printed its help."""
     from datasets_rl.recipes.train import read_arguments
 
     name, output = path.stem, io.StringIO()
