@@ -97,7 +97,7 @@ def test_other_objects_are_refused(lib):
 def test_without_torchrl_the_error_says_how_to_install_it(monkeypatch):
     class Hidden:
         @staticmethod
-        def find_spec(name, path=None, target=None):
+        def find_spec(name, *_):
             if name.partition(".")[0] == "torchrl":
                 raise ModuleNotFoundError("No module named 'torchrl'", name="torchrl")
 
