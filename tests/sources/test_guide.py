@@ -53,7 +53,7 @@ def run(tree, *words):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RLDS_", "PYTEST_"))}
     done = subprocess.run(
         # An option of the interpreter asks for the real Python: pytest rewrites plugins before they are imported.
-        [sys.executable, "-u", *words],
+        [sys.executable, "-s", *words],
         capture_output=True,
         text=True,
         check=False,

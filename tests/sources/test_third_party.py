@@ -280,7 +280,7 @@ def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):
     words = ["-q", "-p", "no:cacheprovider", "-k", "arm", "tests/conformance/test_sources.py"]
     done = subprocess.run(
         # An option of the interpreter asks for the real Python: pytest rewrites plugins before they are imported.
-        [sys.executable, "-u", "-m", "pytest", *words],
+        [sys.executable, "-s", "-m", "pytest", *words],
         capture_output=True,
         text=True,
         check=False,
