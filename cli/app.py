@@ -57,7 +57,7 @@ def _do_nothing(**_: str) -> None:
 
 
 def _raise_interrupt(number: int, _: FrameType | None) -> None:
-    """Raise what Ctrl-C raises; in the midst of torch's import end at once, for there an exception aborts the process."""
+    """Raise KeyboardInterrupt. During the import of torch end at once, because an exception would abort the process."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     if getattr(spec, "_initializing", False):
         os.write(2, b"rlds: interrupted\n")

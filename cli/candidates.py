@@ -18,7 +18,7 @@ from .commands import command_names
 
 
 def all_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of the catalogs and of the stored datasets; sources first, as long as several are possible."""
+    """Return the ids of the catalogs and of the stored datasets, or the sources as long as several are possible."""
     from datasets_rl import sources
 
     if "/" not in incomplete:
@@ -33,7 +33,7 @@ def all_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def stored_ids(ctx: typer.Context) -> list[str]:
-    """Return the ids of the stored datasets, derived ones too."""
+    """Return the ids of the stored datasets, including derived datasets."""
     from datasets_rl import store
     from datasets_rl.settings import Settings
 

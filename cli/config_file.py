@@ -1,4 +1,4 @@
-"""Edits of a configuration file, whose other lines and comments are unchanged."""
+"""Edits of a configuration file, which leave other lines and comments unchanged."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _set_line(lines: list[str], name: str, value: Any, *, table: str, known: boo
 
 
 def _header(lines: Sequence[str], table: str) -> int:
-    """Return the index of the line that begins a table; -1 if there is none."""
+    """Return the index of the line that begins a table, or -1."""
     return next((number for number, one in enumerate(lines) if one.split("#")[0].strip() == f"[{table}]"), -1)
 
 
@@ -150,7 +150,7 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def _write(path: Path, lines: Sequence[str], document: dict[str, Any], key: str) -> None:
-    """Write the edited lines, if they are the document that was meant."""
+    """Write the edited lines, if the lines give the intended document."""
     text = "\n".join(lines) + "\n" * bool(lines)
     try:
         done = {name: value for name, value in parse_document(text).items() if value != {}}

@@ -221,7 +221,7 @@ def _plain_words(words: Sequence[str]) -> list[str]:
 
 
 def _help_words(words: Sequence[str]) -> list[str]:
-    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``; other options may be present."""
+    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``. Other options may be present."""
     rest = _plain_words(words)
     if rest[:1] == ["help"] and not {"--version", "-V", "--help", "-h"} & set(words):
         _, *named = rest
@@ -303,7 +303,7 @@ def _shell_with_options(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:
 
 
 def _command_path(context: Any) -> str:
-    """Return the words that name a command: ``list``, ``cache move``; ``rlds`` for the program itself."""
+    """Return the words that name a command: ``list``, ``cache move``, or ``rlds`` for the program itself."""
     path: str = context.command_path
     return path.partition(" ")[2] or path
 
@@ -349,7 +349,7 @@ def _refused_value(error: Exception) -> str:
 
 
 def _allowed_values(context: Any, name: str) -> str:
-    """Return which values the declaration of a parameter allows, empty where it says nothing."""
+    """Return the values that the declaration of a parameter allows. Empty without a declaration."""
     path = [] if context is None else _command_path(context).split()
     if not path or path[0] not in command_names():
         return ""
@@ -385,7 +385,7 @@ def _report_interrupt(shell: Shell) -> int:
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Report an unexpected exception; Python then ends the process with exit code 1."""
+    """Report an unexpected exception. Python then ends the process with exit code 1."""
     if any(word.startswith("-vv") for word in sys.argv) or sys.argv.count("-v") > 1 or os.environ.get("RLDS_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return

@@ -67,7 +67,7 @@ def _counted_steps(count: int) -> str:
 
 
 def score_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
-    """Return the returns with the normalized scores 0 and 1, and where they are from."""
+    """Return the returns with the normalized scores 0 and 1, and the origin of the returns."""
     if info.score is None:
         return ()
     return (

@@ -1,4 +1,4 @@
-"""What a download and a training run need of this machine: packages, disk and network, each checked by using it."""
+"""Checks of this machine for downloads and training runs: packages, disk and network, each by a real use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Check:
     found: str
     """The value that was found."""
     problem: type[Exception] | None = None
-    """The error that a command would end with; None if there is no problem."""
+    """The error that a command would end with. None without a problem."""
     hint: str = ""
     """What to do next."""
 
@@ -68,7 +68,7 @@ class Reachability:
     dataset: str
     file: str
     of: int
-    """The number of files that it stands for."""
+    """The number of files that the probe stands for."""
     size: int | None
     """The expected size."""
     probes: tuple[Probe, ...]

@@ -116,11 +116,11 @@ class Shell:
     root: Path | None = None
     version: bool = False
     interrupted: str = ""
-    """What a command that was interrupted did at its end."""
+    """The last actions of an interrupted command."""
 
     @cached_property
     def settings(self) -> Settings:
-        """The environment's settings under those of the command line."""
+        """The settings of the environment, with precedence for the command line."""
         settings = Settings.from_env()
         home = settings.home if self.root is None else expand_home(self.root).absolute()
         return dataclasses.replace(settings, home=home, progress=settings.progress and not self.printer.quiet)
@@ -137,7 +137,7 @@ class Shell:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
 
     def import_torch(self) -> None:
-        """Import PyTorch, and say so on a terminal if it takes seconds, as on a busy machine or a network disk."""
+        """Import PyTorch, and print a line on a terminal if the import takes seconds, as on a busy machine."""
         with waiting("importing PyTorch", show=self.settings.progress and sys.stderr.isatty()):
             importlib.import_module("tensordict")
 
@@ -147,7 +147,7 @@ class Shell:
         return self.verbose > 1 or os.environ.get("RLDS_DEBUG", "") not in {"", "0"}
 
     def take(self, *, json: bool, quiet: bool, verbose: int, no_color: bool, root: Path | None, version: bool) -> None:
-        """Add the global options of one place to those of the other."""
+        """Add global options from before or after the name of the command."""
         self.printer.json |= json
         self.printer.quiet |= quiet
         self.printer.no_color |= no_color

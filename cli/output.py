@@ -153,7 +153,7 @@ class Printer:
         _write(sys.stdout, [json.dumps(as_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)])
 
     def width(self, stream: TextIO) -> int | None:
-        """Return the columns of the terminal that a stream goes to; None where readers do not look at one."""
+        """Return the width of the terminal of a stream, in columns. None without a terminal."""
         if not stream.isatty() or self.env.get("TERM") == "dumb" or self.env.get("CI"):
             return None
         given = os.environ.get("COLUMNS", "")
@@ -183,7 +183,7 @@ def steps_text(sized: Any) -> str:
 
 
 def short_count_text(number: int | None) -> str:
-    """Write a count for the column of a table: ``6,729``, ``403k``, ``1.0M``, ``50M``; a dash if it is not known."""
+    """Write a count for the column of a table: ``6,729``, ``403k``, ``1.0M``, ``50M``. A dash for an unknown count."""
     if number is None:
         return "-"
     if number < 100_000:
@@ -307,7 +307,7 @@ def _table_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width
 
 
 def _shrunk_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return the widths of columns that fit, the widest ones shrunk to one level; None if their words do not fit."""
+    """Return the widths of columns that fit, the widest shrunk to one level. None if words do not fit."""
     if sum(least) > room:
         return None
     for level in range(max(natural), 0, -1):
@@ -358,7 +358,7 @@ def _bar(count: int, most: int, width: int) -> str:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """Return a histogram as a word, a letter for each bin; ``·`` is an empty one."""
+    """Return a histogram as a word, a letter for each bin, ``·`` for an empty bin."""
     most = max(counts, default=0)
     return "".join("▁▂▃▄▅▆▇█"[(8 * count - 1) // most] if count else "·" for count in counts)
 
@@ -369,7 +369,7 @@ def value_text(value: Any) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Write a number of a statistic for readers: four digits, three of very large and very small ones; "-" for none."""
+    """Write a number of a statistic for readers: four digits, three of very large and very small numbers, and "-" for None."""
     if value is None:
         return "-"
     text = f"{value:.4g}"
@@ -444,7 +444,7 @@ def _shorten(text: str, width: int) -> str:
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """Break a text between words; a word that is longer than a line is folded."""
+    """Break a text between words. A word that is longer than a line is folded."""
     lines = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}" if lines[-1] else word

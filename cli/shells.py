@@ -53,13 +53,13 @@ def _script_of(shell: str) -> str:
 
 @dataclass(frozen=True)
 class ShellFiles:
-    """The script for a shell, and the files in the user's home folder that it reads."""
+    """The script for a shell, and the start-up files of the shell in the user's home folder."""
 
     script: str
     start: str = ""
-    """The start-up file that gets a line; empty for a shell that finds the script itself."""
+    """The start-up file that gets a line. Empty for a shell that finds the script itself."""
     target: str = ""
-    """Where the script goes; by default to the configuration folder of this package."""
+    """The path of the script. By default in the configuration folder of this package."""
 
 
 SHELLS: Mapping[str, ShellFiles] = {
@@ -110,7 +110,7 @@ def install(shell: str) -> list[Path]:
 
 
 def uninstall(shell: str) -> list[Path]:
-    """Remove what `install` wrote; return the files that changed."""
+    """Remove the lines and files of `install`, and return the changed files."""
     script, start = _files(shell)
     changed = []
     if _is_own(script):

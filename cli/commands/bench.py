@@ -71,7 +71,7 @@ def run(
 
 
 def _calls(shell: Shell, folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], Any], int]]]:
-    """Return the id of a dataset and, for each kind of batch, a function and the number of batches that it makes."""
+    """Return the id of a dataset and, for each kind of batch, a function and the number of batches that the function makes."""
     import numpy as np
 
     from datasets_rl import SliceSampler
@@ -113,7 +113,7 @@ def _calls(shell: Shell, folder: Path, size: int) -> tuple[str, dict[str, tuple[
 
 
 def _measure(calls: Mapping[str, tuple[Callable[[], Any], int]], seconds: float) -> dict[str, float]:
-    """Return the median seconds for a batch of each kind; the kinds take turns in several rounds."""
+    """Return the median seconds for a batch of each kind. The kinds take turns in several rounds."""
     rounds: dict[str, list[float]] = {kind: [] for kind in calls}
     for call, _ in calls.values():
         call()

@@ -67,7 +67,7 @@ def _document(outcome: Outcome[list[FileDigests]]) -> dict[str, Any]:
 
 
 def _entry_line(file: FileDigests) -> str:
-    """Return the line of a catalog's JSON; empty if the digest is not known."""
+    """Return the line of a catalog's JSON. Empty if the digest is not known."""
     name = file.dataset_id.partition("/")[2]
     return f"{json.dumps(name)}: {json.dumps(file.entry)}" if file.entry else ""
 

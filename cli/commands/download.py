@@ -151,7 +151,7 @@ def run(
 
 
 def _note_project_settings(shell: Shell) -> None:
-    """Say which folder and which mirrors are those of a project's file, and not of the user."""
+    """Report the folder and the mirrors that a project's file sets."""
     from datasets_rl.settings import NEED_TRUST, project_file, setting_values
 
     values = setting_values()
@@ -205,7 +205,7 @@ def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> Downlo
 
 
 def _note_result(shell: Shell, dataset_id: str, manifest: Manifest, *, present: bool) -> None:
-    """Say what the user should know before training on it."""
+    """Report what the user should know before training."""
     from datasets_rl.sources import Selection
 
     counts = f"{steps_text(manifest)}, {size_text(manifest.bytes)}"
@@ -293,7 +293,7 @@ def _plan_facts(plan: Plan) -> Facts:
 
 
 def _choice_text(plan: Plan, choice: str) -> str:
-    """Return the size of a dataset with a choice, and the time to read images from it."""
+    """Return the size of a dataset with a choice, and the time to read images."""
     seconds = plan.read_seconds.get(choice)
     time = f"; a core reads the images of a step in about {seconds * 1e3:.2g} ms" if seconds else ""
     return size_text(plan.choices[choice]) + time

@@ -117,7 +117,7 @@ def _list_formats() -> Result:
 
 
 def _targets(datasets: list[str], to: str, out: Path | None) -> dict[str, Path | None]:
-    """Return the path of each export; None for the default one."""
+    """Return the path of each export. None for the default path."""
     from datasets_rl.exporting.run import default_path
 
     if out is None or len(datasets) == 1:
@@ -142,7 +142,7 @@ def _content(shell: Shell, dataset: str, fps: float | None, images: str) -> Cont
 
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
-    """Return the error for a mixture, whose weights and transforms exist only while batches are drawn."""
+    """Return the error for a mixture: weights and transforms exist only while batches are drawn."""
     from datasets_rl.catalog.mixture_file import read_mixture
 
     words = [one.dataset for one in read_mixture(Path(dataset))[0]]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
 _STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
-"""The columns, the most important ones first: a narrow terminal shows only these."""
+"""The columns, the most important first: a narrow terminal shows only the first columns."""
 _ELEMENTS = 24
 """Maximum number of elements of a field with statistics. `--json` has all elements."""
 _CATALOG = ("title", "license", "citation", "homepage", "known_issues", "score", "time_limit", "deprecated")
@@ -112,7 +112,7 @@ def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived:
 def _not_stored_result(
     shell: Shell, entry: Entry, asked: str, paths: DatasetPaths, error: NotADatasetError, found: Plan | None
 ) -> Result:
-    """Return what the catalog states, and why the dataset cannot be read: it is not there, or no version is current."""
+    """Return the catalog's facts, and why the dataset cannot be read: the dataset is absent, or no version is current."""
     name = asked if split_derived(asked)[1] else entry.id
     versions = _version_chain(paths)
     told = shell.explained(error)
@@ -258,7 +258,7 @@ def _statistics_blocks(manifest: Manifest) -> Iterator[Block]:
 
 
 def _element_names(manifest: Manifest, name: str) -> Sequence[str]:
-    """Return the names of the elements of a field; none for the returns and the lengths, and for unnamed elements."""
+    """Return the names of the elements of a field. Empty for returns, lengths and unnamed elements."""
     from datasets_rl.ted.keys import as_key
 
     key = as_key(name)

@@ -1,4 +1,4 @@
-"""``rlds list``: every known id, and what a user compares datasets by; without a request unless --remote is given."""
+"""``rlds list``: every known id, and the facts to compare datasets by, without a request unless --remote is given."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
 
 
 def _piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
-    """Return the cells of the listing in full, with plain numbers, and how well they are known."""
+    """Return the cells of the listing in full, with plain numbers, and the accuracy of each."""
     issues = count_text(len(dataset.known_issues), "known issue") if dataset.known_issues else ""
     notes = filter(None, (dataset.origin, "deprecated" if dataset.deprecated else "", issues))
     return (

@@ -37,7 +37,7 @@ class _StoredFiles:
     link_to: str | None = None
     """Where the folder really is, if a link leads there."""
     is_link_alone: bool = False
-    """Whether the link is deleted, and the data to which it leads stays."""
+    """Whether only a link is deleted, and the linked data stay."""
     kept: tuple[str, ...] = ()
     """Names in the folder that are not the dataset's, which are not deleted."""
     paths: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def _has_files(one: Outcome[_StoredFiles]) -> bool:
 
 
 def _name_with_target(one: Outcome[_StoredFiles]) -> str:
-    """Return the id and, where its folder is a link, what of it is deleted."""
+    """Return the id and, for a link, the part that is deleted."""
     if one.value is None or one.value.link_to is None:
         return one.item
     if one.value.is_link_alone:

@@ -131,7 +131,7 @@ def _read_seconds(text: str) -> dict[str, Any] | None:
 
 
 def _check_keys(shell: Shell, dataset: str, keys: Sequence[Key]) -> None:
-    """Refuse a dataset that is not stored, and keys that it does not have, before torch is imported."""
+    """Refuse a dataset that is not stored, and keys that the dataset lacks, before torch is imported."""
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.store.find import locate
     from datasets_rl.ted.keys import keys_named
@@ -178,7 +178,7 @@ def _draw_batch(replay: Any, size: int, options: dict[str, Any]) -> Any:
 
 
 def _time_batches(replay: Any, size: int, options: dict[str, Any]) -> tuple[int, float]:
-    """Return how many batches were drawn, and in how many seconds; enough is enough after a second."""
+    """Return how many batches were drawn, and in how many seconds, at most about one second."""
     began, done, spent = time.perf_counter(), 0, 0.0
     while done < _ROUNDS and spent < _SECONDS:
         replay.sample(size, **options)

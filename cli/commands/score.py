@@ -61,7 +61,7 @@ def run(
 
 
 def _place(shell: Shell, dataset: str, *, is_named: bool) -> dict[str, Any]:
-    """Return the arguments that name the dataset; with both returns given, it need not be stored or known."""
+    """Return the arguments that name the dataset. With both returns, the dataset need not be stored or known."""
     if dataset.endswith(".toml"):
         return {"dataset": Path(dataset), "settings": shell.settings}
     try:

@@ -1,4 +1,4 @@
-"""``rlds use``: which version of a dataset its name means."""
+"""``rlds use``: choose the current version of a dataset."""
 
 from __future__ import annotations
 

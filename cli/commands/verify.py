@@ -1,4 +1,4 @@
-"""``rlds verify``: is a stored dataset what it should be?"""
+"""``rlds verify``: check stored datasets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
 
 
 def _members(datasets: Iterable[str]) -> list[str]:
-    """Return datasets, with those of a mixture's file in the place of the file."""
+    """Return datasets, with the members of a mixture in place of the file."""
     from datasets_rl.catalog.mixture_file import read_mixture
 
     found: list[str] = []
@@ -96,7 +96,7 @@ def _lines(shell: Shell, verification: Verification) -> Iterator[str]:
 
 
 def _remedy(shell: Shell, verification: Verification) -> str:
-    """Return what makes this folder whole again; other folders of the same id may be intact."""
+    """Return how to repair this folder. Other folders of the same id may be intact."""
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import split_derived

@@ -1,1 +1,1 @@
-"""What measures the training programs: datasets and an environment that they are trained on, and tables of their results."""
+"""Measurements of the training programs: datasets and environments for training, and tables of results."""

@@ -134,7 +134,7 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def act(self, observation: Any, *, best: bool = False) -> Any:
-        """Return an action for one observation, in the units of the environment: a drawn one, or the best one."""
+        """Return an action for one observation, in the units of the environment: drawn from the policy, or the best action."""
         output = self.actor(torch.as_tensor(observation, dtype=torch.float32).flatten())
         if self.discrete:
             return int(output.argmax() if best else torch.distributions.Categorical(logits=output).sample())

@@ -42,7 +42,7 @@ TASKS: list[tuple[Cell, Cell]] = [
 
 
 class PointMaze(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """A point that moves by at most 0.4 cells per step; walls stop it.
+    """A point that moves by at most 0.4 cells per step and is stopped by walls.
 
     Observations are positions, float32 [2]; actions are velocities, float32 [2] in [-1, 1]. The reward is 1 at the goal,
     which ends the episode, and else 0. ``info["success"]`` states whether the point is within 0.4 cells of the goal.
@@ -114,7 +114,7 @@ def gather(dataset: str, episodes: int, seed: int, noise: float) -> None:
     """Record a planner that walks to one random cell after another, with noise in its actions.
 
     Args:
-        dataset: Id of the dataset, ``local/NAME``; it is made, or it grows.
+        dataset: Id of the dataset, ``local/NAME``. An existing dataset grows.
         episodes: Number of episodes of 100 steps.
         seed: Seed of the environment and of the planner.
         noise: Standard deviation of the noise of the actions.

@@ -33,7 +33,7 @@ Observation = dict[str, NDArray[Any]]
 
 
 class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """A pusher that pushes a disc over a table; friction stops the disc where the pusher leaves it.
+    """A pusher that pushes a disc over a table. Friction stops the disc when the pusher leaves.
 
     Observations are ``pixels``, uint8 [96, 96, 3], and ``agent_pos``, the position of the pusher, float32 [2] in [0, 512]; only the
     pixels show the disc. Actions are positions to go to, float32 [2]. The reward is the covered share of the goal; at 0.9 of it, the
@@ -118,10 +118,10 @@ def expert(env: Push) -> NDArray[np.float64]:
 
 
 def gather(dataset: str, episodes: int, seed: int, noise: float) -> float:
-    """Record the expert, with noise in its actions; return the share of its episodes that are a success.
+    """Record the expert, with noise in the actions, and return the share of successful episodes.
 
     Args:
-        dataset: Id of the dataset, ``local/NAME``; it is made, or it grows.
+        dataset: Id of the dataset, ``local/NAME``. An existing dataset grows.
         episodes: Number of episodes of at most 100 steps.
         seed: Seed of the environment and of the noise.
         noise: Standard deviation of the noise of the actions.

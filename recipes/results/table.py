@@ -163,7 +163,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def write_table(page: Path, runs: list[Run]) -> None:
-    """Replace the table between the marks of a page by that of the finished runs; a new page begins with it."""
+    """Replace the table between the marks of a page by the table of the finished runs. A new page begins with the table."""
     table = "\n".join(table_rows([run_one(run) for run in runs if run.done.exists()]))
     text = page.read_text(encoding="utf-8") if page.exists() else f"{START}\n{END}\n"
     head, _, rest = text.partition(START)

@@ -1,4 +1,4 @@
-"""Training programs, one file each: read them from top to bottom, copy them, change them. `README.md` has their results."""
+"""Training programs, one file each, to read from top to bottom, to copy and to change. `README.md` has results."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Agent(training.Learner):
         return act
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the network; return the losses. Those of held-out batches are with z = 0, as the policy acts."""
+        """Take a step of the network and return the losses. For held-out batches z is 0, as in the policy."""
         del step
         actions, inside = self.outputs(batch["action"]), ~batch["is_pad"]
         mean, spread = self.infer(batch, actions, batch["is_pad"])

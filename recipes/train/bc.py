@@ -60,7 +60,7 @@ class Agent(training.Learner):
         return output.argmax(-1) if self.discrete else self.outputs.denormalize(output.tanh())
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the policy; return its loss."""
+        """Take a step of the policy and return the loss."""
         del step
         output, action = self.actor(self.inputs(batch["observation"])), batch["action"]
         if self.discrete:

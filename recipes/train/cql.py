@@ -83,7 +83,7 @@ class Agent(training.Learner):
         return drawn.tanh(), (policy.log_prob(drawn) - squash).sum(-1, keepdim=True)
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the actor and its entropy, and of the critics; return the losses."""
+        """Take a step of the actor, its entropy weight and the critics, and return the losses."""
         del step
         state, next_state = self.inputs(batch["observation"]), self.inputs(batch["next", "observation"])
         (chosen, log_density), alpha = self.draw(state), self.log_alpha.exp().detach()

@@ -142,7 +142,7 @@ class Agent(training.Learner):
         return act
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the network, and of its average; return the loss."""
+        """Take a step of the network and of the average network, and return the loss."""
         del step
         network = self.denoiser if self.learning else self.average
         given = network.features(batch)

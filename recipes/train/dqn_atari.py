@@ -3,7 +3,7 @@
 Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsumexp Q(s, .) - Q(s, a))
 
 Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]; `CatFrames` stacks four when a batch is read. Stacks that the recipe
-atari_dqn stored are taken unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543). With
+atari_dqn stored are used unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543). With
 ``--offline-fraction`` below 1, training continues online: that share of each batch is from the dataset, the rest from the new
 experience, whose frames a ring keeps compressed.
 
@@ -175,7 +175,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def online_episodes(run: Any, agent: Agent, args: argparse.Namespace) -> training.OnlineEpisodes:
-    """Return the updates on the dataset and on new experience, whose frames are compressed as those of the dataset are."""
+    """Return the updates on the dataset and on new experience, with frames compressed like the dataset's frames."""
     if run.envs is None:
         raise InvalidArgumentError(
             f"--offline-fraction {args.offline_fraction:g} is online learning; {args.dataset} names no environment"

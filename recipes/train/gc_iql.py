@@ -4,7 +4,7 @@ critics = min  (Q(s, a, g) - r - gamma m V(s', g))^2         r = -1, m = 1; wher
 value   = min  |tau - 1(u < 0)| u^2                          u = min Q'(s, a, g) - V(s, g), tau = the expectile
 actor   = min  exp(beta (Q'(s, a, g) - V(s, g))) (pi(s, g) - a)^2
 
-`GoalSampler` draws the goals from the trajectories of the dataset, whose rewards are not read. With ``--beta 0`` all actions
+`GoalSampler` draws the goals from the trajectories of the dataset. Rewards are not read. With ``--beta 0`` all actions
 have the same weight, which is goal-conditioned behavior cloning.
 
     python -m datasets_rl.recipes.results.point_maze --dataset local/point-maze

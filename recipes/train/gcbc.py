@@ -62,7 +62,7 @@ class Agent(training.Learner):
         return training.goal_policy(self, lambda state, goal: self.outputs.denormalize(self.lead(state, goal)))
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the actor; return its loss."""
+        """Take a step of the actor and return the loss."""
         del step
         loss = functional.mse_loss(self.lead(batch["observation"], batch["actor_goal"]), self.outputs(batch["action"]))
         self.descend("actor", loss)

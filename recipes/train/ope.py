@@ -45,7 +45,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def load_policy(dataset: Any, space: Any, args: argparse.Namespace) -> Any:
-    """Return the agent of another program from its checkpoint; its `act` is the policy."""
+    """Return the agent of another program from a checkpoint. The `act` of the agent is the policy."""
     state = training.read_checkpoint(Path(args.policy))
     settings = state["settings"]
     program = importlib.import_module(f"datasets_rl.recipes.train.{args.algorithm or settings['program']}")

@@ -51,12 +51,12 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def normalized(width: int) -> list[nn.Module]:
-    """Return the layers between two linear ones; the norm keeps values of new actions low."""
+    """Return the layers between two linear layers. The norm keeps values of new actions low."""
     return [nn.LayerNorm(width), nn.ReLU()]
 
 
 class Agent(training.Learner):
-    """A stochastic policy with the units of the environment, its critics, and the weight of its entropy."""
+    """A stochastic policy in the units of the environment, the critics, and the weight of the entropy."""
 
     def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         super().__init__()

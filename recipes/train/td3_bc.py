@@ -74,7 +74,7 @@ class Agent(training.Learner):
         return batch["next", "reward"] + self.args.discount * ~batch["next", "terminated"] * value
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the critics, and of the actor in every second one; return the losses."""
+        """Take a step of the critics, and in every second step of the actor, and return the losses."""
         state, action, target = self.inputs(batch["observation"]), self.outputs(batch["action"]), self.target(batch)
         pair = torch.cat([state, action], -1)
         losses = {"critics": torch.stack([functional.mse_loss(critic(pair), target) for critic in self.critics]).sum()}

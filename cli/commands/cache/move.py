@@ -68,7 +68,7 @@ def run(
 
 
 def _set_home(shell: Shell, place: Path) -> bool:
-    """Change the place in the user's file; return False where something takes precedence over that file."""
+    """Change the place in the user's file. Return False if another setting takes precedence over this file."""
     if _fixed_origin(shell):
         return False
     set_value(user_file(), "home", str(place))

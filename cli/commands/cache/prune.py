@@ -29,7 +29,7 @@ class _Item:
 
     kind: str
     id: str
-    """The dataset that it is of; empty if it is of none."""
+    """The id of the dataset. Empty if the files do not belong to a dataset."""
     path: str
     bytes: int
 
@@ -156,7 +156,7 @@ def _named(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
 
 
 def _inside(shell: Shell) -> dict[str, DatasetPaths]:
-    """Return the paths of everything of a dataset in the data folder; where a link leads out of it, the user is told."""
+    """Return the paths of all files of a dataset in the data folder. Links out of the folder are reported."""
     from datasets_rl import store
 
     home = shell.settings.home

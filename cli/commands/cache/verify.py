@@ -1,4 +1,4 @@
-"""``rlds cache verify``: is everything that is stored what it should be?"""
+"""``rlds cache verify``: check all stored datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rlds completion install``: the script for a shell, where that shell finds it."""
+"""``rlds completion install``: install the script for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rlds completion show``: the script for a shell, for those who install it themselves."""
+"""``rlds completion show``: print the script for a shell."""
 
 from __future__ import annotations
 
