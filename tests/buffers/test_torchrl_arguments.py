@@ -587,7 +587,7 @@ class TestWriters:
         assert rb["obs"].tolist() == [5, 6]
 
     def test_only_ring_writers_write_at_given_slots(self):
-        with pytest.raises(InvalidArgumentError, match="chooses the slots itself"):
+        with pytest.raises(InvalidArgumentError, match="the writer chooses the slots"):
             TensorDictMaxValueWriter().write_at(0, steps(1))
 
 
