@@ -239,7 +239,11 @@ def test_the_page_of_a_source_has_its_fields_scores_and_license(catalog_pages):
         scores = re.split(r"^## Scores$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
         assert re.search(r"^## (Corrections|Encoding of the columns)$", text, flags=re.MULTILINE), name
         assert re.search(r"^## License\b", text, flags=re.MULTILINE), name
-        assert (" no reference returns" in scores) == all(one.score is None for one in infos), name
+        stated = " no reference returns" in scores
+        unscored = all(one.score is None for one in infos)
+        assert stated == unscored, (
+            f'{path.name}: "no reference returns" is to be in Scores, if no id has a score, and only then'
+        )
 
 
 def test_the_pages_about_sources_say_where_their_datasets_are(catalog_pages):
