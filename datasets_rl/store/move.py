@@ -73,7 +73,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
 def _read_marker(target: Path) -> Path | None:
     marker = target / _MARKER
     try:
-        # Of a file that is too long for a path, what is read is no path either.
+        # Of a file that is too long for a path, what is read is not a path either.
         return Path(disk.read_plain(marker, _MAX_PATH_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ import torch
 from exports import equal_bits, export_stored, read_back
 from oracles import comparison
 from PIL import Image
+from raw.case import cases_of_sources
 from servers import serve
 from stored_data import reseal
 
@@ -74,16 +75,7 @@ USED = (
 REFUSED = {row.code for row in EXIT_CODES if row.code in range(2, 9)}
 
 
-def cases() -> Iterator[Any]:
-    for name in sources.source_names():
-        if importlib.util.find_spec(f"raw.{name}") is None:
-            continue
-        found = getattr(importlib.import_module(f"raw.{name}"), "CASES", [])
-        for number, case in enumerate(found):
-            yield pytest.param(case, id=f"{name}{number}")
-
-
-CASES = [*cases()]
+CASES = [pytest.param(case, id=f"{name}{number}") for name, number, case in cases_of_sources()]
 FAULTS = [
     pytest.param(one.values[0], fault, id=f"{one.id}-{name.replace(' ', '_')}")
     for one in CASES

@@ -190,18 +190,6 @@ def test_sizes_are_sums_and_free_space_is_that_of_the_nearest_existing_folder(tm
         disk.require_free(tmp_path, 1 << 60, "the dataset")
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 256 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 def fill(place: Path, leave: int) -> None:
     """Fill the file system until about `leave` bytes remain."""
     with (place / "filler").open("wb", buffering=0) as stream:

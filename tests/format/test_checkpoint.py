@@ -536,18 +536,6 @@ def test_processes_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     assert values in [[0], [1], [2]]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A mounted file system of 256 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 @pytest.mark.parametrize(
     "tensors", [{"x": torch.arange(50_000)}, {str(n): torch.arange(n, n + 100) for n in range(60)}]
 )

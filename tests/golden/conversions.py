@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import sys
@@ -24,9 +22,9 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import pytest
-from raw.case import Case
+from raw.case import Case, cases_of_sources
 
-from datasets_rl import Selection, disk, downloading, sources
+from datasets_rl import Selection, disk, downloading
 from datasets_rl.build import engines
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -40,11 +38,8 @@ _FIGURES = ("id", "steps", "episodes", "final_unknown", "specs", "selection", "t
 
 def cases() -> Iterator[tuple[str, Case]]:
     """Yield the cases of all sources by a name, such as ``d4rl0``."""
-    for name in sources.source_names():
-        if importlib.util.find_spec(f"raw.{name}") is None:
-            continue
-        for number, case in enumerate(importlib.import_module(f"raw.{name}").CASES):
-            yield f"{name}{number}", case
+    for name, number, case in cases_of_sources():
+        yield f"{name}{number}", case
 
 
 def versions() -> dict[str, str]:

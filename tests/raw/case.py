@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datasets_rl import sources
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["Case", "Fault"]
@@ -56,3 +59,11 @@ class Case:
     """Arguments with which the dataset class returns the stored values unchanged: ``{"totensor": False}``."""
     lossy: Mapping[str, float] = field(default_factory=dict)
     """Tolerances by dotted key, for values that are stored with a loss, such as JPEG images."""
+
+
+def cases_of_sources() -> Iterator[tuple[str, int, Case]]:
+    """Yield the source, the number and the case of every case: ``CASES`` of the modules here that are named as a source."""
+    for name in sources.source_names():
+        if importlib.util.find_spec(f"raw.{name}") is not None:
+            for number, case in enumerate(importlib.import_module(f"raw.{name}").CASES):
+                yield name, number, case

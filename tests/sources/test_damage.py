@@ -6,56 +6,14 @@ import random
 
 import numpy as np
 import pytest
-from raw import (
-    atari_dqn,
-    d4rl,
-    dsrl,
-    exorl,
-    gen_dgrl,
-    katakomba,
-    lerobot,
-    local,
-    minari,
-    neorl,
-    og_marl,
-    ogbench,
-    openml,
-    openx,
-    rl_unplugged,
-    robomimic,
-    roboset,
-    vd4rl,
-)
+from raw.case import cases_of_sources
 
 from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import ConversionError, FetchError, IntegrityError
 from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.settings import Settings
 
-CASES = {
-    f"{module.__name__.rpartition('.')[2]}-{number}": case
-    for module in (
-        atari_dqn,
-        d4rl,
-        dsrl,
-        exorl,
-        gen_dgrl,
-        katakomba,
-        lerobot,
-        local,
-        minari,
-        neorl,
-        og_marl,
-        ogbench,
-        openml,
-        openx,
-        rl_unplugged,
-        robomimic,
-        roboset,
-        vd4rl,
-    )
-    for number, case in enumerate(module.CASES)
-}
+CASES = {f"{name}-{number}": case for name, number, case in cases_of_sources() if name != "demo"}
 CHECKED = ("atari_dqn-0", "gen_dgrl-0", "local-0", "local-3", "vd4rl-0")
 """Every byte of these files is covered by a checksum: CRC-32 of gzip and zip, CRC-64 of xz."""
 FEW = 2
