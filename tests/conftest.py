@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing.spawn
 import os
@@ -62,6 +63,7 @@ def _restore_handlers():
 
 
 def pytest_configure(config):
+    config.stash[_STDERR] = os.dup(2)  # before pytest captures what is written to it
     # A killed process loses nothing that it wrote. Only a power cut does, and no test cuts the power.
     if "bench" not in config.option.markexpr:
         os.fsync = lambda handle: None  # noqa: ARG005 - the name of the argument is that of os.fsync
@@ -72,6 +74,23 @@ def pytest_configure(config):
 
 def _free_bytes(folder):
     return shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else 0
+
+
+_STDERR = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """End a process whose test does not stop at its timeout: compiled code that waits lets no signal through.
+
+    The tests of the process that have not run go to a new worker.
+    """
+    mark = item.get_closest_marker("timeout")
+    seconds = mark.args[0] if mark else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[_STDERR])
+    result = yield
+    faulthandler.cancel_dump_traceback_later()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -161,8 +180,23 @@ def pytest_xdist_make_scheduler(config, log):
             if node in self.registered_collections:
                 self.registered_collections[node] = Places(collection)
 
+        def remove_node(self, node):
+            """Return the test that ended a worker, and queue the tests that the worker left, without that test."""
+            units = self.assigned_work.pop(node)
+            left = [(tests, test) for tests in units.values() for test, done in tests.items() if not done]
+            if not left:
+                return None
+            tests, ended = left[0]
+            tests[ended] = True
+            self.workqueue.update((scope, tests) for scope, tests in units.items() if not all(tests.values()))
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return ended
+
         def _assign_work_unit(self, node):
             """Forget what is done, which the scheduler would count again after each test."""
+            if node not in self.registered_collections:
+                return  # a new worker, which gets work once its collection is there
             units = self.assigned_work[node]
             for done in [scope for scope, tests in units.items() if all(tests.values())]:
                 del units[done]
