@@ -272,6 +272,20 @@ class Build:
         """The file with the upstream's description of its files."""
         return self.work / "upstream.json"
 
+    def take_raw(self, raw: Path) -> None:
+        """Move the claimed raw files of the dataset into the build, with which they are deleted once it is published."""
+        disk.remove_tree(self._raw)
+        disk.release(raw, self._raw)
+
+    def return_raw(self, raw: Path) -> None:
+        """Move raw files that an interrupted process has moved into the build back to an empty claimed folder."""
+        if self._raw.exists():
+            disk.release(self._raw, raw)
+
+    @property
+    def _raw(self) -> Path:
+        return self.work / "raw"
+
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

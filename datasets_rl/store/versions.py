@@ -252,11 +252,15 @@ _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
 _RECORDING_FILES = (RECORDING_FILE, "journal.jsonl")
 
 
-def has_only_copy(paths: DatasetPaths) -> bool:
+def has_only_copy(paths: DatasetPaths, *unpublished: Version) -> bool:
     """Return whether the folder ``raw`` of a dataset may have the only copy of files of the user.
 
     A download records each file that it fetches, and leaves a version that states the address of each file. A user who
     keeps other files in this folder, or converts files from it, has them nowhere else.
+
+    Args:
+        paths: The dataset.
+        unpublished: Finished versions that are not in the folder of the dataset yet.
     """
     from datasets_rl.fetch.partial_download import is_of_download
     from datasets_rl.fetch.schemes.base import path_of_url
@@ -266,7 +270,7 @@ def has_only_copy(paths: DatasetPaths) -> bool:
     if not files:
         return False
     stated: list[RawFile] = []
-    for version in versions_of(paths):
+    for version in (*versions_of(paths), *unpublished):
         with suppress(ManifestError, NotADatasetError):
             stated += version.manifest.raw
     inside = paths.raw.resolve()
