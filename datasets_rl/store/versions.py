@@ -266,7 +266,7 @@ def has_only_copy(paths: DatasetPaths, *unpublished: Version) -> bool:
     from datasets_rl.fetch.schemes.base import path_of_url
 
     folders = [folder for folder in disk.claims_of(paths.raw) if not folder.is_symlink()]  # a link is refused elsewhere
-    files = [(folder, path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [(folder, path) for folder in folders for path in disk.files_below(folder)]
     if not files:
         return False
     stated: list[RawFile] = []
@@ -400,7 +400,10 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:
     """
     folder = root / STREAM_FOLDER
     disk.check_kind(folder, folder=True)
-    marked = [path.parent for path in folder.rglob(MARK_FILE) if path.parent.name.isdigit() and is_marked(path.parent)]
+    folders = {
+        path.parent for path in disk.files_below(folder) if path.name == MARK_FILE and path.parent.name.isdigit()
+    }
+    marked = filter(is_marked, folders)
     sizes: dict[Path, int] = {}
     for folder in sorted(marked):
         with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):
