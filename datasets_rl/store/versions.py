@@ -375,7 +375,8 @@ def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, i
     locks = [paths.lock] if os.path.lexists(paths.lock) and not disk.is_locked(paths.lock) else []
     sizes = _sizes([*locks, *leftovers(paths)])
     if not dry_run:
-        with suppress(DiskFullError, LockedError, OSError), locked(paths, paths.name, wait=0):
+        # The folder of a dataset that another process is deleting may have its files, and no longer its mark.
+        with suppress(DiskFullError, InvalidArgumentError, LockedError, OSError), locked(paths, paths.name, wait=0):
             pass
     return sizes if dry_run else _deleted(sizes)
 
