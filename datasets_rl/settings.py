@@ -30,7 +30,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from datasets_rl import disk
@@ -78,7 +77,7 @@ class Settings:
     image_cache: int = 256
     """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0 keeps
     none."""
-    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
     progress: bool = True
@@ -159,7 +158,7 @@ def _parse_mirrors(value: Any) -> Mapping[str, tuple[str, ...]]:
         value = {source.strip(): urls.split(",") for source, _, urls in parts}
     if not isinstance(value, Mapping):
         raise ValueError(value)  # noqa: TRY004 - an invalid value, as of the other parsers
-    return MappingProxyType({source: parse_mirror(source, urls) for source, urls in value.items()})
+    return {source: parse_mirror(source, urls) for source, urls in value.items()}
 
 
 def parse_mirror(source: str, urls: Any) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         """Return a stream of the share of one of the workers of this rank, with a folder of its own."""
         sampler = cast("StreamSampler", self.sampler).for_worker(worker, workers)
         part = copy(self)
-        part.stream = self.stream.reopened()
+        part.stream = self.stream.for_worker()
         part.set_storage(part.stream)
         part.set_sampler(sampler)
         return part

@@ -99,6 +99,8 @@ class Stream(ReadOnlyStorage):
         super().__init__(1)
         self.reopened = partial(Stream, dataset_id, above, open_shards, cache_bytes=cache_bytes, pad=pad)
         """Opens the same stream in another process, in a separate folder."""
+        self.is_opened_for_copy = False
+        """Whether it was in a pickle, and nothing else uses it."""
         self.masked = True  # a shard that is not yet downloaded may lack a final observation
         self.dataset_id = dataset_id
         self.pad = pad
@@ -116,6 +118,14 @@ class Stream(ReadOnlyStorage):
         self._held.callback(self.shards.close)
         self._held.callback(self._ahead.close)
         self._episode_counts, self._step_counts = self.shards.lengths()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has a folder and threads of its own.
+        return self.reopened, (), {"is_opened_for_copy": True}
+
+    def for_worker(self) -> Stream:
+        """Return this stream if it was opened for a worker that got it in a pickle, and else another one of its dataset."""
+        return self if self.is_opened_for_copy else self.reopened()
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""

@@ -60,7 +60,7 @@ from datasets_rl.disk.places import (
     expand_home,
     is_version,
 )
-from datasets_rl.disk.plain import check_kind, is_plain_file, plain_folders, read_plain
+from datasets_rl.disk.plain import check_kind, files_below, is_plain_file, plain_folders, read_plain
 from datasets_rl.disk.processes import is_abandoned, process_name, unclaimed_name
 from datasets_rl.disk.scratch import ScratchFolder, sweep_scratch
 from datasets_rl.disk.space import disk_errors, free_bytes, require_free, tree_bytes
@@ -87,6 +87,7 @@ __all__ = [
     "empty_trash",
     "exchange_folders",
     "expand_home",
+    "files_below",
     "free_bytes",
     "free_temporary_files",
     "has_content",

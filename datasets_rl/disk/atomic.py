@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from datasets_rl.disk.plain import paths_like
 from datasets_rl.disk.processes import CLAIM, is_abandoned, process_name
 from datasets_rl.disk.space import disk_errors, existing
 from datasets_rl.errors import NotWritableError, Remedy
@@ -126,7 +127,7 @@ def free_temporary_files(folder: Path, name: str = "*") -> None:
 def temporary_files(folder: Path, name: str = "*") -> list[Path]:
     """Return the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
-    found = ((path, path.name.removesuffix(".tmp")) for path in folder.glob(f".{pattern}@*.tmp"))
+    found = ((path, path.name.removesuffix(".tmp")) for path in paths_like(folder, f".{pattern}@*.tmp"))
     # Others have hidden files with an @, too.
     return [path for path, name in found if CLAIM.fullmatch(name) and is_abandoned(path, name)]
 

@@ -10,17 +10,16 @@ from itertools import chain, count
 from pathlib import Path
 
 from datasets_rl.disk.atomic import make_folder, sync_file
-from datasets_rl.disk.plain import check_plain_tree
+from datasets_rl.disk.plain import check_plain_tree, paths_like
 from datasets_rl.disk.processes import CLAIMED, is_abandoned, process_name, unclaimed_name
 
 
 def claims_of(folder: Path) -> list[Path]:
     """Return a folder, if it exists, and its claims by any process, sorted."""
     # What others named like a claim, such as raw@old, is theirs.
-    claims = [
-        path for path in folder.parent.glob(f"{glob.escape(folder.name)}@*") if unclaimed_name(path) == folder.name
-    ]
-    return [path for path in (folder, *sorted(claims)) if os.path.lexists(path)]
+    named = paths_like(folder.parent, f"{glob.escape(folder.name)}@*")
+    claims = [path for path in named if unclaimed_name(path) == folder.name]
+    return [path for path in (folder, *claims) if os.path.lexists(path)]
 
 
 def claim(folder: Path) -> Path:

@@ -127,8 +127,11 @@ def discard(path: Path, root: Path, *, unless: Callable[[], bool] | None = None)
     if not os.path.lexists(path):
         return
     trash = root / f"trash-{uuid4().hex}"
-    with suppress(FileNotFoundError):  # another process has just deleted it
+    try:
         _rename_below(path, trash, root)
+    except FileNotFoundError:  # another process has just deleted it
+        remove_empty_parents(path, root)
+        return
     if unless is not None and unless():
         _rename_below(trash, path, root)
         return

@@ -47,12 +47,12 @@ def lock(
     held = filelock.FileLock(path)
     with disk_errors(path.parent):
         try:
-            _acquire(held, path, 0.0)
+            own = _acquire(held, path, 0.0)
         except filelock.Timeout:
             if waiting is not None:
                 waiting(_holder(path))
             try:
-                _acquire(held, path, wait)
+                own = _acquire(held, path, wait)
             except filelock.Timeout:
                 raise LockedError(name, _holder(path), path) from None
     try:
@@ -60,9 +60,11 @@ def lock(
             path.write_text(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()}")
         yield
     finally:
-        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
+        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one. Where the
+        # folder was deleted or moved in the meantime, another process may hold a lock of the same name.
         with suppress(OSError):
-            path.unlink()
+            if own is not None and os.path.samestat(own, path.lstat()):
+                path.unlink()
         held.release()
 
 
@@ -100,7 +102,8 @@ def is_locked(path: Path) -> bool:
 _LOCK_START = "process "
 
 
-def _acquire(held: Any, path: Path, seconds: float) -> None:
+def _acquire(held: Any, path: Path, seconds: float) -> os.stat_result | None:
+    """Acquire a lock; return the status of its file, or None where the file is gone already."""
     for attempt in range(MAX_ATTEMPTS):
         try:
             make_folder(path.parent)
@@ -115,7 +118,10 @@ def _acquire(held: Any, path: Path, seconds: float) -> None:
                 error.filename = str(path.parent)
             raise
         else:
-            return
+            break
+    with suppress(OSError):
+        return path.lstat()
+    return None
 
 
 def _holder(path: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
@@ -85,6 +87,21 @@ def plain_folders(folder: Path, root: Path) -> list[Path]:
             return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def paths_like(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern of the shell, sorted; none if it is deleted meanwhile."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - the glob of a path raises if the folder is deleted during the search
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    return [folder / name for name in sorted(fnmatch.filter(names, pattern))]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, and links to files; what is deleted meanwhile is passed over, unlike by a glob."""
+    paths = (Path(inner, name) for inner, _, names in os.walk(folder) for name in names)
+    return (path for path in paths if path.is_file())
 
 
 def check_plain_tree(path: Path) -> None:

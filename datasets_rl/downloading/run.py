@@ -25,7 +25,7 @@ from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import raw_files_id, stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
-from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
+from datasets_rl.store.publish import Build, Version, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
     from datasets_rl.build.conversion import ConversionJob
@@ -166,6 +166,7 @@ def _download(target: Target) -> Downloaded:
             building(paths, request_text, parent) as build,
             nullcontext(paths.raw) if is_read else disk.claimed(paths.raw) as raw,
         ):
+            build.return_raw(raw)
             # Files that were kept are kept again.
             was_kept = target.stored is not None and all((raw / file.path).is_file() for file in target.stored.raw)
             keep_raw = options.keep_raw or was_kept
@@ -184,9 +185,9 @@ def _download(target: Target) -> Downloaded:
                 keep_raw = False
             else:
                 _convert(request, listing, build)
+            if not keep_raw and raw != paths.raw and not has_only_copy(paths, Version(build.version)):
+                build.take_raw(raw)  # a process that dies from here on leaves nothing of the files
             publish(build)
-            if not keep_raw and raw != paths.raw and not has_only_copy(paths):
-                disk.discard(raw, paths.folder)
     return _stored(target)
 
 

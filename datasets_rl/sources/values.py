@@ -62,20 +62,32 @@ def count_not_finite(array: NDArray[Any]) -> int:
     return int((~np.isfinite(array)).sum())
 
 
-def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
-    """Return what is wrong with flags: a sentence about the values other than 0 and 1, or nothing.
+class OtherFlags:
+    """Values of flags other than 0 and 1, counted in blocks of rows.
 
     Args:
         name: The name of the flags in their file.
-        flags: The flags of a block of rows, [T, ...].
-        start: The number of the first row.
     """
-    other = (flags != 0) & (flags != 1)
-    wrong = np.flatnonzero(other.any(axis=tuple(range(1, other.ndim))))
-    if not len(wrong):
-        return []
-    rows = f"{len(wrong):,} such rows" if len(wrong) > 1 else "1 such row"
-    return [f"{name} is {flags[other][0]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._first = ""
+        self._rows = 0
+
+    def count(self, flags: NDArray[Any], start: int) -> None:
+        """Count the rows of a block, [T, ...], whose first row has the number `start`."""
+        other = (flags != 0) & (flags != 1)
+        wrong = np.flatnonzero(other.any(axis=tuple(range(1, other.ndim))))
+        if len(wrong) and not self._rows:
+            self._first = f"{flags[other][0]} at row {start + wrong[0]:,}"
+        self._rows += len(wrong)
+
+    def problems(self) -> list[str]:
+        """Return a sentence about the values other than 0 and 1, or nothing."""
+        if not self._rows:
+            return []
+        rows = f"{self._rows:,} such rows" if self._rows > 1 else "1 such row"
+        return [f"{self._name} is {self._first}; expected 0 or 1 ({rows})"]
 
 
 def find_jumps(

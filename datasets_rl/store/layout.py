@@ -32,6 +32,7 @@ _MARK = b"This folder is of datasets-rl, which deletes its unfinished and tempor
 _MAX_FOLDERS = 5_000
 """Folders without a dataset, below that of a source, after which the search for datasets ends; the upper ones come first."""
 _LOOKS, _LOOK_SECONDS = 20, 0.05
+_SHORT_LOOKS, _SHORT_LOOK_SECONDS = 3, 0.005
 _CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
@@ -128,18 +129,17 @@ class DatasetPaths:
         """Return the first file that others put into a folder that is not one of a dataset, except these ones.
 
         Another process may begin or delete a dataset there. What it has just made may be listed after this one has looked
-        for the mark, so that a file with a name like ours is looked at twice. While a process holds the lock, the mark
-        may also be missing for a moment, which this one waits for.
+        for the mark, and the mark may be missing for a moment, so that a file with a name like ours is looked at several
+        times, and longer while a process holds the lock.
         """
         first = None
         for look in range(_LOOKS):
             first = next((path for path in self.foreign() if path not in others), None)
             if first is None or not is_own_name(first.name):
                 break
-            if disk.is_locked(self.lock):
-                time.sleep(_LOOK_SECONDS)
-            elif look:
+            if not disk.is_locked(self.lock) and look >= _SHORT_LOOKS:
                 break
+            time.sleep(_LOOK_SECONDS if look >= _SHORT_LOOKS else _SHORT_LOOK_SECONDS)
         return first
 
     def bytes(self) -> int:

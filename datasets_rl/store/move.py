@@ -196,7 +196,9 @@ def _files(home: Path) -> Iterator[Path]:
     yield from filter(Path.is_symlink, roots)
     roots = [root for root in roots if not root.is_symlink()]
     for streams in (root / STREAM_FOLDER for root in (home, *roots)):
-        for folder in [path.parent for path in streams.rglob(MARK_FILE) if is_marked(path.parent)]:
+        for folder in {
+            path.parent for path in disk.files_below(streams) if path.name == MARK_FILE and is_marked(path.parent)
+        }:
             yield from sorted(_tree(folder), key=_is_proof)
     for paths in (paths for root in roots for paths in dataset_places(root)):
         if paths.folder.is_symlink():

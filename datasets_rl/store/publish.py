@@ -237,10 +237,11 @@ def remove_if_empty(paths: DatasetPaths) -> None:
     """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
     if paths.is_own:
         disk.remove_empty(paths.recorded)
-    if all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
+    while all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
         disk.remove_empty(paths.folder)
-        if any(is_own_name(path.name) for path in paths.foreign()):  # another process has just begun there
-            paths.mark()
+        if not any(is_own_name(path.name) for path in paths.foreign()):
+            break
+        paths.mark()  # another process has just begun there, and may have ended since: only the mark is left then
     disk.remove_empty_parents(paths.folder / "entry", paths.root)
 
 
@@ -271,6 +272,20 @@ class Build:
     def upstream(self) -> Path:
         """The file with the upstream's description of its files."""
         return self.work / "upstream.json"
+
+    def take_raw(self, raw: Path) -> None:
+        """Move the claimed raw files of the dataset into the build, with which they are deleted once it is published."""
+        disk.remove_tree(self._raw)
+        disk.release(raw, self._raw)
+
+    def return_raw(self, raw: Path) -> None:
+        """Move raw files that an interrupted process has moved into the build back to an empty claimed folder."""
+        if self._raw.exists():
+            disk.release(self._raw, raw)
+
+    @property
+    def _raw(self) -> Path:
+        return self.work / "raw"
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -404,7 +419,7 @@ def foreign_files(folder: Path) -> list[str]:
     try:
         own = {entry.path for entry in Manifest.read(folder).files}
     except (ManifestError, NotADatasetError):  # it is damaged, or another process has deleted it
-        own = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+        own = {path.relative_to(folder).as_posix() for path in disk.files_below(folder) if path.suffix == ".npy"}
     existing = set()
     for parent, _, files in os.walk(folder):  # unlike rglob, it passes over what is deleted in the meantime
         existing |= {Path(parent, name).relative_to(folder).as_posix() for name in files}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,12 +103,7 @@ def kept_bytes(paths: DatasetPaths) -> Kept:
         elif path == paths.recorded or path.name.startswith("build-"):
             kept.unfinished += size
         elif disk.unclaimed_name(path) == paths.raw.name:
-            partial = sum(
-                Path(folder, file).lstat().st_size
-                for folder, _, files in os.walk(path)
-                for file in files
-                if file.endswith(_PARTIAL)
-            )
+            partial = sum(disk.tree_bytes(file) for file in disk.files_below(path) if file.name.endswith(_PARTIAL))
             kept.raw += size - partial
             kept.unfinished += partial
     return kept

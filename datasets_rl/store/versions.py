@@ -252,21 +252,25 @@ _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
 _RECORDING_FILES = (RECORDING_FILE, "journal.jsonl")
 
 
-def has_only_copy(paths: DatasetPaths) -> bool:
+def has_only_copy(paths: DatasetPaths, *unpublished: Version) -> bool:
     """Return whether the folder ``raw`` of a dataset may have the only copy of files of the user.
 
     A download records each file that it fetches, and leaves a version that states the address of each file. A user who
     keeps other files in this folder, or converts files from it, has them nowhere else.
+
+    Args:
+        paths: The dataset.
+        unpublished: Finished versions that are not in the folder of the dataset yet.
     """
     from datasets_rl.fetch.partial_download import is_of_download
     from datasets_rl.fetch.schemes.base import path_of_url
 
     folders = [folder for folder in disk.claims_of(paths.raw) if not folder.is_symlink()]  # a link is refused elsewhere
-    files = [(folder, path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [(folder, path) for folder in folders for path in disk.files_below(folder)]
     if not files:
         return False
     stated: list[RawFile] = []
-    for version in versions_of(paths):
+    for version in (*versions_of(paths), *unpublished):
         with suppress(ManifestError, NotADatasetError):
             stated += version.manifest.raw
     inside = paths.raw.resolve()
@@ -371,7 +375,8 @@ def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, i
     locks = [paths.lock] if os.path.lexists(paths.lock) and not disk.is_locked(paths.lock) else []
     sizes = _sizes([*locks, *leftovers(paths)])
     if not dry_run:
-        with suppress(DiskFullError, LockedError, OSError), locked(paths, paths.name, wait=0):
+        # The folder of a dataset that another process is deleting may have its files, and no longer its mark.
+        with suppress(DiskFullError, InvalidArgumentError, LockedError, OSError), locked(paths, paths.name, wait=0):
             pass
     return sizes if dry_run else _deleted(sizes)
 
@@ -396,7 +401,10 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:
     """
     folder = root / STREAM_FOLDER
     disk.check_kind(folder, folder=True)
-    marked = [path.parent for path in folder.rglob(MARK_FILE) if path.parent.name.isdigit() and is_marked(path.parent)]
+    folders = {
+        path.parent for path in disk.files_below(folder) if path.name == MARK_FILE and path.parent.name.isdigit()
+    }
+    marked = filter(is_marked, folders)
     sizes: dict[Path, int] = {}
     for folder in sorted(marked):
         with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,40 @@ def test_a_lock_is_released_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError, match="work"), disk.lock(tmp_path / "a" / "x.lock", "d4rl/x"):
         raise RuntimeError("work")
     assert not (tmp_path / "a" / "x.lock").exists()
+
+
+def test_a_lock_that_another_process_holds_by_now_stays_when_its_folder_was_deleted_under_the_first(tmp_path):
+    folder = tmp_path / "set"
+    with ExitStack() as second:
+        with disk.lock(folder / ".lock", "d4rl/x"):
+            folder.rename(tmp_path / "trash")  # as a removal does while it holds the lock
+            second.enter_context(disk.lock(folder / ".lock", "d4rl/x", wait=0))
+        assert disk.is_locked(folder / ".lock")
+        with pytest.raises(LockedError), disk.lock(folder / ".lock", "d4rl/x", wait=0):
+            pass
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    "search", [disk.temporary_files, lambda folder: disk.claims_of(folder / "raw"), disk.files_below]
+)
+def test_a_folder_that_is_deleted_while_it_is_searched_has_nothing(tmp_path, monkeypatch, search):
+    """Another process deletes it between two looks."""
+    folder = tmp_path / "set"
+    (folder / "raw").mkdir(parents=True)
+    scandir, listdir = os.scandir, os.listdir
+
+    def deleted(look):
+        def after(path):
+            folder.rename(tmp_path / "trash")
+            return look(path)
+
+        return after
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", deleted(scandir))
+        patched.setattr(os, "listdir", deleted(listdir))
+        assert [*search(folder)] == []
 
 
 def test_a_file_that_no_process_has_locked_locks_nothing(tmp_path):

@@ -519,6 +519,68 @@ def test_a_derived_dataset_is_not_downloaded(folder):
         download(f"{ID}@x", force=True)
 
 
+@pytest.mark.usefixtures("home")
+def test_a_sweep_leaves_no_folder_where_another_process_begins_and_ends_meanwhile(monkeypatch):
+    paths = store.dataset_paths(f"{ID}@x")
+    derived = paths.folder
+    paths.mark()
+    remove_empty, mark, began = disk.remove_empty, DatasetPaths.mark, []
+
+    def other_begins(path):
+        if path == derived and not began:
+            began.append(path)
+            (path / ".lock").touch()
+        return remove_empty(path)
+
+    def other_ends(paths):
+        if began and (paths.folder / ".lock").exists():
+            (paths.folder / ".lock").unlink()
+            paths.folder.rmdir()
+        mark(paths)
+
+    monkeypatch.setattr(disk, "remove_empty", other_begins)
+    monkeypatch.setattr(DatasetPaths, "mark", other_ends)
+    store.sweep_dataset(paths)
+
+    assert began
+    assert not derived.exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_sweep_passes_over_a_dataset_that_another_process_is_deleting(monkeypatch):
+    paths = store.dataset_paths(f"{ID}@x")
+    paths.mark()
+
+    def deleted(paths):
+        (paths.folder / ".lock").touch()
+        paths.mark_file.unlink()
+        return []
+
+    monkeypatch.setattr(versions, "leftovers", deleted)
+    assert store.sweep_dataset(paths) == {}
+    assert [path.name for path in paths.folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_dataset_begins_where_another_process_deletes_one_at_that_moment(monkeypatch):
+    """The other process has created its lock, and restores the mark that this one has deleted."""
+    paths = store.dataset_paths(f"{ID}@x")
+    paths.mark()
+    (paths.folder / ".lock").touch()
+    paths.mark_file.unlink()
+    looked = []
+
+    def is_locked(path):
+        looked.append(path)
+        if len(looked) == 2:
+            paths.mark()
+        return False
+
+    monkeypatch.setattr(disk, "is_locked", is_locked)
+    paths.check_changeable()
+    assert len(looked) == 2
+
+
 @pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_concurrent_sweeps_do_not_fail_a_removal(folder, home, rounds):
     backup = StoredDataset(folder).manifest

@@ -28,7 +28,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.sources.base import NOT_FINITE
 from datasets_rl.sources.d4rl.layout import plan_file, with_explicit_next
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags, rows_at_limit
+from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags, rows_at_limit, union
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
@@ -115,7 +115,7 @@ class D4RLReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         flags = read_flags(file, plan)
-        self._flagged = np.logical_or.reduce([*flags.values()])
+        self._flagged = union(flags.values())
         self._run = 0  # rows of the unfinished trajectory in previous blocks
         return find_ends(file, plan, flags)
 
@@ -130,9 +130,9 @@ class D4RLReader(FlatReader):
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        flagged = self._flagged[block.start : block.stop]
+        flagged = mask_of_rows(self._flagged, block.start, block.stop)
         if self._limit is not None:
-            self._end_at_limit(block, is_open=block.stop == len(self._flagged) and not flagged[-1])
+            self._end_at_limit(block, is_open=block.stop == ends.steps and not flagged[-1])
         last = np.flatnonzero(block.ends)
         self.counts["final-info-unknown"] += len(last) * any(column.key[0] == "info" for column in self.columns)
         if OBSERVATION in block.states:
@@ -170,7 +170,7 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
     """
     if not plan.following or rows < 2:
         return False
-    flags = np.logical_or.reduce([*read_flags(file, plan).values()])
+    flags = union(read_flags(file, plan).values())
     names = [(part.array, plan.following[part.column.key]) for part in plan.parts if part.column.key in plan.following]
     jumps = flagged = sampled = 0
     last = max(rows - 1 - _PROBE_ROWS, 0)
@@ -179,8 +179,9 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
         found = np.zeros(stop - start, np.bool_)
         for name, following in names:
             found |= find_jumps(file.file.read(following, start, stop), file.file.read(name, start + 1, stop + 1))[0]
-        jumps += int((found & ~flags[start:stop]).sum())
-        flagged += int(flags[start:stop].sum())
+        is_flagged = mask_of_rows(flags, start, stop)
+        jumps += int((found & ~is_flagged).sum())
+        flagged += int(is_flagged.sum())
         sampled += stop - start
     return jumps > _JUMP_SHARE_MAX * sampled and jumps > flagged
 

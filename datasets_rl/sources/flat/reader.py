@@ -17,7 +17,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.sources.flat.arrays import ArrayFile, RowReader, open_arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
@@ -42,7 +42,7 @@ class Block:
     """Numbers of the episodes of `Ends` that end in the block, [n]."""
     terminated: _Flags
     truncated: _Flags
-    """End flags, [T] each; the flags of a file are not changed in place."""
+    """End flags, [T] each."""
     steps: dict[Key, Any] = field(default_factory=dict)
     """The values of the fields of steps, [T, ...], without flags."""
     states: dict[Key, Any] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class FlatReader(EpisodeReader):
 
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         """Count the decisions about a whole file."""
-        rows = len(ends.terminated)
+        rows = ends.steps
         self.counts.update(ends.found)
         self.counts["unwritten-chunks"] += file.unwritten
         self.counts["widened"] += plan.widened * rows
@@ -174,7 +174,7 @@ class FlatReader(EpisodeReader):
         rows = _Rows(file, plan, parts, ends)
         self.count_file(file, plan, ends)
         is_begun = False
-        for start in range(0, len(ends.terminated), rows.block):
+        for start in range(0, ends.steps, rows.block):
             block = rows.read(start)
             self._end_at_seams(block, rows)
             self._check_limits(block)
@@ -202,7 +202,7 @@ class FlatReader(EpisodeReader):
         for key, after in block.following.items():
             begun = block.states[key][1:]
             masks = [find_jumps(after[: len(begun)], begun)]
-            if block.stop < len(rows.ends.terminated) and not flagged[-1]:
+            if block.stop < rows.ends.steps and not flagged[-1]:
                 masks.append(find_jumps(after[-1:], rows.peek(key, block.stop)))
             found = [np.concatenate(parts) for parts in zip(*masks, strict=True)]
             jumps[: len(found[0])] |= found[0]
@@ -289,15 +289,15 @@ class _Rows:
     def read(self, start: int) -> Block:
         """Return the block that begins with a step."""
         ends = self.ends
-        stop = min(start + self.block, len(ends.terminated))
+        stop = min(start + self.block, ends.steps)
         first, last = np.searchsorted(self._stops, (start, stop - 1), "right").tolist()
         numbers = np.arange(first, last + 1)
         numbers = numbers[ends.lengths[numbers] > 0]
         stops = self._stops[numbers]
         lengths = np.minimum(stops, stop) - np.maximum(stops - ends.lengths[numbers], start)
         is_whole = stops <= stop
-        rows = slice(start, stop)
-        block = Block(self.name, start, stop, numbers[is_whole], ends.terminated[rows], ends.truncated[rows].copy())
+        terminated, truncated = (mask_of_rows(steps, start, stop) for steps in (ends.terminated, ends.truncated))
+        block = Block(self.name, start, stop, numbers[is_whole], terminated, truncated)
         for part in self._parts:
             key = part.column.key
             if part.constant is not None:

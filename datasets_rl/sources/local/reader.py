@@ -95,10 +95,10 @@ class LocalReader(FlatReader):
         super().count_file(file, plan, ends)
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.arrays) if field.array]
         # The unit of this rule is an array.
-        self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * len(ends.terminated)
+        self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts["left-out"] += len(plan.left_out)
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
-        self.counts["constant-reward"] += len(ends.terminated) * any(part.constant is not None for part in plan.parts)
+        self.counts["constant-reward"] += ends.steps * any(part.constant is not None for part in plan.parts)
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:

@@ -24,11 +24,11 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.ends import Ends, find_ends
+from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import SUPPORTED, ColumnSlice, Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
-from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, flag_problems
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, OtherFlags
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _FLOAT = np.dtype(np.float32)
@@ -106,18 +106,25 @@ class VaultReader(FlatReader):
 
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
-        agents = [np.asarray(file.read_all(leaf)) == 1 for leaf in _FLAGS if leaf in file.arrays]
-        terminated = np.asarray(agents[0].all(axis=1))
-        truncated = np.asarray(agents[-1].all(axis=1)) if len(agents) > 1 else np.zeros_like(terminated)
-        truncated |= np.logical_or.reduce(agents).all(axis=1) & ~terminated
-        ends = find_ends(file, plan, {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated})
+        flags: dict[Key, list[NDArray[np.int64]]] = {NEXT_TERMINATED: [], NEXT_TRUNCATED: []}
+        start = 0
+        leaves = [file.blocks(leaf, BLOCK_ROWS) for leaf in _FLAGS if leaf in file.arrays]
+        for blocks in zip(*leaves, strict=True):
+            agents = [np.asarray(block) == 1 for block in blocks]
+            terminated = agents[0].all(axis=1)
+            truncated = agents[-1].all(axis=1) if len(agents) > 1 else np.zeros_like(terminated)
+            truncated |= np.logical_or.reduce(agents).all(axis=1) & ~terminated
+            for key, mask in ((NEXT_TERMINATED, terminated), (NEXT_TRUNCATED, truncated)):
+                flags[key].append(start + np.flatnonzero(mask))
+            start += len(terminated)
+        ends = find_ends(file, plan, {key: np.concatenate(rows) for key, rows in flags.items()})
         self.counts["end-of-all-agents"] += len(ends.lengths)
         return ends
 
     @override
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         super().count_file(file, plan, ends)
-        self.counts["team-reward"] += len(ends.terminated)
+        self.counts["team-reward"] += ends.steps
         self.counts["no-truncations"] += int("truncations" not in file.arrays)
         cast = [leaf for leaf in _BOOLEANS if leaf in file.arrays and (leaf in _FLAGS or _KEYS[leaf] in self.kept)]
         self.counts["flags-cast"] += sum(file.arrays[leaf].dtype.kind != "b" for leaf in cast)
@@ -142,7 +149,9 @@ class _VaultArrays(ArrayFile):
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
         for start in range(0, self._vault.rows, rows):
             values = self._vault.read([name], start, min(start + rows, self._vault.rows))[name]
-            if name in _BOOLEANS and (problems := flag_problems(name, values, start)):
+            others = OtherFlags(name)
+            others.count(values, start)
+            if name in _BOOLEANS and (problems := others.problems()):
                 raise ConversionError(self.name, problems)
             yield values
 

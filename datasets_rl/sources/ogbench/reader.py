@@ -104,7 +104,7 @@ class OGBenchReader(FlatReader):
         read = [part for part in plan.parts if part.array and part.column.key in self.needed]
         self.counts["floats-narrowed"] += sum(file.arrays[part.array].dtype != part.column.dtype for part in read)
         self.counts["last-action-left-out"] += int((ends.lengths > 0).sum())
-        steps = len(ends.terminated)
+        steps = ends.steps
         self.counts["no-rewards" if self._task is None or self._oracle else "task-rewards"] += steps
         self._unsolved_steps = 0
 
@@ -119,6 +119,6 @@ class OGBenchReader(FlatReader):
             rewards, masks = self._task.rewards({name: block.states["info", name] for name in self._task.widths})
             block.steps |= {NEXT_REWARD: rewards[:, None], NEXT_MASK: masks[:, None]}
             self._unsolved_steps += int(masks.sum())
-            is_unsolved = block.stop == self._unsolved_steps == len(ends.terminated)
+            is_unsolved = block.stop == self._unsolved_steps == ends.steps
             self.counts["never-solved"] += is_unsolved and NEXT_MASK in self.kept
         return {"file": np.full(len(block.episodes), number)}
