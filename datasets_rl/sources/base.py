@@ -590,14 +590,17 @@ class Source(ABC):
         return Asset(tuple(base + path for base in self.catalog["base_urls"]), path, **known).of_kind(kind)
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the files of an id, if the catalog lists them; by default the file at its ``path``."""
-        ids = self.catalog.get("ids")
-        stated = ids.get(name) if isinstance(ids, dict) else None
-        facts = self.merged(name, stated) if isinstance(stated, dict) else {}
+        """Return the files of an id, if the catalog lists them.
+
+        By default, this is the file at its ``path``. If the catalog states the number of its ``files``, ``path`` is a
+        format string of the number of a file.
+        """
+        facts = self.facts(name) if isinstance(self.catalog.get("ids"), dict) else {}
         if "path" not in facts:
             raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
         known = {field: facts[field] for field in ("size", "sha256", "md5") if field in facts}
-        return (self.listed_file(facts["path"], self.kind, **known),)
+        paths = [facts["path"].format(number) for number in range(facts.get("files", 1))]
+        return [self.listed_file(path, self.kind, **known) for path in paths]
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Determine which files are needed; by default the files that the catalog lists.

@@ -9,8 +9,7 @@ Pipeline-50-train               any other name of this form: a file of the user 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
@@ -26,9 +25,6 @@ from datasets_rl.ted.keys import (
     OBSERVATION,
     PLAIN,
 )
-
-if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
 
 __all__ = ["SOURCE", "NeoRL"]
 
@@ -115,11 +111,6 @@ class NeoRL(FlatSource):
                 facts |= {"steps": [count * limit, "most"]} if limit else {}
             return facts
         return super().listed_facts(name)
-
-    @override
-    def assets(self, name: str) -> Sequence[Asset]:
-        facts = self.facts(name)
-        return (self.listed_file(facts["path"], self.kind, md5=facts.get("md5")),)
 
 
 SOURCE = NeoRL()
