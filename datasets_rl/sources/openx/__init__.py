@@ -26,7 +26,6 @@ from datasets_rl.sources.base import (
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
     group_by_size,
 )
@@ -68,29 +67,16 @@ class OpenX(Source):
         ),
     )
 
-    def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
+    @override
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id; for an id that the catalog does not list, an empty title.
 
         Raises:
             UnknownIdError: If the id has characters other than letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
-        catalog = self.catalog
-        listed = catalog["ids"].get(name, {})
-        train = listed.get("splits", {}).get(_TRAIN, {})
-        return self.catalog_entry(
-            name,
-            title=f"{train['episodes']:,} episodes of a robot" if train else "",
-            description=catalog["description"],
-            observation=SpaceSummary("pixels+state"),
-            action=SpaceSummary("continuous"),
-            **self.figures(
-                {figure: [train[figure], "inventory"] for figure in ("bytes", "episodes") if figure in train}
-            ),
-            tags=("robot", "manipulation") if "saytap" not in name and "gnm" not in name else ("robot",),
-            params=listed,
-        )
+        return dict(self.catalog["ids"].get(name, {"in": "arm", "title": ""}))
 
     @override
     def addresses(self, name: str) -> Sequence[str]:

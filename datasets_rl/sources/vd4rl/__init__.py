@@ -20,11 +20,9 @@ from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
     cut_file,
     group_by_size,
@@ -60,41 +58,23 @@ class VD4RL(Source):
     selects = frozenset({"episodes"})
 
     @override
-    def entry(self, name: str) -> Entry:
-        catalog = self.catalog
-        if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id: the words of the name are groups of the catalog.
+
+        Raises:
+            UnknownIdError: If the catalog does not list the id, and the id has another form.
+        """
+        listed, groups = self.catalog["ids"], self.catalog["groups"]
+        if name not in listed and not _OTHERS.fullmatch(name):
             raise self.unknown(name)
         parts = name.split("/")
-        environment, size = catalog["environments"].get(parts[1], ("", None))
-        titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
-        return self.catalog_entry(
-            name,
-            title=", ".join(titles),
-            description=catalog["description"],
-            environment=environment,
-            observation=SpaceSummary("pixels", (64, 64, 3) if "64px" in parts else (3, 84, 84)),
-            action=SpaceSummary("continuous", None if size is None else (size,), None, -1, 1),
-            **self._known_figures(parts),
-            tags=("locomotion", "dm_control", *([] if parts[0] == "main" else [parts[0]]), *quality_tags(name)),
-            score=Score(*(*catalog["score"], catalog["score_origin"])),
-            known_issues=tuple(text for mark, text in catalog["known_issues"].items() if mark in {*parts, "all"}),
-            time_limit=catalog["time_limit"],
-        )
+        title = ", ".join(groups.get(part, {}).get("word", part) for part in parts[1:])
+        known = [part for part in (*parts, "all") if part in groups]
+        return {"in": known, "title": title, "tags": quality_tags(name), **listed.get(name, {})}
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
         return (f"hf://datasets/{self.catalog['repository']}/vd4rl/{name}",)
-
-    def _known_figures(self, parts: Sequence[str]) -> dict[str, Any]:
-        catalog = self.catalog
-        steps = next(
-            (catalog["steps"][key] for key in ("/".join(parts[1:3]), parts[2]) if key in catalog["steps"]), None
-        )
-        if parts[0] != "main" or steps is None:
-            return {}
-        episodes = steps // catalog["time_limit"]
-        size = episodes * catalog["episode_bytes"][parts[-1]]
-        return self.figures({"bytes": [size, "files"], "steps": [steps, "paper"], "episodes": [episodes, "paper"]})
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the folder, without its subfolders, into shards; see `Source.resolve`."""
