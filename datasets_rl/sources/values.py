@@ -40,16 +40,21 @@ def as_column(rows: NDArray[Any], column: Column) -> NDArray[Any]:
     return rows.reshape(len(rows), *column.shape).astype(column.dtype, copy=False)
 
 
-def column_differences(columns: Iterable[Column], others: Iterable[Column], where: str) -> Iterator[str]:
-    """Yield how the columns of a file differ from others, and where those are, such as "in other files"."""
+def column_differences(columns: Iterable[Column], others: Iterable[Column], unit: str) -> Iterator[str]:
+    """Yield how the columns of a part of the files differ from the columns of the first part.
+
+    Args:
+        columns: The columns of the part.
+        others: The columns of the first part.
+        unit: The kind of the parts: "file", "game", "episode".
+    """
     own, first = ({column.key: column for column in group} for group in (columns, others))
-    for key in sorted(own.keys() | first.keys()):
-        if own.get(key) != first.get(key):
-            texts = [
-                f"{column.dtype.name} {list(column.shape)}" if column else "absent"
-                for column in (own.get(key), first.get(key))
-            ]
-            yield f"{dotted_name(key)} is {texts[0]} per row; {where} {texts[1]}"
+    yield from (f"it has no {dotted_name(key)}, unlike the first {unit}" for key in first.keys() - own.keys())
+    yield from (f"it has {dotted_name(key)}, unlike the first {unit}" for key in own.keys() - first.keys())
+    for key in own.keys() & first.keys():
+        if (own[key].dtype, own[key].shape, own[key].text) != (first[key].dtype, first[key].shape, first[key].text):
+            found, wanted = (f"{column.dtype.name} {list(column.shape)}" for column in (own[key], first[key]))
+            yield f"{dotted_name(key)} is {found}, in the first {unit} {wanted}"
 
 
 def count_not_finite(array: NDArray[Any]) -> int:

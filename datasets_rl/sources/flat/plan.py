@@ -13,7 +13,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import Field, Layout
-from datasets_rl.sources.values import WIDENED
+from datasets_rl.sources.values import WIDENED, column_differences
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
@@ -124,7 +124,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
     )
     problems.extend(_following_problems(result, file))
-    problems.extend(_column_problems(result.columns, known_columns or result.columns, layout.unit))
+    problems.extend(column_differences(result.columns, known_columns or result.columns, layout.unit))
     if problems:
         raise ConversionError(file.name, problems)
     return result
@@ -219,16 +219,3 @@ def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
     missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
     if plan.following and missing:
         yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"
-
-
-def _column_problems(columns: Sequence[Column], known: Sequence[Column], unit: str) -> Iterator[str]:
-    own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
-    for key in first_columns.keys() - own_columns.keys():
-        yield f"it has no {dotted_name(key)}, unlike the first {unit}"
-    for key in own_columns.keys() - first_columns.keys():
-        yield f"it has {dotted_name(key)}, unlike the first {unit}"
-    for key in own_columns.keys() & first_columns.keys():
-        own, first = own_columns[key], first_columns[key]
-        if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
-            shapes = f"{own.dtype.name} {list(own.shape)}; in the first {unit} {first.dtype.name} {list(first.shape)}"
-            yield f"{dotted_name(key)} is {shapes}"

@@ -104,7 +104,7 @@ class RowReader(EpisodeReader):
 
     def differences(self, columns: Iterable[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
-        return column_differences(columns, self._stored, "in other files")
+        return column_differences(columns, self._stored, "file")
 
     def as_column_rows(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with the shape and dtype of their column."""
