@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
 

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import (
-    AT_ADDRESS,
-    Entry,
-    Listing,
-    Selection,
-    Source,
-    cut_file,
-    group_files,
-)
+from datasets_rl.sources.base import AT_ADDRESS, Entry, Listing, Selection, Source, cut_file, group_files
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ A file has T + 1 rows. A row has an observation, and the action, the reward and 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,32 +25,47 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npz import NpzFile
+from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
-from datasets_rl.sources.flat.arrays import ArrayFile, NpzArrays
-from datasets_rl.sources.flat.ends import Ends
-from datasets_rl.sources.flat.layout import Layout
-from datasets_rl.sources.flat.plan import ColumnSlice, Plan
-from datasets_rl.sources.flat.reader import Block, FlatReader
-from datasets_rl.sources.values import WIDENED, column_differences
+from datasets_rl.sources.rows import end_flags, split_episode
+from datasets_rl.sources.values import WIDENED, column_differences, count_not_finite
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_REWARD,
+    OBSERVATION,
+    Key,
+)
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
+_STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
 _TASK_REWARD: Key = (NEXT, "task_reward")
-_KEYS: Mapping[str, Key] = {
-    "observation": OBSERVATION,
-    "physics": ("info", "physics"),
-    "action": ACTION,
-    "reward": NEXT_REWARD,
-    "discount": (NEXT, "discount"),
+_DISCOUNT: Key = (NEXT, "discount")
+_STEPS: Mapping[str, Key] = {"action": ACTION, "reward": NEXT_REWARD, "discount": _DISCOUNT}
+_TEXTS = {
+    "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: they "
+    "were moved to the row of the previous observation",
+    "reward-of-first-task": "rows have a reward for each of several tasks: the reward is that of the first one, and "
+    "next.task_reward has all",
+    "discount-0-inside": "discounts inside an episode are 0: the episode was not split there",
+    **NO_TRANSITION,
+    **NOT_FINITE,
 }
-_STATES = ("observation", "physics")
-_LAYOUT = Layout(alignment="action-before", by="file", unit="episode")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Array of a file, and a column that it is converted to; the rewards of several tasks are converted to two."""
+
+    name: str
+    column: Column
+    first_only: bool = False
+    """Whether only the first element of each row is converted."""
 
 
 def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
@@ -61,13 +77,11 @@ def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
     with ZipReader(stream) as archive:
         orders = sorted(filter(None, map(episode_order, archive.members)))
         return {
-            name: list(array.shape)
-            for _, path, _ in orders[:1]
-            for name, array in NpzFile(_member(archive, path), path).arrays.items()
+            name: list(array.shape) for _, path, _ in orders[:1] for name, array in _open(archive, path).arrays.items()
         }
 
 
-class ExORLReader(FlatReader):
+class ExORLReader(EpisodeReader):
     """Reader of a zip file of episodes, or of files of episodes. A part of a zip file is [k, n], its k-th of n ranges.
 
     Args:
@@ -79,28 +93,23 @@ class ExORLReader(FlatReader):
         ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
     """
 
-    rules: Mapping[str, str] = {
-        "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: "
-        "they were moved to the row of the previous observation",
-        "reward-of-first-task": "rows have a reward for each of several tasks: the reward is that of the first one, and "
-        "next.task_reward has all",
-        "discount-0-inside": "discounts inside an episode are 0: the episode was not split there",
-        **NO_TRANSITION,
-        **NOT_FINITE,
-    }
+    rules = _TEXTS
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+        del facts
+        self._dataset_id = dataset_id
+        self._paths = {path: Path(file) for path, file in files.items()}
         self._zip: ZipReader | None = None
         with ExitStack() as closing:
             if any(path.endswith(".zip") for path in files):
-                (file,) = map(Path, files.values())
+                (file,) = self._paths.values()
                 self._zip = closing.enter_context(ZipReader(file))
-            orders = sorted(filter(None, map(episode_order, files if self._zip is None else self._zip.members)))
-            if not orders:
+            names = self._paths if self._zip is None else self._zip.members
+            self._names = [order[1:] for order in sorted(filter(None, map(episode_order, names)))]
+            if not self._names:
                 raise ConversionError(dataset_id, [f"{', '.join(files)} has no file with the name of an episode"])
-            self._episodes = [(path, number) for number, path, _ in orders]
-            paths = {path: files.get(path, Path()) for _, path, _ in orders}
-            super().__init__(dataset_id, _LAYOUT, "npz", paths, facts)
+            self._fields = self._fields_of_first()
+            self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
             self._closing = closing.pop_all()
 
     @override
@@ -108,104 +117,118 @@ class ExORLReader(FlatReader):
         self._closing.close()
 
     @override
-    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
-        piece, pieces = part or (0, 1)
-        first, last = (len(self._episodes) * number // pieces for number in (piece, piece + 1))
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
         self.counts.clear()
-        if chosen := self._episodes[first:last]:
-            yield from super().episodes(chosen)
+        number, count = part or (0, 1)
+        total = len(self._names)
+        for name, steps in self._names[total * number // count : total * (number + 1) // count]:
+            with self._open(name) as file:
+                yield from self._split(name, steps, file)
 
-    @property
-    @override
-    def needed(self) -> set[Key]:
-        return {*self.kept, _TASK_REWARD}
+    def _open(self, name: str) -> NpzFile:
+        if self._zip is None:
+            return NpzFile(self._paths[name])
+        return _open(self._zip, name)
 
-    @override
-    def open_file(self, name: str) -> ArrayFile:
-        source = self._paths[name] if self._zip is None else _member(self._zip, name)
-        return NpzArrays(source, name.rpartition("/")[2])
+    def _fields_of_first(self) -> list[_Field]:
+        """Return the fields of the first episode with a step; if there is none, of the first one."""
+        fields: list[_Field] = []
+        for name, steps in self._names:
+            with self._open(name) as file:
+                if problems := list(_array_problems(file)):
+                    raise self._error(name, problems)
+                fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
+            if steps:
+                break
+        return fields
 
-    @override
-    def plan(self, file: ArrayFile) -> Plan:
-        problems = [*_problems(file)]
-        parts = [] if problems else [part for name in file.arrays for part in _column_slices(name, file)]
-        plan = Plan(_LAYOUT, tuple(parts), {}, {}, {}, "file")
-        if self._known is not None and not problems:
-            problems = [*column_differences(plan.columns, self._known, "episode"), *_contradictions(file)]
+    def _split(self, name: str, steps: int, file: NpzFile) -> Iterator[Episode]:
+        problems = list(_array_problems(file))
+        if not problems:
+            columns = [field.column for array in file.arrays for field in _fields_of_array(array, file)]
+            first = [field.column for field in self._fields]
+            problems = [*column_differences(columns, first, "episode"), *_contradictions(file, steps)]
         if problems:
-            raise ConversionError(file.name, problems)
-        return plan
+            raise self._error(name, problems)
+        if not steps:
+            self.counts["no-transition"] += 1
+            return
+        fields = {field.column.key: field for field in self._fields if field.column.key in self.kept}
+        needed = {field.name for field in fields.values()} | {"discount"}
+        arrays = {array: file.arrays[array].read() for array in file.arrays if array in needed}
+        discounts = arrays["discount"].reshape(-1)
+        self.counts["action-before-observation"] += steps
+        self.counts["reward-of-first-task"] += steps * any(field.first_only for field in self._fields)
+        self.counts["discount-0-inside"] += int(np.count_nonzero(discounts[1:-1] == 0))
+        number = episode_order(name)
+        metadata: dict[str, Any] = {"episode_id": np.int64(0 if number is None else number[0])}
 
-    @override
-    def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
-        ends = super().find_ends(file, plan)
-        discounts = np.asarray(file.read_all("discount")).reshape(-1)
-        ends.terminated[-1:] = discounts[-1] == 0
-        ends.truncated[-1:] = discounts[-1] != 0
-        steps = len(ends.terminated)
-        ends.found["action-before-observation"] = steps
-        ends.found["reward-of-first-task"] = steps * any(part.column.key == _TASK_REWARD for part in plan.parts)
-        ends.found["discount-0-inside"] = int(np.count_nonzero(discounts[1:-1] == 0))
-        return ends
+        def read(key: Key, start: int, stop: int) -> NDArray[Any]:
+            field = fields[key]
+            first = int(not field.column.shared)  # the row of the first transition
+            return self._as_column(field, arrays[field.name][start + first : stop + first])
 
-    @override
-    def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        if _TASK_REWARD in block.steps:
-            block.steps[NEXT_REWARD] = block.steps[_TASK_REWARD][:, :1]
-        return {"episode_id": np.full(len(block.episodes), number)}
+        flags = end_flags(steps, terminated=bool(discounts[-1] == 0))
+        yield from split_episode(flags, [field.column for field in fields.values()], read, metadata)
+
+    def _as_column(self, field: _Field, rows: NDArray[Any]) -> NDArray[Any]:
+        rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)
+        self.counts["not-finite"] += count_not_finite(rows)
+        return rows.astype(field.column.dtype, copy=False)
+
+    def _error(self, name: str, problems: Sequence[str]) -> ConversionError:
+        file = name.rpartition("/")[2]
+        return ConversionError(self._dataset_id, first_problems([f"{file}: {problem}" for problem in problems]))
 
 
-def _member(archive: ZipReader, name: str) -> BinaryIO:
-    """Return the bytes of a file in a zip file.
-
-    Raises:
-        ConversionError: If the file is larger than an episode can be.
-    """
+def _open(archive: ZipReader, name: str) -> NpzFile:
     member = archive.members[name]
     if member.size > _FILE_MAX_BYTES:
-        problem = f"{name} has {member.size:,} bytes, expected at most {_FILE_MAX_BYTES:,}"
+        problem = f"{name} has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
         raise ConversionError(archive.name, [problem])
     with archive.open(name) as stream:
-        return io.BytesIO(stream.readall() or b"")
+        return NpzFile(io.BytesIO(stream.readall() or b""), f"{archive.name}: {name}")
 
 
-def _problems(file: ArrayFile) -> Iterator[str]:
+def _array_problems(file: NpzFile) -> Iterator[str]:
     """Yield why the arrays of a file cannot be columns."""
-    arrays: Mapping[str, Any] = file.file.arrays if isinstance(file, NpzArrays) else {}
+    arrays = file.arrays
     yield from (f"it has no array {name}" for name in ARRAYS if name not in arrays)
     for name, array in arrays.items():
         shape = f"{name} is {array.dtype} {list(array.shape)}"
         if array.pickled or array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.dtype == np.uint64:
-            yield f"{shape}, expected numbers of at most 64 bits"
+            yield f"{shape}; expected numbers of at most 64 bits"
         elif not array.shape or 0 in array.shape[1:]:
-            yield f"{shape}, expected a row for each observation"
+            yield f"{shape}; expected a row for each observation"
         elif name in {"reward", "discount"} and (array.dtype.kind != "f" or len(array.shape) > 2):
-            yield f"{shape}, expected floats, one or a few for each row"
+            yield f"{shape}; expected floats, one or a few for each row"
         elif name == "discount" and prod(array.shape[1:]) != 1:
-            yield f"{shape}, expected one number for each row"
+            yield f"{shape}; expected one number for each row"
     declared = sum(array.dtype.itemsize * prod(array.shape) for array in arrays.values())
     if declared > _FILE_MAX_BYTES:
-        yield f"its arrays declare {declared:,} bytes, expected at most {_FILE_MAX_BYTES:,}"
+        yield f"its arrays declare {declared:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
 
 
-def _contradictions(file: ArrayFile) -> Iterator[str]:
+def _contradictions(file: NpzFile, steps: int) -> Iterator[str]:
     """Yield how a file contradicts itself or its name."""
-    rows, order = file.arrays["observation"].rows, episode_order(file.name)
-    if order is not None and rows != order[2] + 1:
-        yield f"it has {rows:,} rows, but the {order[2]:,} steps in its name need {order[2] + 1:,}"
+    rows = file.arrays["observation"].shape[0]
+    if rows != steps + 1:
+        yield f"it has {rows:,} rows; the {steps:,} steps in its name need {steps + 1:,}"
     for name, array in file.arrays.items():
-        if array.rows != rows:
-            yield f"{name} has {array.rows:,} rows, but observation has {rows:,}"
+        if array.shape[0] != rows:
+            yield f"{name} has {array.shape[0]:,} rows; observation has {rows:,}"
 
 
-def _column_slices(name: str, file: ArrayFile) -> Iterator[ColumnSlice]:
-    """Yield the column of an array. The rewards of several tasks have a second column, the reward of the first task."""
-    dtype, shape = WIDENED.get(file.arrays[name].dtype, file.arrays[name].dtype), file.arrays[name].shape
-    # Other arrays are those of the agent, such as the skill that the agent followed, which was chosen with the action.
-    key = _KEYS.get(name, ("meta", name.replace(".", "_").replace("/", "_")))
-    if key == NEXT_REWARD and prod(shape) > 1:
-        key = _TASK_REWARD
-        yield ColumnSlice("", Column(NEXT_REWARD, dtype, (1,)), constant=0.0)  # `before` has the values
-    elif key[0] == NEXT:
-        shape = (1,)
-    yield ColumnSlice(name, Column(key, dtype, shape, shared=name in _STATES))
+def _fields_of_array(name: str, file: NpzFile) -> Iterator[_Field]:
+    array = file.arrays[name]
+    dtype = array.dtype.newbyteorder("=")
+    dtype, shape = WIDENED.get(dtype, dtype), array.shape[1:]
+    if name in _STATES:
+        yield _Field(name, Column(_STATES[name], dtype, shape, shared=True))
+    elif name == "reward" and prod(shape) > 1:
+        yield _Field(name, Column(NEXT_REWARD, dtype, (1,)), first_only=True)
+        yield _Field(name, Column(_TASK_REWARD, dtype, shape))
+    else:
+        # Other arrays are those of the agent, such as the skill that it followed: it was chosen with the action.
+        key = _STEPS.get(name, ("meta", name.replace(".", "_").replace("/", "_")))
+        yield _Field(name, Column(key, dtype, (1,) if key[0] == NEXT else shape))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,7 +152,7 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
         return _WithEpisodes(open_arrays(path, file_format, name), _TableArrays(table, table.name))
     if file_format == "parquet":
         return _TableArrays(path, name)
-    return Hdf5Arrays(path, name) if file_format == "hdf5" else NpzArrays(path, name)
+    return Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
 
 
 class Hdf5Arrays(ArrayFile):
@@ -242,25 +242,23 @@ def _encoded_array(rows: int, first: bytes, name: str) -> Array:
     return Array(rows, header.shape, header.dtype, encoded=True)
 
 
-class NpzArrays(ArrayFile):
-    """Open npz file."""
-
-    def __init__(self, source: Path | BinaryIO, name: str) -> None:
+class _NpzArrays(ArrayFile):
+    def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.npz import NpzFile
 
         self.name = name
-        self.file = NpzFile(source, name)
+        self._file = NpzFile(path)
         self.arrays = {
             array_name: Array(array.shape[0], array.shape[1:], _TEXT, text=True)
             if array.dtype.kind == "U"
             else Array(array.shape[0], array.shape[1:], array.dtype.newbyteorder("="))
-            for array_name, array in self.file.arrays.items()
+            for array_name, array in self._file.arrays.items()
             if array.shape
         }
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        reader, array = self.file.open(name), self.arrays[name]
+        reader, array = self._file.open(name), self.arrays[name]
         if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MAX_BYTES:
             problem = f"{name} is in Fortran order and too large to be transposed in memory"
             raise ConversionError(self.name, [problem], hint="save it with numpy.ascontiguousarray")
@@ -268,7 +266,7 @@ class NpzArrays(ArrayFile):
             yield block.tolist() if array.text else block
 
     def __exit__(self, *details: object) -> None:
-        self.file.__exit__(*details)
+        self._file.__exit__(*details)
 
 
 class _TableArrays(ArrayFile):

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_DONE,
-    NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
-    OBSERVATION,
-    Key,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Form

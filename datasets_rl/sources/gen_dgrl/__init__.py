@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import (
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import EpisodeReader, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import (
-    Listing,
-    Selection,
-    Source,
-    by_images,
-    cut_file,
-)
+from datasets_rl.sources.base import Listing, Selection, Source, by_images, cut_file
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:

@@ -29,16 +29,7 @@ from datasets_rl.errors import (
     Remedy,
     UnknownIdError,
 )
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-    group_by_size,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
 

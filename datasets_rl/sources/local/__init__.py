@@ -17,13 +17,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownIdError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
-from datasets_rl.sources.local.description import (
-    ENDINGS,
-    FILE,
-    Description,
-    no_episode_numbers_error,
-    way_to_parquet,
-)
+from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error, way_to_parquet
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:

@@ -16,15 +16,7 @@ from typing_extensions import override
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.source import FlatSource
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
-    OBSERVATION,
-    PLAIN,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, PLAIN
 
 __all__ = ["SOURCE", "NeoRL"]
 

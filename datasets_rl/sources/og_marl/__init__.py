@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Option,
-    Selection,
-    Source,
-    quality_tags,
-)
+from datasets_rl.sources.base import Entry, Listing, Option, Selection, Source, quality_tags
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Folder

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-    group_by_size,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.selection import IMAGES, MAX_EPISODES, Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 

@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Source,
-    by_images,
-    group_files,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Source, by_images, group_files
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:

@@ -34,14 +34,7 @@ from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, Episod
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-    dotted_name,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
 _CHANNELS = 3

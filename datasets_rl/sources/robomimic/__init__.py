@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import Numbers, Option
 
 if TYPE_CHECKING:

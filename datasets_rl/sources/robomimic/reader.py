@@ -40,12 +40,7 @@ from datasets_rl.sources.robomimic.demonstrations import (
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, as_column, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.ted.keys import (
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-    dotted_name,
-)
+from datasets_rl.ted.keys import NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
 _ONE_VALUE = (NEXT_REWARD, DONES)

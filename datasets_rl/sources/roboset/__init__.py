@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Source,
-    group_files,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Source, group_files
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
-from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
+from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
-from datasets_rl.sources.rows import rows_in_chunk
+from datasets_rl.sources.rows import end_flags, split_episode
+from datasets_rl.sources.values import as_column
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -157,47 +159,21 @@ class RoboSetReader(EpisodeReader):
         self.counts["flag-inside-trial"] += int(ends[:-1].sum())
         self.counts["end-without-flag"] += int(not ends[-1])
         self.counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
-        names = {key: arrays[key].name for key in arrays if key in self.kept or key == ACTION}
-        size = rows_in_chunk(sum(arrays[key].row_bytes for key in names))
+        kept = [column for column in self.columns if column.key in self.kept]
         metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
-        for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
-            self._check_no_holes(block, names, last=rows - 1 if by_state else rows)
-            for start, stop in _split_at_ends(ends, block.start, min(block.stop, steps)):
-                goes_on = stop < steps and not ends[stop - 1]
-                yield self._chunk(block, names, ends, start, stop, metadata, shift=by_state, goes_on=goes_on)
+        for begin, stop in pairwise(sorted({0, steps, *(np.flatnonzero(ends) + 1).tolist()})):
 
-    def _chunk(
-        self,
-        block: Block,
-        names: Mapping[Key, str],
-        ends: NDArray[np.bool_],
-        start: int,
-        stop: int,
-        metadata: Mapping[str, Any],
-        *,
-        shift: bool,
-        goes_on: bool,
-    ) -> Episode:
-        first, last = start - block.start, stop - block.start
-        terminated = ends[start:stop, None]
-        truncated = np.zeros_like(terminated)
-        truncated[-1] = not goes_on and not terminated[-1]
-        step_values: dict[Key, Any] = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
-        step_values[_SEED] = np.full(stop - start, metadata["seed"])
-        states: dict[Key, Any] = {}
-        for key, name in names.items():
-            values = block.columns[name]
-            dtype = self._by_key[key].dtype
-            if key == NEXT_TERMINATED:
-                continue
-            if key[0] in _STATES:
-                # If rows are steps, there is no row after the last one, and its next state is not known.
-                states[key] = values[first : last if goes_on else last + 1].astype(dtype, copy=False)
-            elif key == NEXT_REWARD:
-                step_values[key] = values[first + shift : last + shift].reshape(-1, 1).astype(dtype, copy=False)
-            else:
-                step_values[key] = values[first:last].astype(dtype, copy=False)
-        return Episode(step_values, states, continues=goes_on, metadata=metadata)
+            def read(key: Key, first: int, end: int, begin: int = begin) -> NDArray[Any]:
+                if key == _SEED:
+                    return np.full(end - first, seed)
+                late = begin + by_state * (key == NEXT_REWARD)
+                name = arrays[key].name
+                values = trial.file.read(name, first + late, min(end + late, rows))
+                _check_finite(name, values, first + late)
+                return as_column(values, self._by_key[key])
+
+            flags = end_flags(stop - begin, terminated=bool(ends[stop - 1]))
+            yield from split_episode(flags, kept, read, metadata)
 
     def _read_end_flags(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
         """Read the end flags, [rows]; all are False if the trial has none."""
@@ -235,20 +211,12 @@ class RoboSetReader(EpisodeReader):
                         f"in the first trial {column.dtype.name} {list(column.shape)}"
                     )
 
-    @staticmethod
-    def _check_no_holes(block: Block, names: Mapping[Key, str], *, last: int) -> None:
-        """Check that all values are finite, except for the last action if rows are states."""
-        problems = []
-        for key, name in names.items():
-            values = block.columns[name]
-            values = values[: max(last - block.start, 0)] if key == ACTION else values
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-                problems.append(
-                    f"{name} is not finite in row {block.start + int(wrong[0]):,} ({len(wrong):,} such rows)"
-                )
-        if problems:
-            raise _TrialError(*problems)
+
+def _check_finite(name: str, values: NDArray[Any], first: int) -> None:
+    """Check that all values of an array are finite, from row `first` on."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+        raise _TrialError(f"{name} is not finite in row {first + int(wrong[0]):,} ({len(wrong):,} such rows)")
 
 
 def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
@@ -301,12 +269,3 @@ def _columns_of_trial(trial: _Trial, where: str) -> list[Column]:
     if problems:
         raise ConversionError(where, problems)
     return [*columns, *END_COLUMNS, Column(_SEED, np.dtype(np.int64), ())]
-
-
-def _split_at_ends(ends: NDArray[np.bool_], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Split the steps [start, stop) after every end flag."""
-    stops = [*(np.flatnonzero(ends[start:stop]) + start + 1).tolist(), stop]
-    for last in stops:
-        if last > start:
-            yield start, last
-            start = last
