@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -25,8 +26,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
+from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.selection import IMAGES, Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
@@ -201,6 +203,14 @@ def cut_file(asset: Asset, max_bytes: int, *, unsized: int = 1) -> tuple[Shard, 
     return tuple(Shard((asset.path,), [number, count]) for number in range(count))
 
 
+def none_kept(assets: Sequence[Asset]) -> InvalidArgumentError:
+    """Return the error for globs that exclude all files."""
+    return InvalidArgumentError(
+        f"include and exclude match none of the {len(assets):,} files",
+        hint=f"the path of the first file is {assets[0].path}",
+    )
+
+
 def group_files(
     assets: Sequence[Asset], selection: Selection, max_bytes: int
 ) -> tuple[tuple[Asset, ...], tuple[Shard, ...]]:
@@ -306,10 +316,7 @@ class Listing:
             taken = more
             kept.append(shard)
         if not kept:
-            raise InvalidArgumentError(
-                f"include and exclude match none of the {len(self.assets):,} files",
-                hint=f"the path of the first file is {self.assets[0].path}",
-            )
+            raise none_kept(self.assets)
         assets = tuple(asset for asset in self.assets if asset.path in taken)
         steps = self.steps if len(kept) == len(self.shards) else None
         stored_bytes = {choice: size * len(kept) / len(self.shards) for choice, size in self.stored_bytes.items()}
@@ -345,6 +352,10 @@ class EpisodeReader(ABC):
     """Values that apply to no single step, by slash-joined name: weights of the behavior policy, its algorithm."""
     rules: Mapping[str, str] = MappingProxyType({})
     """Rule and text of each decision on the data that the reader may make, in the order in which they are recorded."""
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """The reason for each field of the files that is not stored, by name: "it has arrays of strings"."""
+    _dataset_id: str
+    """Id of the dataset, for messages."""
 
     @cached_property
     def kept(self) -> AbstractSet[Key]:
@@ -370,7 +381,24 @@ class EpisodeReader(ABC):
     @property
     def decisions(self) -> Sequence[Decision]:
         """Decisions on the data that `episodes` has read; the counts of all shards are summed, unless they are `of_dataset`."""
-        return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
+        counted = [
+            Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0
+        ]
+        reasons = sorted(self.left_out.items())
+        left_out = ((f"left-out {name}", f"{name} was left out: {reason}") for name, reason in reasons)
+        return [*counted, *(Decision(*stated, of_dataset=True) for stated in left_out)]
+
+    def error(self, where: str, problems: Iterable[str]) -> ConversionError:
+        """Return the error for problems in a part of the files, such as a file or an episode."""
+        return ConversionError(self._dataset_id, first_problems([f"{where}: {problem}" for problem in problems]))
+
+    @contextmanager
+    def part(self, where: str) -> Iterator[None]:
+        """Add the part of the files to an error that is raised inside."""
+        try:
+            yield
+        except ConversionError as error:
+            raise self.error(where, error.problems) from None
 
     @abstractmethod
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates | EpisodeBatch]:

@@ -10,12 +10,16 @@ and NaN equals NaN. Integers and booleans must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.errors import ConversionError
+from datasets_rl.read.images import read_header
+from datasets_rl.read.streams import first_problems
+from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
@@ -55,6 +59,38 @@ def column_differences(columns: Iterable[Column], others: Iterable[Column], unit
         if (own[key].dtype, own[key].shape, own[key].text) != (first[key].dtype, first[key].shape, first[key].text):
             found, wanted = (f"{column.dtype.name} {list(column.shape)}" for column in (own[key], first[key]))
             yield f"{dotted_name(key)} is {found}, in the first {unit} {wanted}"
+
+
+def checked_images(encoded: Sequence[Any], column: Column, first: int) -> EncodedImages:
+    """Return images that stay encoded, after a check that their headers have the shape and the dtype of their column.
+
+    Args:
+        encoded: The PNG or JPEG file of each image, [n].
+        column: The column.
+        first: Number of the first image in errors.
+
+    Raises:
+        ConversionError: If images have another shape or dtype, or are damaged; the error names each.
+    """
+    problems: list[str] = []
+    for number, image in enumerate(encoded, first):
+        name = f"{dotted_name(column.key)}: image {number:,}"
+        try:
+            head = read_header(image)
+        except ConversionError as error:
+            problems += [f"{name} {problem}" for problem in error.problems]
+            continue
+        if (head.shape, head.dtype) != (column.shape, column.dtype):
+            found, expected = (f"{list(one.shape)} of {one.dtype}" for one in (head, column))
+            problems.append(f"{name} is {found}; expected {expected}")
+    if problems:
+        raise ConversionError("", first_problems(problems, "images"))
+    return EncodedImages(encoded)
+
+
+def pixel_spec(shape: Sequence[int]) -> dict[str, Any]:
+    """Return the spec of pixels of 8 bits, as a document of `TensorSpec.to_json`."""
+    return {"kind": "bounded", "shape": list(shape), "dtype": "uint8", "low": 0, "high": 255}
 
 
 def count_not_finite(array: NDArray[Any]) -> int:

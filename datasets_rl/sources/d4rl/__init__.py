@@ -25,6 +25,8 @@ class D4RL(Source):
     arrays = ("observations", "actions", "rewards", "terminals")
     foreign_arrays = frozenset({"costs"})
     reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
+    required: tuple[str, ...] = ()
+    """Names of the HDF5 datasets that a file must have beside D4RL's own."""
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
@@ -36,10 +38,9 @@ class D4RL(Source):
 
     @override
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        if AT_ADDRESS in params:
-            return params
-        entry = self.entry(name)
-        return {"time_limit": entry.time_limit, **entry.params}
+        entry = None if AT_ADDRESS in params else self.entry(name)
+        stated = {} if entry is None else {"time_limit": entry.time_limit, **entry.params}
+        return {**stated, "required": self.required}
 
 
 SOURCE = D4RL()

@@ -13,7 +13,7 @@ A file has T + 1 rows. A row has an observation, and the action, the reward and 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
@@ -27,7 +27,6 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
@@ -136,7 +135,7 @@ class ExORLReader(EpisodeReader):
         for name, steps in self._names:
             with self._open(name) as file:
                 if problems := list(_array_problems(file)):
-                    raise self._error(name, problems)
+                    raise self.error(name.rpartition("/")[2], problems)
                 fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
             if steps:
                 break
@@ -149,7 +148,7 @@ class ExORLReader(EpisodeReader):
             first = [field.column for field in self._fields]
             problems = [*column_differences(columns, first, "episode"), *_contradictions(file, steps)]
         if problems:
-            raise self._error(name, problems)
+            raise self.error(name.rpartition("/")[2], problems)
         if not steps:
             self.counts["no-transition"] += 1
             return
@@ -175,10 +174,6 @@ class ExORLReader(EpisodeReader):
         rows = rows[:, :1] if field.first_only else rows.reshape(len(rows), *field.column.shape)
         self.counts["not-finite"] += count_not_finite(rows)
         return rows.astype(field.column.dtype, copy=False)
-
-    def _error(self, name: str, problems: Sequence[str]) -> ConversionError:
-        file = name.rpartition("/")[2]
-        return ConversionError(self._dataset_id, first_problems([f"{file}: {problem}" for problem in problems]))
 
 
 def _open(archive: ZipReader, name: str) -> NpzFile:

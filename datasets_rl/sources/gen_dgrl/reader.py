@@ -30,6 +30,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, JoinedStream, fill, unexpected_format
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.values import pixel_spec
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -85,7 +86,7 @@ class GenDGRLReader(EpisodeReader):
     @override
     def specs(self) -> Mapping[str, Any]:
         return {
-            "observation": {"kind": "bounded", "shape": list(_FRAME), "dtype": "uint8", "low": 0, "high": 255},
+            "observation": pixel_spec(_FRAME),
             "action": {"kind": "bounded", "shape": [1], "dtype": "int64", "low": 0, "high": _ACTIONS - 1},
         }
 
@@ -99,13 +100,10 @@ class GenDGRLReader(EpisodeReader):
                 continue
             yield from self._read_episode(path.name, member)
 
-    def _error(self, name: str, problems: list[str]) -> ConversionError:
-        return ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in problems])
-
     def _read_episode(self, name: str, member: Member) -> Iterator[Episode]:
         match = _NAME.fullmatch(name)
         if match is None:
-            raise self._error(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
+            raise self.error(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
         date, time, number, length, seed, total = match.groups()
         if not int(length):
             self.counts["no-transition"] += 1
@@ -113,13 +111,13 @@ class GenDGRLReader(EpisodeReader):
         try:
             file = _open_arrays(name, member)
             if problems := [*_shape_problems(file, int(length))]:
-                raise self._error(name, problems)
+                raise self.error(name, problems)
             action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
-            raise self._error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
+            raise self.error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
         if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
-            raise self._error(name, problems)
+            raise self.error(name, problems)
         self.counts["alien-last-frame"] += 1
         self.counts["terminated"] += 1
         self.counts["frames-cast"] += file.stored["observations"][1] != "u"
@@ -155,7 +153,7 @@ class GenDGRLReader(EpisodeReader):
             if block.dtype != np.uint8 and not np.array_equal(frames, block):
                 row = start + int(np.flatnonzero((frames != block).reshape(len(block), -1).any(axis=1))[0])
                 value = block[row - start][frames[row - start] != block[row - start]][0]
-                raise self._error(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
+                raise self.error(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
             yield start, frames
             start += len(block)
 

@@ -26,16 +26,14 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
-from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.lerobot.depth_images import read_depths
 from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, read_info
 from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
-from datasets_rl.sources.values import WIDENED, as_column, count_not_finite
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
+from datasets_rl.sources.values import WIDENED, as_column, checked_images, count_not_finite, pixel_spec
+from datasets_rl.ted.episode import Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 
@@ -107,6 +105,7 @@ class LeRobotReader(EpisodeReader):
         self._dataset_id = dataset_id
         self._files = files
         self._info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
+        self.left_out = {name: f"it has {reason}" for name, reason in self._info.left_out.items()}
         self._quality: int = metadata["quality"]
         self._images: str = metadata["images"]
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
@@ -145,12 +144,10 @@ class LeRobotReader(EpisodeReader):
     @override
     def decisions(self) -> Sequence[Decision]:
         """Decisions of the reader, one for each feature, and one for each episode, that was left out."""
-        left_out = self._info.left_out.items()
         depths = [feature for feature in self._features if feature.depth is not None]
         return [
             *super().decisions,
             *(_fact(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
-            *(_fact(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
             *(_names_decision(feature) for feature in self._features if feature.misfit_names),
             *(Decision(rule, text) for rule, text in (self._harmless | self._mismatches).items()),
         ]
@@ -158,8 +155,7 @@ class LeRobotReader(EpisodeReader):
     @override
     def specs(self) -> Mapping[str, Any]:
         pixels = [column for column in self.columns if column.dtype == np.uint8 and len(column.shape) == 3]
-        bounds = {"kind": "bounded", "dtype": "uint8", "low": 0, "high": 255}
-        return {dotted_name(column.key): {**bounds, "shape": list(column.shape)} for column in pixels}
+        return {dotted_name(column.key): pixel_spec(column.shape) for column in pixels}
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -258,8 +254,9 @@ class LeRobotReader(EpisodeReader):
         episodes: dict[int, tuple[int, int]] = {}
         for start, stop in pairwise(cuts):
             if (number := int(numbers[start])) in episodes:
-                raise self._error(
-                    path, [f"the rows of episode {number} are not consecutive: they begin again at {start:,}"]
+                raise self.error(
+                    path.rpartition("/")[2],
+                    [f"the rows of episode {number} are not consecutive: they begin again at {start:,}"],
                 )
             episodes[number] = start, stop
         return _Table(episodes, frames.astype(np.int64), seconds.astype(np.float64))
@@ -275,16 +272,20 @@ class LeRobotReader(EpisodeReader):
                 start, stop = tables[path].episodes[number]
                 if stop - start != episode["rows"]:
                     problem = f"episode {number} has {stop - start:,} rows; meta/episodes states {episode['rows']:,}"
-                    raise self._error(path, [problem])
+                    raise self.error(path.rpartition("/")[2], [problem])
                 if not np.array_equal(tables[path].frames[start:stop], np.arange(stop - start)):
-                    raise self._error(
-                        path, [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"]
+                    raise self.error(
+                        path.rpartition("/")[2],
+                        [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"],
                     )
                 seconds = tables[path].seconds[start:stop]
                 return _EpisodeRows(number, path, start, stop, seconds, episode["videos"])
         there = tables[stated].episodes
         present = f"{min(there)} to {max(there)}" if there else "none"
-        raise self._error(stated, [f"it has no row of episode {number}, which meta/episodes states; it has {present}"])
+        raise self.error(
+            stated.rpartition("/")[2],
+            [f"it has no row of episode {number}, which meta/episodes states; it has {present}"],
+        )
 
     def _read_run(self, file: TableFile, run: Sequence[_EpisodeRows], videos: OpenVideos) -> Iterator[Episode]:
         """Yield episodes whose rows follow each other in a file, in pieces of a few megabytes."""
@@ -304,11 +305,9 @@ class LeRobotReader(EpisodeReader):
                 last = min(end, rows.stop)
                 if frames is not None:
                     values = {name: _sliced(column, at - start, last - start) for name, column in block.items()}
-                    try:
-                        yield self._piece(rows, values, frames, at - rows.start, last - rows.start)
-                    except ConversionError as error:
-                        problems = [f"episode {rows.number}: {problem}" for problem in error.problems]
-                        raise self._error(rows.path, problems) from None
+                    with self.part(f"{rows.path.rpartition('/')[2]}: episode {rows.number}"):
+                        piece = self._piece(rows, values, frames, at - rows.start, last - rows.start)
+                    yield piece
                 at = last
                 if at == rows.stop:
                     rows = next(remaining, rows)
@@ -353,7 +352,7 @@ class LeRobotReader(EpisodeReader):
             elif feature.depth is not None:
                 values = read_depths(columns[f"{feature.name}/bytes"], column, start)
             elif feature.kind == "image":
-                values = self._check_images(column, columns[f"{feature.name}/bytes"], start)
+                values = checked_images(columns[f"{feature.name}/bytes"], column, start)
             else:
                 values = self._convert(column, feature.name, columns[feature.name])
             (states if column.shared else steps)[feature.key] = values
@@ -389,21 +388,6 @@ class LeRobotReader(EpisodeReader):
         self.counts["done-is-truncated"] += last.get(DONE, False) and not is_terminal
         return is_terminal
 
-    @staticmethod
-    def _check_images(column: Column, files: Any, first: int) -> EncodedImages:
-        """Return images that stay encoded, after checking that they have the shape that meta/info.json states."""
-        problems = []
-        for number, image in enumerate(files, first):
-            head = images.read_header(image, dotted_name(column.key))
-            if (head.shape, head.dtype) != (column.shape, column.dtype):
-                expected = f"expected {list(column.shape)} of {column.dtype}"
-                problems.append(
-                    f"{dotted_name(column.key)}: image {number:,} is {list(head.shape)} of {head.dtype}; {expected}"
-                )
-        if problems:
-            raise ConversionError("", first_problems(problems, "images"))
-        return EncodedImages(files)
-
     def _convert(self, column: Column, name: str, values: TableColumn) -> Values:
         if column.text:
             texts = [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
@@ -428,9 +412,6 @@ class LeRobotReader(EpisodeReader):
         if missing := [number for number in used.tolist() if number not in tasks]:
             raise ConversionError("", [f"task_index is {missing[0]}, which the list of tasks lacks"])
         return TextStates(codes.astype(np.int32), tuple(tasks[number] for number in used.tolist()))
-
-    def _error(self, path: str, problems: Sequence[str]) -> ConversionError:
-        return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
 
 def _fact(rule: str, text: str) -> Decision:

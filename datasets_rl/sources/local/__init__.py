@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownIdError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
+from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy, UnknownIdError
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    group_by_size,
+    none_kept,
+)
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error, way_to_parquet
 from datasets_rl.sources.selection import read_numbers
 
@@ -93,10 +103,7 @@ class Local(Source):
             if selection.keeps_file(inside[paths[number]].path)
         }
         if not data:
-            raise InvalidArgumentError(
-                f"include and exclude match none of the {len(paths):,} files",
-                hint=f"the path of the first file is {inside[paths[0]].path}",
-            )
+            raise none_kept([inside[path] for path in paths])
         first = next(iter(data))
         if description.table and description.table not in inside:
             raise ConversionError(

@@ -47,8 +47,10 @@ class OGBench(Source):
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
-        """Return the facts of an id that the catalog lists, of a dataset with the representations of goals, or of a
-        validation file with the rewards of a task.
+        """Return the facts of an id.
+
+        The catalog does not list datasets with the representations of goals, and validation files with the rewards of a
+        task.
         """
         ids, match = self.catalog["ids"], _UNLISTED.fullmatch(name)
         if match is None or name in ids:

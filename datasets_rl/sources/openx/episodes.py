@@ -151,11 +151,11 @@ def _episode_key(path: Key, step_keys: Collection[Key]) -> Key:
 def _left_out_reason(leaf: Leaf) -> str:
     """Return why a feature is not read; empty if it is read."""
     if leaf.kind != "numbers" and len(leaf.lists) > 1:
-        return "lists of strings or images"
+        return "it has lists of strings or images"
     if leaf.kind == "bytes" and leaf.shape:
-        return "arrays of strings"
+        return "it has arrays of strings"
     if not leaf.name.startswith(f"{_STEPS}/") and (leaf.lists or leaf.shape or leaf.kind == "image"):
-        return "more than one value per episode"
+        return "it has more than one value per episode"
     return ""
 
 

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import count_not_finite
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
+from datasets_rl.sources.values import checked_images, count_not_finite
+from datasets_rl.ted.episode import Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 from datasets_rl.ted.table import EPISODE_DTYPE
@@ -44,7 +44,6 @@ _FLAGS = frozenset({_FIRST, _LAST, _TERMINAL})
 _RESERVED = frozenset({"next", "done", "terminated", "truncated", "episode", "is_init", "mask", "index", "collector"})
 _WIDER = {np.dtype(old): np.dtype(new) for old, new in (("u2", "i4"), ("u4", "i8"), ("u8", "i8"))}
 _COLUMN_AXES = 3
-_PROBLEMS_MAX = 20
 _TEXTS = {
     "rlds-last-step": "the last step of an episode has only an observation: the state after the last action",
     "reward-at-last-step": "last steps have a nonzero reward without an action: it was left out "
@@ -91,6 +90,7 @@ class OpenXReader(EpisodeReader):
         self._encoded = metadata.get("images") == "encoded"
         self._keeps_last = metadata.get("last") == "transition"
         self._raw = RecordFiles(files, metadata["features"]) if "features" in metadata else ArchiveFiles(files)
+        self.left_out = self._raw.left_out
         self.metadata = dict(metadata.get("metadata", {}))
         everything: dict[str, Any] = {"first": 0, "count": None, "rows": None, "most": None}
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
@@ -138,7 +138,7 @@ class OpenXReader(EpisodeReader):
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
             fields[key] = _Field(_LAST, Column(key, np.dtype(np.bool_), (1,)))
         if problems:
-            raise ConversionError(self._dataset_id, [f"{first.where}: {problem}" for problem in problems])
+            raise self.error(first.where, problems)
         return list(fields.values())
 
     def _field_of(self, path: Key, values: Any) -> _Field:
@@ -175,28 +175,12 @@ class OpenXReader(EpisodeReader):
         files = self._whole if part is None else part
         most, yielded = files[-1].get("most"), 0
         for raw in self._raw.episodes(files, self._kept_paths):
-            try:
+            with self.part(raw.where):
                 for chunk in self._split(raw):
                     yielded += not chunk.continues
                     yield chunk
-            except ConversionError as error:
-                raise ConversionError(
-                    self._dataset_id, [f"{raw.where}: {problem}" for problem in error.problems]
-                ) from None
             if yielded == most:
                 break
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        """Decisions of the reader, and one for each field that was left out."""
-        left_out = sorted(self._raw.left_out.items())
-        return [
-            *super().decisions,
-            *(
-                Decision(f"left-out {name}", f"{name} was left out: it has {reason}", of_dataset=True)
-                for name, reason in left_out
-            ),
-        ]
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:
         columns, steps = raw.columns, raw.steps
@@ -310,33 +294,16 @@ class OpenXReader(EpisodeReader):
         column, name = field.column, dotted_name(field.path)
         encoded = values.images[start:stop]
         if column.encoded:
-            self._check_headers(encoded, column, start)
-            return EncodedImages(encoded)
+            return checked_images(encoded, column, start)
         rows, columns, channels = column.shape
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
         out: NDArray[Any] = np.empty((len(encoded), rows, columns, 4 if field.floats else channels), narrow)
-        try:
+        with self.part(name):
             images.decode(encoded, out, name, first=start)
-        except ConversionError as error:
-            raise ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:
             return out.view("<f4").astype(column.dtype, copy=False)
         self.counts["widened"] += len(out) * (column.dtype != narrow)
         return out.astype(column.dtype, copy=False)
-
-    def _check_headers(self, encoded: Sequence[memoryview | bytes], column: Column, start: int) -> None:
-        """Check that images that stay encoded have the shape and dtype of the column."""
-        problems = []
-        for number, image in enumerate(encoded, start):
-            try:
-                head = images.read_header(image)
-                if (head.shape, head.dtype) != (column.shape, column.dtype):
-                    problem = f"is {list(head.shape)} of {head.dtype}; expected {list(column.shape)} of {column.dtype}"
-                    problems.append(f"{dotted_name(column.key)}: image {number:,} {problem}")
-            except ConversionError as error:
-                problems += [f"{dotted_name(column.key)}: image {number:,} {problem}" for problem in error.problems]
-        if problems:
-            raise ConversionError(self._dataset_id, problems[:_PROBLEMS_MAX])
 
 
 def _value_kind(value: str | np.generic | None) -> str:

@@ -18,7 +18,7 @@ string per step, the pixels of a square image.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,15 +30,14 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import count_not_finite
+from datasets_rl.sources.values import count_not_finite, pixel_spec
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
 _CHANNELS = 3
-_PROBLEMS_MAX = 20
 _DISCOUNT, _STEP_TYPE, _ACTION, _REWARD = "discount", "step_type", "action", "reward"
 _FIRST, _BETWEEN, _LAST = 0, 1, 2
 _NEXT_DISCOUNT: Key = (NEXT, "discount")
@@ -125,7 +124,7 @@ class RLUnpluggedReader(EpisodeReader):
         self._dataset_id = dataset_id
         self._layout = layout
         self._paths = [Path(files[path]) for path in sorted(files)]
-        self._left_out: set[str] = set()
+        self.left_out = self._unknown = dict[str, str]()
         first = next(
             ((where, features) for where, features in self._records() if len(features.get(_DISCOUNT, []))), None
         )
@@ -135,28 +134,9 @@ class RLUnpluggedReader(EpisodeReader):
         self._metadata = [name for name in _WHOLE if _is_integer(first[1].get(name))]
         self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
 
-    @property
-    @override
-    def decisions(self) -> Sequence[Decision]:
-        left_out = (
-            Decision(f"left-out {name}", f"{name} was left out: {_UNKNOWN}", of_dataset=True)
-            for name in sorted(self._left_out)
-        )
-        return [*super().decisions, *left_out]
-
     @override
     def specs(self) -> Mapping[str, Any]:
-        return {
-            dotted_name(field.column.key): {
-                "kind": "bounded",
-                "shape": list(field.column.shape),
-                "dtype": "uint8",
-                "low": 0,
-                "high": 255,
-            }
-            for field in self._fields
-            if field.image
-        }
+        return {dotted_name(one.column.key): pixel_spec(one.column.shape) for one in self._fields if one.image}
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -204,7 +184,7 @@ class RLUnpluggedReader(EpisodeReader):
         if not any(field.column.shared for field in fields) and not problems:
             problems.append(f"it has no feature {OBSERVATION[0]}{separator}...")
         if problems:
-            raise ConversionError(self._dataset_id, [f"{where}: {problem}" for problem in problems])
+            raise self.error(where, problems)
         return fields
 
     def _split(self, where: str, features: Mapping[str, Feature]) -> Iterator[Episode]:
@@ -213,8 +193,7 @@ class RLUnpluggedReader(EpisodeReader):
         if not rows and any(len(features.get(field.name, [])) for field in self._fields):
             problems = [f"{_DISCOUNT} is missing"]
         if problems:
-            listed = [f"{where}: {problem}" for problem in problems[:_PROBLEMS_MAX]]
-            raise ConversionError(self._dataset_id, listed)
+            raise self.error(where, problems)
         steps = rows - 1
         if steps < 1:
             self.counts["no-transition"] += 1
@@ -238,7 +217,7 @@ class RLUnpluggedReader(EpisodeReader):
         for name in sorted(features.keys() - known):
             if name.split(self._layout.separator)[0] == OBSERVATION[0]:
                 yield f"it has {name}, unlike the first record"
-            self._left_out.add(name)
+            self._unknown[name] = _UNKNOWN
         for field in self._fields:
             column = field.column
             try:

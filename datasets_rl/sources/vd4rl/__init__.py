@@ -26,6 +26,7 @@ from datasets_rl.sources.base import (
     by_images,
     cut_file,
     group_by_size,
+    none_kept,
     quality_tags,
 )
 from datasets_rl.sources.selection import MIN_RATIO, Numbers, read_numbers
@@ -130,10 +131,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     numbers = read_numbers(selection.episodes, len(assets))
     chosen = [number for number in numbers if selection.keeps_file(assets[number].path)]
     if not chosen:
-        raise InvalidArgumentError(
-            f"include and exclude match none of the {len(assets):,} files",
-            hint=f"the path of the first file is {assets[0].path}",
-        )
+        raise none_kept(assets)
     shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups = group_by_size(chosen, (assets[number].size or 0 for number in chosen), shard_bytes)
     shards = (

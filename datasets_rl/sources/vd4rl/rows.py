@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
-from datasets_rl.sources.values import column_differences
+from datasets_rl.sources.values import column_differences, pixel_spec
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -95,12 +94,7 @@ class RowReader(EpisodeReader):
 
     @override
     def specs(self) -> Mapping[str, Any]:
-        shape = list(self._by_key[PIXELS].shape)
-        return {"pixels": {"kind": "bounded", "shape": shape, "dtype": "uint8", "low": 0, "high": 255}}
-
-    def conversion_error(self, path: str, problems: Sequence[str]) -> ConversionError:
-        """Return the error for a file."""
-        return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
+        return {"pixels": pixel_spec(self._by_key[PIXELS].shape)}
 
     def differences(self, columns: Iterable[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""

@@ -57,7 +57,7 @@ class RowFiles(RowReader):
                 self._keys_by_name(part["before"], before)
                 yield from self._transition_across_files(part, before, file, names)
             elif not piece and part["begins"] and not flags.first[0]:
-                raise self.conversion_error(part["file"], ["row 0 is not a reset: step_type is not 0"])
+                raise self.error(part["file"].rpartition("/")[2], ["row 0 is not a reset: step_type is not 0"])
             start, stop = _rows_of_shard(file, piece, pieces)
             if part["ends"]:
                 self.counts["end-without-flag"] += int(not flags.ends[stop - 1])
@@ -87,14 +87,14 @@ class RowFiles(RowReader):
             problems += ["it has no rows"] * (rows == 0)
             columns = columns_by_name({name: array for name, array in arrays.items() if name != "step_type"}, problems)
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return columns
 
     def _keys_by_name(self, path: str, file: Hdf5File) -> dict[str, Key]:
         """Return the selected keys by their names in the file, after checking that its columns match the first file."""
         columns = self._columns_by_name(path, file)
         if problems := [*self.differences(columns.values())]:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return {name: column.key for name, column in columns.items() if column.key in self.kept}
 
     def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
@@ -108,7 +108,7 @@ class RowFiles(RowReader):
             _broken_text(row + 1, kinds[row], kinds[row + 1]) for row in np.flatnonzero(_broken_rows(kinds))[:3]
         ]
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return RowFlags(kinds == 0, kinds == 2, discounts == 0)
 
     def _transition_across_files(
@@ -123,8 +123,8 @@ class RowFiles(RowReader):
         kinds = rows("step_type").reshape(-1)
         if _broken_rows(kinds)[0]:
             previous = part["before"].rpartition("/")[2]
-            raise self.conversion_error(
-                part["file"], [f"{_broken_text(0, *kinds)} (the previous row is in {previous})"]
+            raise self.error(
+                part["file"].rpartition("/")[2], [f"{_broken_text(0, *kinds)} (the previous row is in {previous})"]
             )
         ends = kinds == 2
         ends[1] |= part["ends"] and file.arrays["step_type"].shape[0] == 1
