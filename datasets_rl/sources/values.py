@@ -1,7 +1,8 @@
 """Values of raw files: integers that torch cannot gather, numbers that are not finite, and jumps between rows.
 
-A jump, whose next state differs from the state of the following row, is the boundary of an episode. A writer derives both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a
-reset changes at least one number by much more. Floats therefore count as equal if
+A jump, whose next state differs from the state of the following row, is the boundary of an episode. A writer derives
+both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a reset changes at
+least one number by much more. Floats therefore count as equal if
 
     |a - b| <= t * (1 + min(|a|, |b|))        t = max(1e-5, 8 times the spacing of the dtype at 1)
 
@@ -40,7 +41,7 @@ _SPACINGS = 8
 
 
 def as_column(rows: NDArray[Any], column: Column) -> NDArray[Any]:
-    """Return rows, [n, ...], with the shape and the dtype of their column."""
+    """Return rows, [n, ...], with the shape and the dtype of a column."""
     return rows.reshape(len(rows), *column.shape).astype(column.dtype, copy=False)
 
 
@@ -61,7 +62,7 @@ def column_differences(columns: Iterable[Column], others: Iterable[Column], unit
             yield f"{dotted_name(key)} is {found}, in the first {unit} {wanted}"
 
 
-def checked_images(encoded: Sequence[Any], column: Column, first: int) -> EncodedImages:
+def checked_images(encoded: Any, column: Column, first: int) -> EncodedImages:
     """Return images that stay encoded, after a check that their headers have the shape and the dtype of their column.
 
     Args:
@@ -70,7 +71,7 @@ def checked_images(encoded: Sequence[Any], column: Column, first: int) -> Encode
         first: Number of the first image in errors.
 
     Raises:
-        ConversionError: If images have another shape or dtype, or are damaged; the error names each.
+        ConversionError: If images have another shape or dtype, or are damaged. The error names each image.
     """
     problems: list[str] = []
     for number, image in enumerate(encoded, first):
@@ -82,7 +83,7 @@ def checked_images(encoded: Sequence[Any], column: Column, first: int) -> Encode
             continue
         if (head.shape, head.dtype) != (column.shape, column.dtype):
             found, expected = (f"{list(one.shape)} of {one.dtype}" for one in (head, column))
-            problems.append(f"{name} is {found}; expected {expected}")
+            problems.append(f"{name} is {found}, expected {expected}")
     if problems:
         raise ConversionError("", first_problems(problems, "images"))
     return EncodedImages(encoded)
@@ -107,7 +108,7 @@ def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
     """Return what is wrong with flags: a sentence about the values other than 0 and 1, or nothing.
 
     Args:
-        name: The name of the flags in their file.
+        name: The name of the flags in the file.
         flags: The flags of a block of rows, [T, ...].
         start: The number of the first row.
     """
@@ -116,7 +117,7 @@ def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
     if not len(wrong):
         return []
     rows = f"{len(wrong):,} such rows" if len(wrong) > 1 else "1 such row"
-    return [f"{name} is {flags[other][0]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
+    return [f"{name} is {flags[other][0]} at row {start + wrong[0]:,}, expected 0 or 1 ({rows})"]
 
 
 def find_jumps(
@@ -129,7 +130,7 @@ def find_jumps(
         following_states: The state of the following row, [T, ...].
 
     Returns:
-        Two masks, [T] each: the rows whose states are different, and the rows whose states differ only by rounding.
+        Two masks, [T] each: the rows with different states, and the rows with states that differ only by rounding.
     """
     differ = next_states != following_states
     jumps, rounded = np.zeros(len(differ), np.bool_), np.zeros(len(differ), np.bool_)

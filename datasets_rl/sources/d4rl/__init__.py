@@ -17,12 +17,12 @@ __all__ = ["D4RL", "SOURCE"]
 
 
 class D4RL(Source):
-    """Source whose catalog lists files in D4RL's layout."""
+    """Source of the files in D4RL's layout that the catalog lists."""
 
     name = "d4rl"
     endings = (".hdf5", ".h5")
     kind = "HDF5"
-    arrays = ("observations", "actions", "rewards", "terminals")
+    arrays: tuple[str, ...] = ("observations", "actions", "rewards", "terminals")
     foreign_arrays = frozenset({"costs"})
     reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
     required: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Ends of the episodes of a file, from its flags and the array of marks, a few bytes for each row.
+"""Ends of the episodes of a file, from the flags and the array of marks, a few bytes for each row.
 
               states                          steps
 same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or not stored
@@ -30,20 +30,20 @@ class Ends:
     """Rows and flags of the E episodes that a file marks."""
 
     lengths: _Index
-    """Number of steps of each episode, [E], with the sum N; 0 for an episode with a state but no step."""
+    """Number of steps of each episode, [E], with the sum N. It is 0 for an episode with a state but no step."""
     numbers: _Index
     """Number of each episode in the file, [E]."""
     lead: int
-    """Number of rows of an episode before its first step."""
+    """Number of rows of an episode before the first step."""
     extra: int
     """Number of rows of an episode that are not steps, in the arrays of steps."""
     extras: Mapping[str, int]
     """The same number for each array of states."""
     terminated: _Flags
     truncated: _Flags
-    """End flags, [N] each; the last step of every episode has at least one."""
+    """End flags, [N] each. The last step of every episode has at least one."""
     known: _Flags | None
-    """Whether the states after the last step are known, [E], if they have separate arrays; else None."""
+    """Whether the states after the last step are known, [E], if the states have separate arrays, or else None."""
     found: Counter[str]
     """How often each rule was applied."""
 
@@ -52,7 +52,7 @@ def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Flags]:
     """Return the end flags of a file by key, [rows] each.
 
     Raises:
-        ConversionError: If flags have other values than 0 and 1; the error names every problem.
+        ConversionError: If flags have other values than 0 and 1. The error names every problem.
     """
     problems: list[str] = []
     flags: dict[Key, _Flags] = {}
@@ -74,7 +74,7 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
         flags: The end flags, as `read_flags` returns them.
 
     Raises:
-        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
+        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode. The error
             names every problem.
     """
     rows, states = _row_counts(file, plan)
@@ -88,18 +88,18 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
     if states not in allowed:
         expected = " or ".join(f"{number:,}" for number in allowed)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
-        raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
+        raise ConversionError(file.name, [f"{problem}, expected {expected} ({alignment})"])
     if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
         row_counts = row_counts + 1  # the array counts steps, not rows
     if row_counts.sum() != rows:
-        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
+        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows, but there are {rows:,}"])
     if plan.by == "flags" and extra and alignment == "one-more":
-        problem = "the last row of an episode is not a step, so its flags cannot mark the end"
+        problem = "the last row of an episode is not a step, so that the flags of the row cannot mark the end"
         raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
     if plan.following and alignment == "action-before":
         problem = (
             f"{', '.join(plan.following.values())} contradicts the alignment action-before: "
-            "the next observation of a step is the observation of its own row"
+            "the next observation of a step is the observation of the same row"
         )
         raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
     rowless = extra * int((row_counts == 0).sum())
@@ -127,7 +127,7 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
 
 
 def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
-    """Return whether the state after the last step of each episode is known, [E]; None without separate arrays."""
+    """Return whether the state after the last step of each episode is known, [E], or None without separate arrays."""
     if not plan.finals:
         return None
     name, episodes = next(iter(plan.finals.values())), len(row_counts)
@@ -153,7 +153,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
         rows = {name: file.arrays[name].rows for name in names}
         if len(set(rows.values())) > 1:
             problems.append(
-                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
     if problems:
@@ -172,15 +172,15 @@ def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Flags:
         return started
     array = file.arrays[name]
     if array.shape or array.dtype.kind not in "iuf":
-        raise ConversionError(file.name, [f"{name} is {array}; expected the first row of each trajectory"])
+        raise ConversionError(file.name, [f"{name} is {array}, expected the first row of each trajectory"])
     index = np.asarray(file.read_all(name)).astype(np.float64)
     wrong = np.flatnonzero(~((index >= 0) & (index <= rows) & (index == np.floor(index))))
     back = np.flatnonzero(np.diff(index) <= 0)
     if len(wrong):
-        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}; expected a row from 0 to {rows:,}"
+        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}, expected a row from 0 to {rows:,}"
         raise ConversionError(file.name, [problem])
     if len(back):
-        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}; expected ascending rows"
+        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}, expected ascending rows"
         raise ConversionError(file.name, [problem])
     started[index.astype(np.int64)] = True
     return started
@@ -204,12 +204,12 @@ def _episode_rows(
     else:
         raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}; expected integers"])
+            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}, expected integers"])
         stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        problem = f"{plan.marks} states {counts[wrong]:,} rows for episode {wrong}, expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 
@@ -217,11 +217,11 @@ def _episode_rows(
 def _read_last_rows(file: ArrayFile, name: str) -> _Index:
     """Return the last row of each episode, [E], from flags that are set there."""
     if file.arrays[name].shape:
-        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}; expected one flag for each row"])
+        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}, expected one flag for each row"])
     flags = np.asarray(file.read_all(name))
     problems = flag_problems(name, flags)
     if not flags[-1:].any():
-        problems.append(f"{name} of the last row, {len(flags) - 1:,}, is 0; expected the end of an episode")
+        problems.append(f"{name} of the last row, {len(flags) - 1:,}, is 0, expected the end of an episode")
     if problems:
         raise ConversionError(file.name, problems)
     return np.flatnonzero(flags)
@@ -234,7 +234,9 @@ def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     names, counts = np.unique(values[starts], return_counts=True)
     if (counts > 1).any():
         repeated = names[counts > 1][0]
-        problem = f"{name} is {repeated} in {counts.max():,} separate ranges of rows; expected one range per episode"
+        problem = (
+            f"{name} is {repeated} in {counts.max():,} separate ranges of rows, expected a single range per episode"
+        )
         raise ConversionError(file.name, [problem])
     numbers = values[starts].astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(starts))
     return np.diff(np.append(starts, len(values))), numbers

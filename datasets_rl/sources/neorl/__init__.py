@@ -1,4 +1,4 @@
-"""NeoRL and NeoRL-2: tasks near the real world, in an npz file per id, whose name is the name of the file.
+"""NeoRL and NeoRL-2: tasks near the real world, in an npz file per id. An id is the name of the file.
 
 HalfCheetah-v3-low-100-train    v2/HalfCheetah-v3/HalfCheetah-v3-low-100-train-noise.npz
 ib-medium-1000-val              v2/ib/ib-medium-1000-val.npz
@@ -26,16 +26,17 @@ _REST = re.compile(
 
 
 class NeoRL(FlatSource):
-    """Source of the files that the catalog lists: rows of all trajectories, one after the other.
+    """Source of the files that the catalog lists: rows of all trajectories, in order.
 
     obs, action   s_0 a_0   s_1 a_1   s_2 a_2 | s_0' a_0'
     next_obs      s_1       s_2       s_3     | s_1'           s_3 is stored only here
     reward        r_0       r_1       r_2     | r_0'           of the action in the same row
     done          0         0         1       | 0              0 at time limits
     truncated     0         0         0       | 0              NeoRL-2 only
-    index         (0)                            3 ...         first rows of trajectories, as floats; the 0 may be missing
+    index         (0)                            3 ...         first rows of trajectories, as floats. The 0 may be missing
 
-    A trajectory ends where index starts the next one, at a flag, and where next_obs is not the observation of the next row.
+    A trajectory ends where index starts the next trajectory, at a flag, and where next_obs is not the observation of
+    the next row.
     """
 
     name = "neorl"

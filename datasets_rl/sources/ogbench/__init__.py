@@ -1,4 +1,4 @@
-"""OGBench: one npz file per dataset and another for validation, from the server of Berkeley's RAIL lab.
+"""OGBench: an npz file per dataset and another file for validation, from the server of Berkeley's RAIL lab.
 
 antmaze-large-navigate-v0                     antmaze-large-navigate-v0.npz
 antmaze-large-navigate-v0-val                 antmaze-large-navigate-v0-val.npz
@@ -64,7 +64,7 @@ class OGBench(Source):
         return {**stated, **dataset, "in": [*stated["in"], group]}
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Make every file a shard; see `Source.resolve`."""
+        """Make every file a shard, see `Source.resolve`."""
         facts, assets = self.facts(name), self.assets(name)
         assets = self._listed_assets(assets, upstream) if len(assets) > 1 else [upstream.with_size(assets[0])]
         return replace(
@@ -78,7 +78,7 @@ class OGBench(Source):
         return params if AT_ADDRESS in params else self.facts(name)
 
     def _listed_assets(self, assets: Sequence[Asset], upstream: Upstream) -> Sequence[Asset]:
-        """Return the files of a folder as the address of the folder lists them; by default, as the catalog names them."""
+        """Return the files of a folder as its address lists them, or else as the catalog names them."""
         folder = assets[0].path.rpartition("/")[0]
         try:
             listed = upstream.folder(folder, [base + folder for base in self.catalog["base_urls"]]).assets
@@ -94,7 +94,7 @@ class OGBench(Source):
         return Listing(
             tuple(chosen),
             tuple(Shard((asset.path,), [[asset.path, numbers[asset.path]]]) for asset in chosen),
-            common=(chosen[0].path,),  # its arrays define the columns
+            common=(chosen[0].path,),  # the arrays of this file define the columns
             numbers=Numbers.read(selection.episodes),
         )
 

@@ -9,9 +9,9 @@ A record has n = T + 1 steps. The last step is the state in which the robot stop
     is_last                                     1
     is_terminal                                 0 or 1    terminated, or else truncated
 
-If the last step is not marked with is_last, the episode was cut off: all its n steps have an action, and the state
-after the last one is not known. Many datasets mark the last step although it has an action; with
-the option ``last-step=transition`` they are read in the same way.
+If the last step is not marked with is_last, the episode was cut off: all n steps have an action, and the state
+after the last step is not known. Many datasets mark the last step although the step has an action. With
+the option ``last-step=transition`` such episodes are read in the same way.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ _WIDER = {np.dtype(old): np.dtype(new) for old, new in (("u2", "i4"), ("u4", "i8
 _COLUMN_AXES = 3
 _TEXTS = {
     "rlds-last-step": "the last step of an episode has only an observation: the state after the last action",
-    "reward-at-last-step": "last steps have a nonzero reward without an action: it was left out "
+    "reward-at-last-step": "last steps have a nonzero reward without an action, which was left out "
     "(the option last-step=transition keeps such steps)",
-    "last-step-kept": "the last step of an episode was kept as a transition: its next observation is not known",
-    "end-without-flag": "records end without is_last: their last row was marked truncated, and its next observation is "
+    "last-step-kept": "the last step of an episode was kept as a transition: the next observation is not known",
+    "end-without-flag": "records end without is_last: the last row was marked truncated, and the next observation is "
     "not known",
     "flag-inside-episode": "steps inside a record have is_last or is_terminal: the episode was not split there",
     **NO_TRANSITION,
-    "reward-missing": "episodes have no reward: it was set to 0",
+    "reward-missing": "episodes have no reward, which was set to 0",
     **NOT_FINITE,
     "widened": "unsigned integers were converted to wider signed integers, which torch can gather, and integer rewards "
     "to floats",
-    "python-floats": "Python floats were converted to float32, their type in the original records, and lost digits",
+    "python-floats": "Python floats were converted to float32, the type in the original records, and lost digits",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Field of the steps: the path in the upstream, and the column that it is converted to."""
+    """Field of the steps: the path in the upstream, and the column that the field is converted to."""
 
     path: Key
     column: Column
     floats: bool = False
-    """Whether it has images whose pixels are float32."""
+    """Whether the field has images with pixels of float32."""
 
 
 class OpenXReader(EpisodeReader):
@@ -80,7 +80,7 @@ class OpenXReader(EpisodeReader):
         metadata: `Listing.params`: the selection, and the path of features.json.
 
     Raises:
-        ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
+        ConversionError: If there is no episode, or the first episode is invalid. The error names every problem.
     """
 
     rules = _TEXTS
@@ -109,7 +109,7 @@ class OpenXReader(EpisodeReader):
 
     @property
     def _kept_paths(self) -> set[Key] | None:
-        """The paths that are read; None for all, also those that the first episode does not have."""
+        """The paths that are read, or None for all paths, also paths that the first episode does not have."""
         if len(self._kept_fields) == len(self._fields):
             return None
         return {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD} | set(self._episode_dtypes)
@@ -152,17 +152,19 @@ class OpenXReader(EpisodeReader):
         dtype, shape = _WIDER.get(values.dtype.newbyteorder("="), values.dtype.newbyteorder("=")), values.shape[1:]
         if path == _REWARD:
             if shape not in {(), (1,)}:
-                raise ConversionError("", [f"it has the shape {list(shape)}; expected one number per step"])
+                raise ConversionError("", [f"it has the shape {list(shape)}, expected a number per step"])
             return _Field(path, Column(key, reward_dtype(dtype), (1,)))
         if dtype.kind not in "biuf" or 0 in shape:
-            raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
+            raise ConversionError("", [f"it is {dtype} {list(shape)}, expected numbers"])
         return _Field(path, Column(key, dtype, shape, shared=shared))
 
     def _image_field(self, path: Key, values: EpisodeImages, *, shared: bool) -> _Field:
         head = images.read_header(values.images[0])
         shape = _image_shape(head, values)
         if any(declared not in {None, size} for declared, size in zip(values.declared, shape, strict=True)):
-            problem = f"its first image is {list(head.shape)}; features.json declares {_declared_text(values.declared)}"
+            problem = (
+                f"the first image is {list(head.shape)}, but features.json declares {_declared_text(values.declared)}"
+            )
             raise ConversionError("", [problem])
         dtype = np.dtype(np.float32) if values.floats else head.dtype
         form: Form = "encoded" if self._encoded and dtype == np.uint8 else "raw"
@@ -170,7 +172,7 @@ class OpenXReader(EpisodeReader):
         return _Field(path, column, values.floats)
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of a shard; by default all episodes of the files."""
+        """Yield the episodes of a shard, or by default all episodes of the files."""
         self.counts.clear()
         files = self._whole if part is None else part
         most, yielded = files[-1].get("most"), 0
@@ -224,7 +226,7 @@ class OpenXReader(EpisodeReader):
         return field.column.step_bytes
 
     def _check_alike(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, rows: int) -> None:
-        """Check that an episode has the same fields as the first one."""
+        """Check that an episode has the same fields as the first episode."""
         expected = {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD}
         extra = [path for path in columns if path not in expected]
         problems = [f"it has {dotted_name(path)}, unlike the first episode" for path in extra]
@@ -233,7 +235,7 @@ class OpenXReader(EpisodeReader):
             if path in raw.whole or path in {_LAST, _REWARD}:
                 if column.text and not isinstance(raw.whole.get(path), str):
                     problems.append(
-                        f"{dotted_name(path)} is {_value_kind(raw.whole.get(path))}; in the first episode text"
+                        f"{dotted_name(path)} is {_value_kind(raw.whole.get(path))}, in the first episode text"
                     )
             elif path not in columns:
                 problems.append(f"it has no {dotted_name(path)}, unlike the first episode")
@@ -242,7 +244,7 @@ class OpenXReader(EpisodeReader):
             else:
                 problems += _column_problems(field, columns[path])
         problems += [
-            f"{dotted_name(key)} is {_value_kind(raw.whole.get(key))}; in the first episode {dtype}"
+            f"{dotted_name(key)} is {_value_kind(raw.whole.get(key))}, in the first episode {dtype}"
             for key, dtype in self._episode_dtypes.items()
             if _value_kind(raw.whole.get(key)) != str(dtype)
         ]
@@ -285,7 +287,7 @@ class OpenXReader(EpisodeReader):
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
             raise ConversionError(
-                self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"]
+                self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}, expected {column.dtype}"]
             )
         self.counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
@@ -311,7 +313,7 @@ def _value_kind(value: str | np.generic | None) -> str:
 
 
 def _metadata_name(path: Key) -> str:
-    """Return the name of an episode's number in the episode table; names that the table defines get an underscore."""
+    """Return the name of an episode's number in the episode table. Names that the table defines get an underscore."""
     return f"{path[0]}_" if path[0] in (EPISODE_DTYPE.names or ()) and len(path) == 1 else dotted_name(path)
 
 
@@ -330,15 +332,18 @@ def _declared_text(declared: Sequence[int | None]) -> list[int | str]:
 
 
 def _column_problems(field: _Field, values: RawValues) -> Iterator[str]:
-    """Yield how a column of an episode differs from that of the first one; images are checked when they are decoded."""
+    """Yield how a column of an episode differs from the column of the first episode.
+
+    Images are checked when images are decoded.
+    """
     column, path = field.column, dotted_name(field.path)
     kind = "text" if isinstance(values, list) else "images" if isinstance(values, EpisodeImages) else "numbers"
     expected = (
         "text" if column.text else "images" if len(column.shape) == _COLUMN_AXES and kind == "images" else "numbers"
     )
     if kind != expected:
-        yield f"{path} has {kind}; in the first episode {expected}"
+        yield f"{path} has {kind}, in the first episode {expected}"
     elif isinstance(values, np.ndarray) and field.path not in _FLAGS:
         dtype = values.dtype.newbyteorder("=")
         if values.shape[1:] != column.shape or _WIDER.get(dtype, dtype) != column.dtype:
-            yield f"{path} is {dtype} {list(values.shape[1:])}; in the first episode {column.dtype} {list(column.shape)}"
+            yield f"{path} is {dtype} {list(values.shape[1:])}, in the first episode {column.dtype} {list(column.shape)}"

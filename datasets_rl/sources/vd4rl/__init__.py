@@ -1,6 +1,6 @@
-"""V-D4RL: images of the DeepMind control suite, one folder per id, on the Hugging Face hub.
+"""V-D4RL: images of the DeepMind control suite, a folder per id, on the Hugging Face hub.
 
-vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      one episode per file, as DreamerV2 writes them
+vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      an episode per file, as DreamerV2 writes episodes
 vd4rl/main/<task>/<policy>/84px/<number>.hdf5                 rows of DrQ-v2, split into files within episodes
 vd4rl/distracting/..., vd4rl/multitask/...                    the same
 """
@@ -51,7 +51,7 @@ _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 class VD4RL(Source):
     """Source of the folders of the repository.
 
-    Ids in "distracting" and "multitask" are accepted even if the catalog does not list them.
+    Ids in "distracting" and "multitask" are accepted even if the catalog does not list such ids.
     """
 
     name = "vd4rl"
@@ -78,7 +78,7 @@ class VD4RL(Source):
         return (f"hf://datasets/{self.catalog['repository']}/vd4rl/{name}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Group the files of the folder, without its subfolders, into shards; see `Source.resolve`."""
+        """Group the files of the folder, without the subfolders, into shards, see `Source.resolve`."""
         entry = self.entry(name)
         path = f"vd4rl/{name}"
         folder = upstream.folder(path, [f"hf://datasets/{self.catalog['repository']}/{path}"])
@@ -105,7 +105,7 @@ class VD4RL(Source):
         kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
         if len(kinds) != 1:
             names = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
-            raise ConversionError(entry.id, [f"{path} has the files {names}; expected .npz files or .hdf5 files"])
+            raise ConversionError(entry.id, [f"{path} has the files {names}, expected .npz files or .hdf5 files"])
         (suffix,) = kinds
         assets = [
             replace(asset, magic=_KINDS[suffix], kind=suffix[1:].replace("hdf5", "HDF5"))
@@ -125,9 +125,9 @@ class VD4RL(Source):
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Group episodes into shards of about `_SHARD_BYTES`; `Shard.part` is the number and the path of each episode."""
+    """Group episodes into shards of about `_SHARD_BYTES`. `Shard.part` is the number and the path of each episode."""
     assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
-    # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
+    # Files are excluded before files are grouped, because a shard with an excluded file would be dropped completely.
     numbers = read_numbers(selection.episodes, len(assets))
     chosen = [number for number in numbers if selection.keeps_file(assets[number].path)]
     if not chosen:
@@ -145,7 +145,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
 
 
 def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, float]:
-    """Return the size of the episodes from the lengths in the file names; nothing if one is missing."""
+    """Return the size of the episodes from the lengths in the file names, or nothing if a length is missing."""
     if selection.keys and "pixels" not in selection.keys:
         return {}
     matches = [match for asset in assets if (match := _EPISODE.search(asset.path)) is not None]
@@ -157,7 +157,7 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, fl
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
+    """Split each file into shards of rows. The first step of a shard begins with the last image of the previous file."""
     assets = sorted(assets, key=lambda asset: natural_order(asset.path))
     paths = [asset.path for asset in assets]
     ranges = tuple(shard for asset in assets for shard in cut_file(asset, _SHARD_BYTES))
