@@ -129,7 +129,7 @@ class Vault:
         member = f"{self._folder}{_METADATA}"
         if archive.members[member].size > _METADATA_MAX_BYTES:
             raise ConversionError(
-                self.name, [f"{_METADATA} has {archive.members[member].size:,} bytes; expected a small file"]
+                self.name, [f"{_METADATA} has {archive.members[member].size:,} bytes, expected a small file"]
             )
         with archive.open(member) as stream:
             data = stream.read(_METADATA_MAX_BYTES + 1) or b""
@@ -140,7 +140,7 @@ class Vault:
             problem = f"{_METADATA} does not describe a vault: {error!r:.80}"
             raise ConversionError(self.name, [problem], hint=AGAIN) from error
         if version != 1:
-            raise ConversionError(self.name, [f"its version is {document['version']}; expected 1"])
+            raise ConversionError(self.name, [f"its version is {document['version']}, expected 1"])
         return list(_leaves(structure))
 
     def _open(self, path: str) -> Any:
@@ -160,17 +160,17 @@ class Vault:
 
     def _problems(self) -> Iterator[str]:
         if self.rows < 0:
-            yield f"vault_index is {self.rows}; expected the number of rows"
+            yield f"vault_index is {self.rows}, expected the number of rows"
         for leaf, array in self._arrays.items():
             shape = tuple(array.shape)
             chunk = tuple(array.chunk_layout.read_chunk.shape or ())
             size = prod(chunk) * np.dtype(array.dtype.numpy_dtype).itemsize
             if len(shape) < 2 or shape[0] != 1:
-                yield f"{leaf} is {list(shape)}; expected [1, rows, ...]"
+                yield f"{leaf} is {list(shape)}, expected [1, rows, ...]"
             elif shape[1] < self.rows:
                 yield f"{leaf} has {shape[1]:,} rows; vault_index is {self.rows:,}"
             if size > _CHUNK_MAX_BYTES:
-                yield f"{leaf} has chunks of {size:,} bytes; expected at most {_CHUNK_MAX_BYTES:,}"
+                yield f"{leaf} has chunks of {size:,} bytes, expected at most {_CHUNK_MAX_BYTES:,}"
 
 
 def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:

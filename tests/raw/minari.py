@@ -320,7 +320,7 @@ _HDF5 = {
     "a web page instead of the file": Fault(_bytes("main_data.hdf5", b"<html>Sign in</html>" * 99), "web page"),
     "an episode that is missing": Fault(_inside(lambda file: file.__delitem__("episode_2")), "episode"),
     "a column of another length": Fault(_replaced("episode_1/rewards", np.zeros(5)), "rows for"),
-    "a link out of the file": Fault(_linked, "is a link; expected the data itself"),
+    "a link out of the file": Fault(_linked, "is a link, expected the data itself"),
 }
 _TABLE = {
     **_ANY,

@@ -162,7 +162,7 @@ FAULTS = {
         _described(lambda one: one["structure_shape"].update(x="(1, 2)")), "x: NOT_FOUND"
     ),
     "no structure": Fault(_described(lambda one: one.pop("structure_shape")), "does not describe a vault"),
-    "another version": Fault(_described(lambda one: one.update(version=2.0)), "its version is 2.0; expected 1"),
+    "another version": Fault(_described(lambda one: one.update(version=2.0)), "its version is 2.0, expected 1"),
     "a description that is not JSON": Fault(
         _rezipped(lambda name, data: b"{" if name.endswith(".json") else data), "does not describe a vault"
     ),

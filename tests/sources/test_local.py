@@ -543,11 +543,11 @@ def test_scores_and_the_environment_are_stored(folder, convert):
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("low = 1", "score.low and score.high are 1 and None; expected two numbers"),
-        ("low = 3\nhigh = 1", "score.low is 3 and score.high is 1; expected a low one below a high one"),
+        ("low = 1", "score.low and score.high are 1 and None, expected two numbers"),
+        ("low = 3\nhigh = 1", "score.low is 3 and score.high is 1, expected a low one below a high one"),
         ("low = [1]\nhigh = [2]", "expected two numbers"),
-        ("low = 0\nhigh = 1\nhihg = 2", "score.hihg is unknown; expected one of high"),
-        ("low = 0\nhigh = 1\norigin = 3", "score.origin is 3; expected a string"),
+        ("low = 0\nhigh = 1\nhihg = 2", "score.hihg is unknown, expected one of high"),
+        ("low = 0\nhigh = 1\norigin = 3", "score.origin is 3, expected a string"),
     ],
 )
 def test_an_invalid_score_is_an_error(folder, convert, table, problem):
@@ -560,10 +560,10 @@ def test_an_invalid_score_is_an_error(folder, convert, table, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[episodes]\nfinal = "last"', "episodes.final is 'last'; expected a name with {}"),
-        ('[episodes]\nfinal_known = "known"', "episodes has final_known; expected also episodes.final"),
-        ("[episodes]\ntable = 3", "episodes.table is 3; expected a string"),
-        ('[fields]\nobs = { array = "obs", state = 1.5 }', "fields.obs.state is 1.5; expected true or false"),
+        ('[episodes]\nfinal = "last"', "episodes.final is 'last', expected a name with {}"),
+        ('[episodes]\nfinal_known = "known"', "episodes has final_known, expected also episodes.final"),
+        ("[episodes]\ntable = 3", "episodes.table is 3, expected a string"),
+        ('[fields]\nobs = { array = "obs", state = 1.5 }', "fields.obs.state is 1.5, expected true or false"),
         ('[fields]\nnext.info = "info"', "fields.next.info is not allowed"),
         ('[episodes]\nby = "file"\nfinal = "last/{}"', "it has no array last/obs, of the states after the last steps"),
         ('[episodes]\ntable = "none.parquet"', "episodes.table is none.parquet, which is not in the folder"),

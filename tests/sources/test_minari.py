@@ -420,7 +420,7 @@ BREAKS = {
     ),
     "objects": (
         lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
-        "has values of type object; expected numbers, strings or JPEG",
+        "has values of type object, expected numbers, strings or JPEG",
     ),
     "bytes that are not an image": (
         lambda file: _objects(file, "episode_0/observations", [np.arange(9, dtype="u1")] * 5),
@@ -465,7 +465,7 @@ def test_links_are_not_followed(put, convert, link, place, tmp_path):
 
     broken(folder, change)
 
-    with pytest.raises(ConversionError, match=rf"{place[:7]} {place[8]}: .* is a link; expected the data itself"):
+    with pytest.raises(ConversionError, match=rf"{place[:7]} {place[8]}: .* is a link, expected the data itself"):
         convert()
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
@@ -507,10 +507,10 @@ def test_a_dataset_that_declares_more_than_it_stores_is_refused_before_reading(p
     ("change", "message"),
     [
         ({"total_steps": 13}, "it has 12 steps; the upstream states 13"),
-        ({"total_episodes": 0}, "total_episodes is 0; expected an integer >= 1"),
-        ({"total_episodes": 10**15}, "total_episodes is 1000000000000000; expected at most 10,000,000"),
+        ({"total_episodes": 0}, "total_episodes is 0, expected an integer >= 1"),
+        ({"total_episodes": 10**15}, "total_episodes is 1000000000000000, expected at most 10,000,000"),
         ({"total_steps": "many"}, "total_steps is 'many'"),
-        ({"data_format": "zarr"}, "data_format is 'zarr'; expected hdf5, arrow or parquet"),
+        ({"data_format": "zarr"}, "data_format is 'zarr', expected hdf5, arrow or parquet"),
         ({"dataset_id": "other/x-v0"}, "dataset_id is 'other/x-v0'"),
         ({"observation_space": '{"type": "Custom"}'}, "observation_space is of type 'Custom'"),
         ({"action_space": "{"}, "action_space is not valid JSON"),
@@ -616,7 +616,7 @@ def test_a_revision_is_fetched_from_the_hub_and_neither_from_the_cache_nor_a_buc
     monkeypatch.setenv("MINARI_REMOTE", "gcp://minari-remote")
     with pytest.raises(InvalidArgumentError, match="MINARI_REMOTE is a bucket, which has no revisions"):
         downloading.download(ID, settings=settings, selection=one, root=tmp_path / "third")
-    with pytest.raises(InvalidArgumentError, match="revision is 'a/b'; expected a name without '/'"):
+    with pytest.raises(InvalidArgumentError, match="revision is 'a/b', expected a name without '/'"):
         minari.SOURCE.check(Selection(options={"revision": "a/b"}))
 
     meets(stored, given)
@@ -645,7 +645,7 @@ def test_only_a_given_remote_is_requested(put, settings, tmp_path, monkeypatch):
         assert downloading.download(ID, settings=settings).is_dir()
     monkeypatch.setenv("MINARI_REMOTE", "ftp://mine")
     with pytest.raises(
-        InvalidArgumentError, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"
+        InvalidArgumentError, match="MINARI_REMOTE is 'ftp://mine', expected hf://AUTHOR or gcp://BUCKET"
     ):
         downloading.download(ID, force=True, settings=settings)
 

@@ -1,7 +1,7 @@
 """Reader of HDF5 files in D4RL's layout.
 
 Row i is step i: the state, the action, the reward, and whether the episode ended after the step. The state after the
-last step of an episode is in ``next_observations``, or it is not stored; row i + 1 is already the first state of the
+last step of an episode is in ``next_observations``, or not stored. Row i + 1 is already the first state of the
 next episode:
 
     observations        s_0  s_1  s_2 | s_0' s_1' ...
@@ -41,30 +41,30 @@ _JUMP_SHARE_MAX = 0.01
 
 _LAYOUT = Layout(alignment="same-row", by="flags", seams=True)
 _TEXTS = {
-    "same-row": "row i of the file is transition i: its reward and its flags belong to its action",
+    "same-row": "row i of the file is transition i: the reward and the flags of the row belong to the action of the row",
     "no-timeouts-column": "the file has no column of time-outs",
-    "flags-cast": "the file stores flags as numbers, 0 or 1; they were converted to booleans",
-    "renamed": "dots in names were replaced with underscores, because dots separate the names of a key; an underscore "
+    "flags-cast": "the file stores flags as numbers, 0 or 1, which were converted to booleans",
+    "renamed": "dots in names were replaced with underscores, because dots separate the names of a key. An underscore "
     "was appended to names that the metadata already has as a value or a folder",
     **WIDENED_INTEGERS,
     "not-per-step": "datasets that do not have one row per step were stored as metadata",
-    "continuing-stream": "the environment was never reset at its time limit: only flagged rows end a trajectory",
+    "continuing-stream": "the environment was never reset at the time limit: only flagged rows end a trajectory",
     "longer-than-time-limit": "trajectories that are longer than the time limit of the environment were not split",
     "end-by-time-limit": "the file marks no time-outs: a row was marked truncated if the number of steps since the "
     "last end equals the time limit",
-    "end-without-flag": "the data ends within an episode: its last row was marked truncated",
+    "end-without-flag": "the data ends within an episode: the last row was marked truncated",
     "seam-without-flag": "next_observations differs from the observation of the next row, but the row has no end flag: "
-    "the row was marked truncated, because another trajectory begins after it",
+    "the row was marked truncated, because another trajectory begins after the row",
     "next-observation-rounded": "next_observations differs from the observation of the next row only by rounding "
     "(docs/sources/d4rl.md states the limit): the observation of the next row was stored for both",
     "next-observation-explicit": "next_observations differs from the observation of the next row so often that the "
-    "rows do not form trajectories: it was stored as a separate column",
+    "rows do not form trajectories: next_observations was stored as a separate column",
     "final-observation-kept": "the state after the last step of each trajectory was taken from next_observations",
     "final-observation-unknown": "the file does not store the state after the last step of a trajectory",
     "final-info-unknown": "the file does not store the info after the last step of a trajectory",
     "both-flags": "rows that are terminated and truncated keep both flags",
-    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
-    "zero-observation": "rows whose observation is all zeros were kept",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
+    "zero-observation": "rows with an observation of zeros were kept",
     **NOT_FINITE,
 }
 
@@ -74,14 +74,14 @@ class D4RLReader(FlatReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The file, by its path.
+        files: The file, by path.
         facts: What the catalog states. ``sizes`` are the sizes of the observations and the actions of the environment,
             ``time_limit`` is the number of steps after which the environment is reset, which is used only if the file marks
             no time-outs, ``continuing`` is whether the environment was never reset at its time limit, and ``required`` are
             the names of further HDF5 datasets that the file must have.
 
     Raises:
-        ConversionError: If the file is damaged, lacks a column, or its columns contradict each other.
+        ConversionError: If the file is damaged, lacks a column, or the columns contradict each other.
     """
 
     rules = _TEXTS
@@ -143,7 +143,7 @@ class D4RLReader(FlatReader):
             )
         rows = block.stop - block.start
         self._run = rows - int(last[-1]) - 1 if len(last) else self._run + rows
-        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
+        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore such ends.
         return {"repaired": ~flagged[last]}
 
     def _end_at_limit(self, block: Block, *, is_open: bool) -> None:
@@ -164,7 +164,7 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
     """Return whether next_observations cannot be the observation of the next row.
 
     The two differ at ends and at jumps, which are few. The check therefore samples a few ranges of the file: if
-    more than 1 % of their rows differ without a flag, and more rows than have a flag, then next_observations is not
+    more than 1 % of the rows differ without a flag, and more rows than have a flag, then next_observations is not
     a shifted copy. If the sampled ranges miss this case, every such row becomes a jump: each transition is still
     correct, and only the trajectories are short.
     """

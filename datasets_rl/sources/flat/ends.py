@@ -40,7 +40,7 @@ class Ends:
     numbers: _Index
     """Number of each episode in the file, [E]."""
     lead: int
-    """Number of rows of an episode before its first step."""
+    """Number of rows of an episode before the first step."""
     extra: int
     """Number of rows of an episode that are not steps, in the arrays of steps."""
     extras: Mapping[str, int]
@@ -49,7 +49,7 @@ class Ends:
     truncated: _Index
     """Steps whose flag is set, ascending; the last step of every episode is in at least one of the two."""
     known: _Flags | None
-    """Whether the states after the last step are known, [E], if they have separate arrays; else None."""
+    """Whether the states after the last step are known, [E], if the states have separate arrays, or else None."""
     found: Counter[str]
     """How often each rule was applied."""
 
@@ -58,7 +58,7 @@ def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Index]:
     """Return the ascending rows whose flag is set, by the key of the flag.
 
     Raises:
-        ConversionError: If flags have other values than 0 and 1; the error names every problem.
+        ConversionError: If flags have other values than 0 and 1. The error names every problem.
     """
     problems: list[str] = []
     flags = {key: _read_set_rows(file, name, problems) for key, name in plan.flags.items()}
@@ -89,7 +89,7 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
         flags: The end flags, as `read_flags` returns them.
 
     Raises:
-        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
+        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode. The error
             names every problem.
     """
     rows, states = _row_counts(file, plan)
@@ -103,18 +103,18 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     if states not in allowed:
         expected = " or ".join(f"{number:,}" for number in allowed)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
-        raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
+        raise ConversionError(file.name, [f"{problem}, expected {expected} ({alignment})"])
     if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
         row_counts = row_counts + 1  # the array counts steps, not rows
     if row_counts.sum() != rows:
-        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
+        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows, but there are {rows:,}"])
     if plan.by == "flags" and extra and alignment == "one-more":
-        problem = "the last row of an episode is not a step, so its flags cannot mark the end"
+        problem = "the last row of an episode is not a step, so that the flags of the row cannot mark the end"
         raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
     if plan.following and alignment == "action-before":
         problem = (
             f"{', '.join(plan.following.values())} contradicts the alignment action-before: "
-            "the next observation of a step is the observation of its own row"
+            "the next observation of a step is the observation of the same row"
         )
         raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
     rowless = extra * int((row_counts == 0).sum())
@@ -141,7 +141,7 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
 
 
 def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
-    """Return whether the state after the last step of each episode is known, [E]; None without separate arrays."""
+    """Return whether the state after the last step of each episode is known, [E], or None without separate arrays."""
     if not plan.finals:
         return None
     name, episodes = next(iter(plan.finals.values())), len(row_counts)
@@ -168,7 +168,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
         rows = {name: file.arrays[name].rows for name in names}
         if len(set(rows.values())) > 1:
             problems.append(
-                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
     if problems:
@@ -193,15 +193,15 @@ def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Index:
         return np.empty(0, np.int64)
     array = file.arrays[name]
     if array.shape or array.dtype.kind not in "iuf":
-        raise ConversionError(file.name, [f"{name} is {array}; expected the first row of each trajectory"])
+        raise ConversionError(file.name, [f"{name} is {array}, expected the first row of each trajectory"])
     index = np.asarray(file.read_all(name)).astype(np.float64)
     wrong = np.flatnonzero(~((index >= 0) & (index <= rows) & (index == np.floor(index))))
     back = np.flatnonzero(np.diff(index) <= 0)
     if len(wrong):
-        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}; expected a row from 0 to {rows:,}"
+        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}, expected a row from 0 to {rows:,}"
         raise ConversionError(file.name, [problem])
     if len(back):
-        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}; expected ascending rows"
+        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}, expected ascending rows"
         raise ConversionError(file.name, [problem])
     return index.astype(np.int64)
 
@@ -224,12 +224,12 @@ def _episode_rows(
     else:
         raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}; expected integers"])
+            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}, expected integers"])
         stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        problem = f"{plan.marks} states {counts[wrong]:,} rows for episode {wrong}, expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 
@@ -237,11 +237,11 @@ def _episode_rows(
 def _read_last_rows(file: ArrayFile, name: str) -> _Index:
     """Return the last row of each episode, [E], from flags that are set there."""
     if file.arrays[name].shape:
-        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}; expected one flag for each row"])
+        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}, expected one flag for each row"])
     problems: list[str] = []
     last_rows, rows = _read_set_rows(file, name, problems), file.arrays[name].rows
     if rows - 1 not in last_rows[-1:]:
-        problems.append(f"{name} of the last row, {rows - 1:,}, is 0; expected the end of an episode")
+        problems.append(f"{name} of the last row, {rows - 1:,}, is 0, expected the end of an episode")
     if problems:
         raise ConversionError(file.name, problems)
     return last_rows
@@ -282,7 +282,9 @@ def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     names, counts = np.unique(values, return_counts=True)
     if (counts > 1).any():
         repeated = names[counts > 1][0]
-        problem = f"{name} is {repeated} in {counts.max():,} separate ranges of rows; expected one range per episode"
+        problem = (
+            f"{name} is {repeated} in {counts.max():,} separate ranges of rows, expected a single range per episode"
+        )
         raise ConversionError(file.name, [problem])
     numbers = values.astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(begins))
     return np.diff(np.append(begins, file.arrays[name].rows)), numbers

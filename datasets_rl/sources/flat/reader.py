@@ -32,7 +32,7 @@ _Index = NDArray[np.int64]
 
 @dataclass
 class Block:
-    """Rows [start, stop) of the T steps of a file, before they are split into episodes."""
+    """Rows [start, stop) of the T steps of a file, before the rows are split into episodes."""
 
     name: str
     """Name of the file, for messages."""
@@ -48,9 +48,9 @@ class Block:
     states: dict[Key, Any] = field(default_factory=dict)
     """The states before the steps, [T, ...]."""
     finals: dict[Key, Any] = field(default_factory=dict)
-    """The states after the last steps, [n, ...], of the fields for which the file has them."""
+    """The states after the last steps, [n, ...], of the fields with such states in the file."""
     following: dict[Key, Any] = field(default_factory=dict)
-    """The states after all steps, [T, ...], of the fields for which the file has them."""
+    """The states after all steps, [T, ...], of the fields with such states in the file."""
 
     @property
     def ends(self) -> _Flags:
@@ -67,7 +67,7 @@ class FlatReader(EpisodeReader):
         file_format: The format of the files, as in `open_arrays`.
         paths: The local files, by name.
         facts: What the source states about the dataset, as `Source.reader_facts` returns it. ``first`` is the name of the
-            file that defines the columns; by default the first one does.
+            file that defines the columns, by default the first file.
 
     Raises:
         ConversionError: If the first file with a row is damaged, or does not match the layout.
@@ -117,7 +117,7 @@ class FlatReader(EpisodeReader):
         }
 
     def open_file(self, name: str) -> ArrayFile:
-        """Open a file by its name."""
+        """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
         return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
 
@@ -150,7 +150,7 @@ class FlatReader(EpisodeReader):
         self.counts["flags-cast"] += sum(file.arrays[name].dtype.kind != "b" for name in plan.flags.values()) * rows
 
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        """Change a block before its rows are split, and return metadata of the episodes that end in the block, [n].
+        """Change a block before the rows are split, and return metadata of the episodes that end in the block, [n].
 
         Args:
             block: The block.
@@ -161,7 +161,7 @@ class FlatReader(EpisodeReader):
         return {}
 
     def _first_plan(self, names: Sequence[str]) -> Plan:
-        """Return the plan of the first file that has a row, because an empty one may not show its columns' types."""
+        """Return the plan of the first file that has a row, because an empty file may not show the types of the columns."""
         for name in names:
             with self.open_file(name) as file:
                 if not is_empty(file, self._layout):
@@ -247,7 +247,10 @@ class FlatReader(EpisodeReader):
         return {key: (np.asarray(low), np.asarray(high)) for key, (low, high) in limits.items()}
 
     def _check_limits(self, block: Block) -> None:
-        """Check the values of a block, [T, ...] each; NaN and infinity are in no bounds, and counted elsewhere."""
+        """Check the values of a block, [T, ...] each.
+
+        NaN and infinity are outside of all bounds, and are counted elsewhere.
+        """
         problems, columns = [], {**block.steps, **block.states}
         for key, (low, high) in self._limits.items():
             if not isinstance(values := columns.get(key), np.ndarray):
@@ -260,7 +263,7 @@ class FlatReader(EpisodeReader):
             row, *element = place = tuple(np.argwhere(outside)[0].tolist())
             least, most = (np.broadcast_to(limit, values.shape)[place] for limit in (low, high))
             problems.append(
-                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}; "
+                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}, but "
                 f"{self.stated_in} states {least} to {most} ({outside.sum():,} such values)"
             )
         if problems:
@@ -311,7 +314,7 @@ class _Rows:
         return block
 
     def peek(self, key: Key, step: int) -> Any:
-        """Return the state before a step, [1, ...], that is the first one of the next block."""
+        """Return the state before a step, [1, ...], that is the first state of the next block."""
         part = self._by_key[key]
         episode = int(np.searchsorted(self._stops, step, "right"))
         row = step + self.ends.extras[part.array] * episode
@@ -320,7 +323,7 @@ class _Rows:
     def split(
         self, block: Block, metadata: Mapping[str, NDArray[Any]], *, is_begun: bool
     ) -> Iterator[Episode | EpisodeBatch]:
-        """Split a block into the rest of an episode, whole episodes, and the first piece of another one."""
+        """Split a block into the rest of an episode, whole episodes, and the first piece of another episode."""
         blanks = [""] * int(block.ends.sum())
         for part in self._parts:
             key, group = part.column.key, block.states if part.state else block.steps
@@ -340,7 +343,7 @@ class _Rows:
         yield from split_rows(steps, block.states, block.ends, block.finals, metadata, is_begun=is_begun, known=known)
 
     def finish(self) -> None:
-        """Read every array to its end, because formats with a checksum compare it there."""
+        """Read every array to the end, because formats with a checksum compare the checksum there."""
         for rows in chain(self._rows.values(), self._following.values(), self._finals.values()):
             rows.finish()
 
@@ -367,7 +370,7 @@ class _Rows:
             block.finals[key] = self._read_finals(part, block.episodes)
 
     def _read_finals(self, part: ColumnSlice, numbers: _Index) -> Any:
-        """Return the states after the last steps, [n, ...], from their separate array; blank where they are unknown."""
+        """Return the states after the last steps, [n, ...], from a separate array, blank where the states are unknown."""
         first, stop = int(numbers[0]), int(numbers[-1]) + 1
         every = _as_column_values(part, self._finals[part.column.key].read(first, stop))
         final = _chosen(every, np.isin(np.arange(first, stop), numbers))
@@ -386,15 +389,15 @@ class _Rows:
         lengths: _Index,
         more: _Index | None = None,
     ) -> Any:
-        """Return the rows of the steps of episodes, each with further rows after them.
+        """Return the rows of the steps of episodes, each with further rows after the steps.
 
         Args:
             reader: The reader of the array.
             part: The column of the array.
             start: The first step.
-            shifts: Difference between the number of a row and that of its step, for each episode, [E].
+            shifts: Difference between the number of a row and the number of its step, for each episode, [E].
             lengths: Number of steps of each episode, [E].
-            more: Number of further rows of each episode, [E]; by default none.
+            more: Number of further rows of each episode, [E], by default none.
         """
         more = np.zeros_like(lengths) if more is None else more
         begins = start + np.cumsum(lengths) - lengths + shifts
@@ -409,7 +412,7 @@ class _Rows:
 
 
 def _as_column_values(part: ColumnSlice, values: Any) -> Any:
-    """Convert values to the dtype and the axes of their column; texts and images are lists."""
+    """Convert values to the dtype and the axes of their column. Texts and images are lists."""
     if isinstance(values, list):
         return values
     cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)

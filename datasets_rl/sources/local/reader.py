@@ -44,7 +44,7 @@ _LEFT_OUT = "arrays that the description does not mention and that have no usual
 
 
 class LocalReader(FlatReader):
-    """Reader of the files of a custom dataset, one after the other.
+    """Reader of the files of a custom dataset, in order.
 
     Args:
         dataset_id: Id of the dataset, for messages.
@@ -52,7 +52,7 @@ class LocalReader(FlatReader):
         file_format: The format of the files.
         places: The local files, by name.
         first: Name of the file that defines the columns.
-        chosen: Whether episodes were selected by number, which requires one episode per file.
+        chosen: Whether episodes were selected by number, which requires an episode per file.
 
     Raises:
         InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
