@@ -48,7 +48,7 @@ def importing(library: str, extra: str, purpose: str, *, module: str = "") -> It
             raise MissingDependencyError(library, extra, purpose) from error
         problem = f"{purpose} needs it, and it cannot be imported: {error}"
         hint = f"remove it by pip uninstall {library}, then pip install 'datasets-rl[{extra}]'"
-        raise LibraryError(_with_version(module), problem, hint=hint) from error
+        raise LibraryError(with_version(module), problem, hint=hint) from error
 
 
 def raise_fault_of_code(error: Exception, where: str) -> None:
@@ -77,7 +77,15 @@ def library_of(error: Exception) -> str | None:
     # A function that is called wrongly has no frame: the last one is that of its caller.
     called = _called_package(error) if isinstance(error, TypeError) and _WRONG_CALL.search(str(error)) else None
     top = _top(_blamed_module(error)) or called or (raised_in[-1] if raised_in else None)
-    return None if top is None or top == _OWN else _with_version(top)
+    return None if top is None or top == _OWN else with_version(top)
+
+
+def with_version(module: str) -> str:
+    """Return the name of the distribution of a module with its version, as in ``h5py 3.16.0``."""
+    from importlib.metadata import packages_distributions, version
+
+    names = packages_distributions().get(module, ())
+    return f"{names[0]} {version(names[0])}" if names else module
 
 
 def _top(module: object) -> str | None:
@@ -134,10 +142,3 @@ def _value(expression: ast.expr, frame: FrameType) -> object:
     if isinstance(expression, ast.Attribute):
         return getattr(_value(expression.value, frame), expression.attr, None)
     return None
-
-
-def _with_version(module: str) -> str:
-    from importlib.metadata import packages_distributions, version
-
-    names = packages_distributions().get(module, ())
-    return f"{names[0]} {version(names[0])}" if names else module

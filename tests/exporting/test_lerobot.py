@@ -34,7 +34,8 @@ def info(folder):
 
 def hub_features(info):
     """Return the features as `lerobot.datasets.utils.get_hf_features_from_features` does."""
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    # By a module of it: without the library, its name is that of the folder tests/datasets.
+    datasets = pytest.importorskip("datasets.features", reason="pip install datasets")
 
     features = {}
     for name, feature in info["features"].items():
@@ -50,7 +51,7 @@ def hub_features(info):
 
 
 def test_the_library_datasets_loads_every_value(robot, folder, info, tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = pytest.importorskip("datasets.arrow_dataset", reason="pip install datasets")
 
     paths = [str(path) for path in sorted((folder / "data").glob("*/*.parquet"))]
     data = datasets.Dataset.from_parquet(paths, features=hub_features(info), cache_dir=str(tmp_path))
@@ -137,7 +138,7 @@ def with_field(folder, column, values):
 
 @pytest.mark.parametrize("key", [("depth",), ("action",)])
 def test_arrays_of_several_axes_are_read_by_the_library_datasets(tmp_path, key):
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = pytest.importorskip("datasets.arrow_dataset", reason="pip install datasets")
 
     values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     stored = with_field(tmp_path / "stored", Column(key, np.dtype(np.float32), (2, 3)), values)

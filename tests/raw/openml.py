@@ -17,7 +17,7 @@ from servers import Call, File, Server, Status, serve
 
 from datasets_rl.ted.episode import Episode
 
-__all__ = ["CASES", "SEVEN", "Table", "draw", "openml", "put"]
+__all__ = ["CASES", "SEVEN", "Table", "answer", "draw", "openml", "put"]
 
 API = "api/v1/json/data"
 NUMBERS = {"adult": 179, "mushroom": 24, "covertype": 1596, "shuttle": 40685, "MagicTelescope": 1120, "drawn": 77}
@@ -71,6 +71,13 @@ def put(folder: Path, table: Table) -> Path:
     quality = [{"name": "NumberOfInstances", "value": f"{len(table.rows)}.0"}]
     write(folder / f"{API}/qualities/{number}", json.dumps({"data_qualities": {"quality": quality}}))
     return place
+
+
+def answer(folder: Path, address: str) -> bytes:
+    """Return what OpenML answers to a request of scikit-learn."""
+    place = folder / unquote(urlsplit(address).path).lstrip("/")
+    # Before 1.5, scikit-learn requests a table by its number alone.
+    return (next(place.iterdir()) if place.is_dir() else place).read_bytes()
 
 
 def feature(table: Table, place: int, name: str) -> dict[str, Any]:

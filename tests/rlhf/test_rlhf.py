@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,6 +32,12 @@ from datasets_rl.rlhf import (
 )
 from datasets_rl.rlhf import loader as loading
 from datasets_rl.rlhf.tokenizers import load_tokenizer
+
+LIBRARIES = [find_spec(name) for name in ("datasets", "tokenizers", "transformers")]
+# Without the library datasets, its name is that of the folder tests/datasets, which has no origin.
+pytestmark = pytest.mark.skipif(
+    not all(found and found.origin for found in LIBRARIES), reason="pip install 'datasets-rl[rlhf]'"
+)
 
 END = "<end>"
 LENGTH = 24

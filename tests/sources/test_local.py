@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import zipfile
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdE
 from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
+from datasets_rl.read.toml import parse_toml
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, local
 from datasets_rl.sources.local.description import Description
@@ -340,12 +340,9 @@ def test_all_errors_of_a_description_are_reported_at_once():
     assert all(any(word in problem for problem in caught.value.problems) for word in wrong)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
 def test_the_description_in_the_documentation_can_be_read():
-    import tomllib
-
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    said = Description.read(tomllib.loads(text), "local/arm")
+    said = Description.read(parse_toml(text), "local/arm")
     assert (said.by, said.marks, said.alignment) == ("column", "episode_index", "one-more")
     assert (said.table, said.final_known) == ("episodes.parquet", "episodes/final_known")
     assert said.final.format("joints") == "episodes/final.joints"

@@ -17,6 +17,8 @@ from datasets_rl.read.vault import Vault
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, get_source
 
+pytest.importorskip("tensorstore", reason="pip install tensorstore, with Python 3.11")
+
 OBSERVATION = ("agents", "observation")
 
 
