@@ -39,6 +39,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number))
 
 
+def share_problems(**shares: Any) -> list[str]:
+    """Return which numbers are outside of [0, 1]; tensors are not read."""
+    return [
+        f"{name} is {share}; expected a number in [0, 1]"
+        for name, share in shares.items()
+        if is_number(share) and not 0 <= share <= 1
+    ]
+
+
 def axis_problems(*, allow_positive: bool = False, **axes: Any) -> list[str]:
     """Return which axes are not integers, or not counted from the last one."""
     expected = "an axis" if allow_positive else "a negative axis, which is independent of the batch size"

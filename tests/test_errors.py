@@ -24,7 +24,7 @@ EXAMPLES = [
     errors.MissingDependencyError("h5py", "minari", "reading HDF5"),
     errors.ConversionError("x", ["no rewards"]),
     errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="fix it"),
-    errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
+    errors.NotEnoughMemoryError("cat_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.LockedError("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.LossyExportError("d4rl/x", "minari", ["no final observations"]),
     errors.TimedOutError("sampling waited for 3 seconds"),

@@ -799,7 +799,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(
     for words in (["path"], ["sample"], ["verify"], ["mix", "-o", home / "mix.toml"]):
         code, _, err = rlds(words[0], made.case.id, *words[1:], "--json")
         assert code == 0, err
-    code, _, err = rlds("preprocess", made.case.id, "-t", "scale_rewards:2", "-o", out, "--json")
+    code, _, err = rlds("preprocess", made.case.id, "-t", "reward_scaling:scale=2", "-o", out, "--json")
     assert code == 0, err
     assert str(selection) in repr(load(out))
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.images import encoded
 
+from datasets_rl import transforms
 from datasets_rl.format import compressed_images, encoded_images
 from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.encoded_images import EncodedColumn
@@ -51,6 +52,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"dtype": "float16"},
         {"dtype": "int32", "keys": ["success", "pixels"]},
     ),
+    "cat_frames": ({"N": 3}, {"N": 3, "in_keys": ["observation", "action"], "dim": -1, "padding": "zeros"}),
     "center_crop": ({"w": 4},),
     "clip": ({"in_keys": ["observation"], "low": -0.5, "high": 0.5},),
     "compress_images": ({"keys": ["pixels"]}, {"keys": ["pixels"], "form": "raw"}),
@@ -90,23 +92,23 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "linearise_rewards": ({"in_keys": ["next.reward"], "weights": [2.0]},),
     "n_step_targets": ({"n_steps": 1}, {"n_steps": 3}),
-    "normalize": ({"keys": ["observation", "action"]}, {"shift": [1.0, 2.0, 3.0], "scale": [2.0]}),
+    "normalize": ({"keys": ["observation", "action"]},),
     "normalize_quantiles": ({}, {"keys": ["observation"], "low": 0.1, "high": 0.8, "unchanged": [-1]}),
     "normalize_range": ({}, {"eps": 0.5}),
+    "observation_norm": ({"loc": [1.0, 2.0, 3.0], "scale": 2.0, "standard_normal": True},),
     "permute": ({"dims": [-1, -3, -2], "in_keys": ["pixels"]},),
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}, {"gamma": 0.9, "failure": -1.0}),
     "reward_clipping": ({"clamp_min": -0.5, "clamp_max": 0.5}, {"clamp_max": 0.0}),
+    "reward_scaling": ({"scale": 2.0, "loc": 1.0},),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0}, {"max_steps": 2}),
-    "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
     "select": ({"keys": ["observation", "goal"]},),
     "sign": ({"in_keys": ["next.reward"]},),
     "split": ({"part": "train", "validation": 0.4}, {"part": "validation", "validation": 0.4}),
     "squeeze": ({"dim": -3, "in_keys": ["light"]},),
     "stack": ({"in_keys": ["goal.achieved", "goal.desired"], "out_key": "goals"},),
-    "stack_frames": ({"n": 3}, {"n": 3, "keys": ["observation", "action"], "dim": -1, "padding": "zeros"}),
     "step_counter": ({},),
     "success_rewards": ({"otherwise": -1.0},),
     "target_return": ({"target_return": 10.0},),
@@ -117,13 +119,13 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "unsqueeze": ({"dim": -1, "in_keys": ["observation"]},),
 }
 LOOK = {
+    "cat_frames",
     "center_crop",
     "crop",
     "flatten_observation",
     "gray_scale",
     "permute",
     "resize",
-    "stack_frames",
     "to_tensor_image",
 }
 """Steps that change images, including `cast` if its arguments select them."""
@@ -249,7 +251,7 @@ def test_stored_images_give_the_result_of_their_pixels_and_keep_their_form_where
     compressed = {key for key, values in {**came.steps, **came.states}.items() if isinstance(values, CompressedImages)}
     if stored is as_zstd and name != "n_step_targets":
         assert came.compressed >= compressed
-    if name in {"crop", "resize", "stack_frames"} and stored is as_zstd:
+    if name in {"cat_frames", "crop", "resize"} and stored is as_zstd:
         assert came.compressed == {PIXELS}
     given = {image.tobytes() for image in (*block.states[PIXELS], *block.final_states[PIXELS])}
     for key, values in {**wanted.steps, **wanted.states}.items():
@@ -279,24 +281,32 @@ def test_the_suite_covers_every_step_and_every_transform():
     assert not missing + surplus, f"add a case of {missing} to WRITTEN, which changes the drawn block; remove {surplus}"
 
 
-def test_every_step_of_the_folder_is_in_the_table():
+def test_every_step_of_the_folder_and_every_transform_that_states_it_can_be_named():
     modules = [
-        importlib.import_module(f"{registry.__name__}.{one.name}") for one in pkgutil.iter_modules(registry.__path__)
+        importlib.import_module(f"{package.__name__}.{one.name}")
+        for package in (registry, transforms)
+        for one in pkgutil.iter_modules(package.__path__)
     ]
     defined = {
-        cls.use()
+        registry.snake(cls.__name__): cls
         for module in modules
         for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, Step) and cls.__module__ == module.__name__
-        if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and not cls.__name__.startswith("_")
+        if (issubclass(cls, Step) and not inspect.isabstract(cls)) or vars(cls).get("in_recipes")
     }
 
-    named = {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
-    assert defined == named, (
-        f"add a line for {sorted(defined - named)} to STEPS of datasets_rl/preprocessing/steps/__init__.py; "
-        f"remove {sorted(named - defined)}"
+    assert {name: registry.step_class(name) for name in registry.STEPS} == defined, (
+        "a step is a public class below the line @dataclass, and a transform is a step by the line in_recipes = True"
     )
-    assert list(registry.STEPS) == sorted(registry.STEPS), "sort STEPS by the names"
+    assert {
+        registry.snake(cls.__name__): cls.instead
+        for module in modules
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and vars(cls).get("instead")
+        if cls is not transforms.Transform
+    } == registry.INSTEAD
+    assert registry.INSTEAD.keys().isdisjoint(registry.STEPS)
+    assert registry.STEPS.keys() >= {*registry.INSTEAD.values()}
 
 
 def test_every_step_is_described_in_one_sentence():
@@ -374,7 +384,7 @@ def test_states_are_shared_where_the_step_commutes_with_time(name, arguments):
 def test_a_step_is_restored_from_its_entry_in_the_manifest(name, arguments):
     step = make_step(name, (), arguments)
     told = json.loads(json.dumps(step.to_json()))
-    again = make_step(told.pop("use"), told.pop("args", ()), told)
+    again = make_step(told.pop("use"), (), told)
 
     assert again.to_json() == step.to_json()
     block = block_of([(3, True, True), (4, False, False), (2, True, False)])

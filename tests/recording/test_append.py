@@ -14,8 +14,8 @@ from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownId
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.steps.keep import Split
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.recording.adding import column_differences
+from datasets_rl.transforms import RewardScaling
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +129,8 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4]
 
     held = Manifest.read(tmp_path / "local" / "a").recordings
-    preprocess("local/a", Recipe([ScaleRewards(2.0)]), name="twice")
-    preprocess("local/a", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess("local/a", Recipe([RewardScaling(0.0, 2.0)]), name="twice")
+    preprocess("local/a", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
     assert Manifest.read(tmp_path / "local" / "a@twice").recordings == held
     with pytest.warns(RecordingWarning, match="already"):
         append_episodes("local/a", "local/b")

@@ -8,9 +8,9 @@ import torch
 
 from datasets_rl import EpisodeWriter, Recipe, load, normalized_score, preprocess, verify
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.settings import Settings
 from datasets_rl.specs import Bounded
+from datasets_rl.transforms import RewardScaling
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def test_a_name_without_its_source_is_completed_in_the_advice():
 def test_a_dataset_that_was_preprocessed_in_place_does_not_grow(tmp_path):
     with EpisodeWriter("local/a") as writer:
         record(writer, 2)
-    preprocess(tmp_path / "local" / "a", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess(tmp_path / "local" / "a", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
 
     with pytest.raises(InvalidArgumentError, match="a preprocessed dataset does not grow"):
         EpisodeWriter("local/a")
@@ -267,9 +267,9 @@ def test_steps_per_second_and_names_of_elements_are_metadata_that_every_version_
 
     expected = {"robot": "arm 2", "fps": 30, "names": {"action": ["shoulder", "elbow"], "observation.state": ["x"]}}
     assert load("local/arm").metadata == expected
-    preprocess(tmp_path / "local" / "arm", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess(tmp_path / "local" / "arm", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
     assert load("local/arm").metadata == expected
-    other = preprocess("local/arm", Recipe([ScaleRewards(3.0)]), name="other")
+    other = preprocess("local/arm", Recipe([RewardScaling(0.0, 3.0)]), name="other")
     preprocess([tmp_path / "local" / "arm", other], Recipe([]), out=tmp_path / "both")
     assert load(tmp_path / "both").metadata["0"]["names"] == expected["names"]
     assert is_intact("local/arm")
