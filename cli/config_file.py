@@ -40,7 +40,7 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         value = parse_mirror(source, text) if source else SETTINGS[key].parse(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"{key} is {text!r}; expected {expected}") from error
+        raise InvalidArgumentError(f"{key} is {text!r}, expected {expected}") from error
     return list(value) if source else str(value) if isinstance(value, Path) else value
 
 
@@ -53,7 +53,7 @@ def split_key(key: str) -> tuple[str, str]:
     name, _, source = key.partition(".")
     if name not in SETTINGS or bool(source) != (name == MIRRORS):
         raise InvalidArgumentError(
-            f"there is no setting {key!r}; expected one of {', '.join(_key_text(one) for one in SETTINGS)}"
+            f"there is no setting {key!r}, expected one of {', '.join(_key_text(one) for one in SETTINGS)}"
         )
     return name, source
 

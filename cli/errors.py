@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -173,10 +174,9 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
 
 
 def _split_message(message: str) -> tuple[str, str]:
-    """Split a message at the first colon or semicolon, which separates the name of a thing from the problem."""
-    ends = [at for mark in (": ", "; ") if (at := message.find(mark)) >= 0]
-    end = min(ends, default=len(message))
-    return message[:end], message[end + 2 :]
+    """Split a message at the first colon or semicolon, or before the expectation: ``x is 2``, ``expected 1``."""
+    what, *rest = re.split(r": |; |, (?=expected )", message, maxsplit=1)
+    return what, "".join(rest)
 
 
 def _explain_python_error(error: Exception) -> tuple[str, str]:

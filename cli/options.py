@@ -285,7 +285,7 @@ def read_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
         raise InvalidArgumentError(
-            f"{text!r} is not a size; expected a number of bytes above 0, as in 500MB, 2GiB or 4096"
+            f"{text!r} is not a size, expected a number of bytes above 0, as in 500MB, 2GiB or 4096"
         )
     return size
 
@@ -299,7 +299,7 @@ def id_or_folder(text: str) -> str | Path:
         InvalidArgumentError: If it is an empty word.
     """
     if not text.strip():
-        raise InvalidArgumentError("an empty word is not a dataset; expected SOURCE/NAME, or a dataset's folder")
+        raise InvalidArgumentError("an empty word is not a dataset, expected SOURCE/NAME, or a dataset's folder")
     from datasets_rl import store
 
     return store.id_or_path(text)

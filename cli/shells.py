@@ -78,7 +78,7 @@ def find_shell(name: str) -> str:
     found = name or Path(os.environ.get("SHELL", "")).name
     if found not in SHELLS:
         raise InvalidArgumentError(
-            f"there is no completion for the shell {found!r}; expected {', '.join(SHELLS)}",
+            f"there is no completion for the shell {found!r}, expected {', '.join(SHELLS)}",
             hint="name one of them: rlds completion install bash",
         )
     return found

@@ -27,7 +27,7 @@ def check(*problems: Iterable[str], hint: str = "") -> None:
 def size_problems(least: int = 1, *, optional: bool = False, **sizes: Any) -> list[str]:
     """Return which sizes are not integers >= `least`; None is one of them only if they are optional."""
     return [
-        f"{name} is {size!r}; expected an integer >= {least}"
+        f"{name} is {size!r}, expected an integer >= {least}"
         for name, size in sizes.items()
         if not (optional and size is None)
         and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < least)
@@ -43,7 +43,7 @@ def axis_problems(*, allow_positive: bool = False, **axes: Any) -> list[str]:
     """Return which axes are not integers, or not counted from the last one."""
     expected = "an axis" if allow_positive else "a negative axis, which is independent of the batch size"
     return [
-        f"{name} is {axis!r}; expected {expected}"
+        f"{name} is {axis!r}, expected {expected}"
         for name, axis in axes.items()
         if not isinstance(axis, (int, np.integer)) or (axis >= 0 and not allow_positive)
     ]
@@ -53,7 +53,7 @@ def choice_problems(*choices: Any, **arguments: Any) -> list[str]:
     """Return which arguments are not one of some choices."""
     *others, last = map(repr, choices)
     return [
-        f"{name} is {value!r}; expected {', '.join(others)} or {last}"
+        f"{name} is {value!r}, expected {', '.join(others)} or {last}"
         for name, value in arguments.items()
         if value not in choices
     ]

@@ -113,7 +113,7 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise InvalidArgumentError("terminated and done are both None; expected one of them")
+        raise InvalidArgumentError("terminated and done are both None, expected one of them")
     _check(None, terminated=terminated, reward=reward, next_state_value=next_state_value)
     following = next_state_value.masked_fill(terminated.bool(), 0)
     return float_rewards(reward) + _factor(gamma, next_state_value) * following
@@ -431,9 +431,9 @@ def _check(time_dim: int | None, **tensors: Tensor | None) -> None:
     shape, *others = set(shapes.values())
     if others:
         listed = ", ".join(f"{name} {one}" for name, one in shapes.items())
-        raise InvalidArgumentError(f"the shapes are {listed}; expected the same shape for all")
+        raise InvalidArgumentError(f"the shapes are {listed}, expected the same shape for all")
     if time_dim is not None and not -len(shape) <= time_dim < len(shape):
-        raise InvalidArgumentError(f"time_dim is {time_dim}; expected an axis of the shape {shape}")
+        raise InvalidArgumentError(f"time_dim is {time_dim}, expected an axis of the shape {shape}")
 
 
 def _flags(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -458,7 +458,7 @@ def _factor(factor: Factor, like: Tensor) -> Factor:
         return factor
     if factor.numel() != 1 and factor.shape != like.shape:
         raise InvalidArgumentError(
-            f"the shape of gamma or lmbda is {tuple(factor.shape)}; expected a number, or a tensor with one element or of"
+            f"the shape of gamma or lmbda is {tuple(factor.shape)}, expected a number, or a tensor with one element or of"
             f" the shape {tuple(like.shape)}"
         )
     return factor.to(like).reshape(()).expand(like.shape) if factor.numel() == 1 else factor.to(like)

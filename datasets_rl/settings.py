@@ -219,7 +219,7 @@ def setting_values(
             try:
                 value = (one.from_variable or one.parse)(text)
             except ValueError:
-                problems.append(f"{one.variable} is {text!r}; expected {one.expected_variable or one.expected}")
+                problems.append(f"{one.variable} is {text!r}, expected {one.expected_variable or one.expected}")
             else:
                 values[one.key] = SettingValue(value, one.variable)
     if problems:
@@ -403,7 +403,7 @@ def _file_values(path: Path, problems: list[str], ignored: Sequence[str]) -> dic
         place = f"{path}:{line_of(text, key)}"
         if key not in SETTINGS:
             near = difflib.get_close_matches(key.lower().removeprefix("rlds_"), SETTINGS, n=1, cutoff=0.5)
-            meant = f" (did you mean {near[0]}?)" if near else f"; expected one of {', '.join(SETTINGS)}"
+            meant = f" (did you mean {near[0]}?)" if near else f", expected one of {', '.join(SETTINGS)}"
             problems.append(f"{place}: there is no setting {key!r}{meant}")
             continue
         try:
@@ -424,9 +424,9 @@ def _bad_values(path: Path, text: str, key: str, value: Any) -> Iterator[str]:
         except ValueError:
             bad.append(source)
             line = line_of(text, source, table=key)
-            yield f"{path}:{line}: {key}.{source} is {urls!r}; expected a list of addresses, as in https://lab/d4rl"
+            yield f"{path}:{line}: {key}.{source} is {urls!r}, expected a list of addresses, as in https://lab/d4rl"
     if not bad:
-        yield f"{path}:{line_of(text, key)}: {key} is {value!r}; expected {SETTINGS[key].expected}"
+        yield f"{path}:{line_of(text, key)}: {key} is {value!r}, expected {SETTINGS[key].expected}"
 
 
 def _relative_to(folder: Path, value: Any) -> Any:

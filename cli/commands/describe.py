@@ -171,7 +171,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
 
     if dataset.endswith(".toml"):
         raise InvalidArgumentError(
-            f"{dataset} is a mixture; expected one of its datasets", hint="name one of its datasets"
+            f"{dataset} is a mixture, expected one of its datasets", hint="name one of its datasets"
         )
     stored = StoredDataset(folder := locate(**dataset_arguments(shell, dataset)))
     steps = StepReader(stored)
@@ -182,7 +182,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         found = dataclasses.replace(end, rows=(*found.rows, *end.rows))
     if not found.rows:
         raise InvalidArgumentError(
-            f"--rows {rows} has no row of episode {found.episode}; expected some of 0:{found.length}"
+            f"--rows {rows} has no row of episode {found.episode}, expected some of 0:{found.length}"
         )
     shown = name_of(shell, folder, stored.manifest)
     data = {
@@ -199,7 +199,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
 def _read_slice(text: str) -> slice:
     match = re.fullmatch(r"\s*(-?\d+)?\s*(:)?\s*(-?\d+)?\s*", text)
     if match is None or (match[1], match[2]) == (None, None):
-        raise InvalidArgumentError(f"--rows is {text!r}; expected START:STOP, as in 0:5, -3: or :")
+        raise InvalidArgumentError(f"--rows is {text!r}, expected START:STOP, as in 0:5, -3: or :")
     start, stop = (None if number is None else int(number) for number in (match[1], match[3]))
     if match[2] is None and start is not None:
         return slice(start, start + 1 or None)

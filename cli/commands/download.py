@@ -109,7 +109,7 @@ def run(
 
     names = tuple(name.strip() for name in keys.split(",") if name.strip())
     if keys and not names:
-        raise InvalidArgumentError(f"--keys {keys!r} names no field; expected names such as observation,action")
+        raise InvalidArgumentError(f"--keys {keys!r} names no field, expected names such as observation,action")
     selection = Selection(
         episodes=episodes,
         keys=names,
@@ -121,7 +121,7 @@ def run(
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
         raise InvalidArgumentError(
-            f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
+            f"--from-local {from_local} is one file for {len(set(ids))} ids, expected one id, or a folder"
         )
     options = DownloadOptions(
         force=force,

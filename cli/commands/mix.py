@@ -132,7 +132,7 @@ def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:
         names = [one if match is None else match["name"] for one, match in zip(datasets, parts, strict=True)]
         shares = ",".join("1" if match is None else match["share"] for match in parts)
         raise InvalidArgumentError(
-            f"{', '.join(datasets)} have shares in them; expected names alone",
+            f"{', '.join(datasets)} have shares in them, expected names alone",
             hint=f"give them together: {shell.rlds('mix', *names, '--weights', shares)}",
         )
 
@@ -157,11 +157,11 @@ def _parse_numbers(text: str, datasets: list[str]) -> list[float | None]:
         found: list[float | None] = [float(one) for one in text.split(",")]
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{text!r} is not a list of numbers; expected numbers with commas, as in 0.7,0.3"
+            f"{text!r} is not a list of numbers, expected numbers with commas, as in 0.7,0.3"
         ) from error
     if len(found) != len(datasets):
         raise InvalidArgumentError(
-            f"{text!r} has {len(found)} numbers for {len(datasets)} datasets; expected one for each"
+            f"{text!r} has {len(found)} numbers for {len(datasets)} datasets, expected one for each"
         )
     return found
 

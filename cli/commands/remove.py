@@ -90,7 +90,7 @@ def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
 
     if isinstance(folder := id_or_folder(dataset_id), Path):
         raise InvalidArgumentError(
-            f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
+            f"{folder} is a path, expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
     place = paths.folder.resolve()

@@ -125,7 +125,7 @@ def _read_seconds(text: str) -> dict[str, Any] | None:
     if isinstance(seconds, dict) or seconds is None:
         return seconds
     raise InvalidArgumentError(
-        f"--delta-timestamps is {text!r}; expected JSON with a list of seconds for each field",
+        f"--delta-timestamps is {text!r}, expected JSON with a list of seconds for each field",
         hint="""write it as '{"action": [0, 0.1]}'""",
     )
 
@@ -145,7 +145,7 @@ def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[
     if dataset.endswith(".toml"):
         if windows:
             raise InvalidArgumentError(
-                f"{dataset} is a mixture; expected a dataset for --delta-timestamps and --fps",
+                f"{dataset} is a mixture, expected a dataset for --delta-timestamps and --fps",
                 hint="in Python, mix buffers that load(ID, delta_timestamps=...) returns",
             )
         from datasets_rl.datasets.open_mixture import load_mixture

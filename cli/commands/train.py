@@ -85,7 +85,7 @@ def run(
         return _copy(shell, copied, out)
     if not program:
         raise InvalidArgumentError(
-            "no program is named; expected one, such as bc or iql",
+            "no program is named, expected one, such as bc or iql",
             hint=f"{shell.rlds('train', '--list')} lists the programs",
         )
     path = _find_program(program)
@@ -134,7 +134,7 @@ def _find_program(name: str) -> Path:
     near = difflib.get_close_matches(name, files, 1)
     meant = f"did you mean {near[0]}?" if near else "`rlds train --list` shows what each one does"
     meant = _NEAREST.get(name.lower(), meant)
-    raise InvalidArgumentError(f"no program {name!r}; expected one of {', '.join(files)}", hint=meant)
+    raise InvalidArgumentError(f"no program {name!r}, expected one of {', '.join(files)}", hint=meant)
 
 
 def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ def batch_size_problems(batch_size: Any) -> list[str]:
     """Return why a value is not a number of steps in a batch; None is allowed."""
     problems = size_problems(batch_size=batch_size, optional=True)
     if not problems and batch_size is not None and batch_size > MAX_BATCH:
-        problems.append(f"batch_size is {batch_size:,}; expected at most {MAX_BATCH:,} steps")
+        problems.append(f"batch_size is {batch_size:,}, expected at most {MAX_BATCH:,} steps")
     return problems
 
 

@@ -86,7 +86,7 @@ class Components:
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is not callable")
         if generator is not None and not isinstance(generator, Generator):
-            problems.append(f"generator is {generator!r}; expected a torch.Generator")
+            problems.append(f"generator is {generator!r}, expected a torch.Generator")
         check(problems)
         if generator is not None:
             self.sampler.generator = generator
@@ -259,7 +259,7 @@ class Composed(Stateful):
         count = len(self._components.transforms)
         if not -count <= index <= count:
             problems.append(
-                f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms"
+                f"index is {index}, expected {-count} to {count}, because the buffer has {count} transforms"
             )
         check(problems)
         with self.locked_for_change():
@@ -431,13 +431,13 @@ def build_component(
         problems.append(f"{part!r} cannot be called without arguments: {error}")
         return None
     if not callable(getattr(component, verb, None)):
-        problems.append(f"{part!r} has no method {verb}; expected an object with this method")
+        problems.append(f"{part!r} has no method {verb}, expected an object with this method")
     return component
 
 
 def _check_component(component: Any, verb: str) -> None:
     if isinstance(component, type) or not callable(getattr(component, verb, None)):
-        raise InvalidArgumentError(f"{component!r} has no method {verb}; expected an object with this method")
+        raise InvalidArgumentError(f"{component!r} has no method {verb}, expected an object with this method")
 
 
 def _transforms_of(transform: Any, problems: list[str]) -> list[Transform]:

@@ -71,9 +71,9 @@ def update_if_present(
     """
     problems: list[str] = []
     if (version_key is None) is not (version is None):
-        problems.append("only one of version_key and version was given; expected both, or neither")
+        problems.append("only one of version_key and version was given, expected both, or neither")
     if isinstance(version_key, str) and "." in version_key:
-        problems.append(f"Dotted-string version_key {version_key!r}; expected {tuple(version_key.split('.'))!r}")
+        problems.append(f"Dotted-string version_key {version_key!r}, expected {tuple(version_key.split('.'))!r}")
     check(problems)
     key = None if version_key is None else as_key(version_key)
     if key in patch:
@@ -100,13 +100,13 @@ def _checked(storage: Storage, rows: Tensor, key: Key, value: Any, problems: lis
     column: Any = storage.writable_column(key)
     new = torch.as_tensor(value)
     if not isinstance(column, Tensor):
-        problems.append(f"{dotted_name(key)!r} holds several fields; expected the key of one")
+        problems.append(f"{dotted_name(key)!r} holds several fields, expected the key of one")
         return new
     if new.dtype != column.dtype:
-        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}, expected {column.dtype}")
     shape = (len(rows), *column.shape[1:])
     if new.numel() != torch.Size(shape).numel():
-        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}, expected {list(shape)}")
         return new
     # Values may have the shape of the data that was extended, [envs, time, ...]; rows are in order of time.
     axes = storage.ndim
@@ -121,7 +121,7 @@ def _checked_version(storage: Storage, steps: int, key: Key, version: Tensor, pr
         problems.append(f"version_key {dotted_name(key)!r} does not hold one number per step")
         return version
     if version.numel() not in {1, steps}:
-        problems.append(f"version has shape {list(version.shape)}; expected one number, or [{steps}]")
+        problems.append(f"version has shape {list(version.shape)}, expected one number, or [{steps}]")
         return version
     return version.reshape(-1).expand(steps).to(column.dtype)
 

@@ -88,10 +88,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ) -> None:
         check(choice_problems("refuse", "drop", "zero", missing=missing))
         if "sample_unit" in kwargs:
-            raise InvalidArgumentError("sample_unit was passed to an ensemble; expected it in a single buffer")
+            raise InvalidArgumentError("sample_unit was passed to an ensemble, expected it in a single buffer")
         if kwargs.get("delayed_init"):
             raise InvalidArgumentError(
-                "delayed_init is True; expected False: an ensemble reads the keys of its buffers when it is created",
+                "delayed_init is True, expected False: an ensemble reads the keys of its buffers when it is created",
                 hint="create the ensemble where it is used first",
             )
         if rbs:
@@ -331,7 +331,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """
         index = data.get(_INDEX, None)
         if index is None:
-            raise InvalidArgumentError(f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index")
+            raise InvalidArgumentError(f"the batch has no {_INDEX!r}, expected a batch from sample(), with its index")
 
         def priority_of(member: ReplayBuffer, selected: Tensor) -> Any:
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
@@ -410,13 +410,13 @@ def _check_members(rbs: Sequence[ReplayBuffer]) -> None:
     nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
     if nested:
         raise InvalidArgumentError(
-            f"buffers {nested} are ensembles themselves; expected buffers with flat batches",
+            f"buffers {nested} are ensembles themselves, expected buffers with flat batches",
             hint="pass their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
         )
     own_rows = [number for number, rb in enumerate(rbs) if rb.has_own_rows]
     if own_rows:
         raise InvalidArgumentError(
-            f"buffers {own_rows} replace the steps that their samplers draw; expected buffers without a sample_unit or "
+            f"buffers {own_rows} replace the steps that their samplers draw, expected buffers without a sample_unit or "
             "hindsight goals",
             hint="sample these buffers on their own, and concatenate the batches",
         )
@@ -450,7 +450,7 @@ def _buffers_from_components(
         counts["collate_fns"] = len(collate_fns)
     if len(set(counts.values())) > 1:
         raise InvalidArgumentError(
-            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}; expected equal numbers"
+            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}, expected equal numbers"
         )
     members = tuple(
         ReplayBuffer(storage=storage, sampler=sampler, writer=writer, collate_fn=collate_fn)

@@ -109,7 +109,7 @@ def _tensor_pairs(
         return []
     if isinstance(column, TensorDictBase):
         if not is_tensor_collection(value) or set(value.keys()) != set(column.keys()):
-            problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
+            problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}, expected a TensorDict of these")
             return []
         names = [*column.keys()]
         return [
@@ -119,10 +119,10 @@ def _tensor_pairs(
         ]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
-        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}, expected {column.dtype}")
     shape = torch.Size((*batch, *column.shape[1:]))
     try:
         return [(column, new.expand(shape))]
     except RuntimeError:
-        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}, expected {list(shape)}")
         return []

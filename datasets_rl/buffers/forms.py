@@ -33,7 +33,7 @@ def check_form(form: Any) -> None:
         MissingDependencyError: If it is "jax", which is not installed.
     """
     if form not in get_args(BatchForm):
-        raise InvalidArgumentError(f"format is {form!r}; expected one of {', '.join(map(repr, get_args(BatchForm)))}")
+        raise InvalidArgumentError(f"format is {form!r}, expected one of {', '.join(map(repr, get_args(BatchForm)))}")
     if form == "jax":
         _jax()
 
@@ -50,7 +50,7 @@ def as_form(batch: Any, form: BatchForm) -> Any:
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(
-            f"format is {form!r}, and the batch is a {type(batch).__name__}; expected a TensorDict",
+            f"format is {form!r}, and the batch is a {type(batch).__name__}, expected a TensorDict",
             hint="leave format out, or convert the batch in a transform",
         )
     if form == "tensordict":
@@ -104,10 +104,10 @@ def given_rows(rows: Any, storage: Storage) -> Any:
     index = rows if isinstance(rows, Tensor) else _integers(rows)
     axes, expected = (1, "[B]") if storage.ndim == 1 else (2, f"[B, {storage.ndim}]")
     if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-        raise InvalidArgumentError(f"rows are {index.dtype}; expected integers", hint="mask.nonzero() of a mask [N]")
+        raise InvalidArgumentError(f"rows are {index.dtype}, expected integers", hint="mask.nonzero() of a mask [N]")
     if index.ndim != axes or (axes > 1 and index.shape[1] != storage.ndim):
         raise InvalidArgumentError(
-            f"rows have the shape {list(index.shape)}; expected {expected}",
+            f"rows have the shape {list(index.shape)}, expected {expected}",
             hint="an index of another shape is read by buffer[rows]",
         )
     if index.is_cpu:
@@ -118,7 +118,7 @@ def given_rows(rows: Any, storage: Storage) -> Any:
             row = index[outside[0]].tolist()
             raise InvalidArgumentError(
                 f"{len(outside):,} of {len(index):,} rows are out of range, the first at position {int(outside[0])}: "
-                f"{row}; expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
+                f"{row}, expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
             )
     return storage.ravel(index.to(torch.int64))
 
@@ -129,7 +129,7 @@ def _integers(rows: Any) -> Tensor:
         return torch.zeros(array.shape, dtype=torch.int64)
     if array.dtype.kind not in "iu":
         kind = "mixed types" if array.dtype.kind == "O" else str(array.dtype)
-        raise InvalidArgumentError(f"rows are of {kind}; expected integers")
+        raise InvalidArgumentError(f"rows are of {kind}, expected integers")
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -146,7 +146,7 @@ def select_fields(batch: Any, names: Iterable[str | Key], info: Mapping[Any, Any
         InvalidArgumentError: If the batch is no TensorDict.
     """
     if not is_tensor_collection(batch):
-        raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}; expected a TensorDict")
+        raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}, expected a TensorDict")
     leaves = batch.keys(include_nested=True, leaves_only=True)
     present = [(key,) if isinstance(key, str) else key for key in leaves]
     chosen = keys_named(names, present)

@@ -87,9 +87,9 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         function: Any = reward_fn
         strategies = [str(choice) for choice in HindsightStrategy]
         check(
-            unless(callable(function), f"reward_fn is {reward_fn!r}; expected a function of steps"),
-            unless(0 <= her_ratio <= 1, f"her_ratio is {her_ratio!r}; expected a number >= 0 and <= 1"),
-            unless(strategy in strategies, f"strategy is {strategy!r}; expected one of {', '.join(strategies)}"),
+            unless(callable(function), f"reward_fn is {reward_fn!r}, expected a function of steps"),
+            unless(0 <= her_ratio <= 1, f"her_ratio is {her_ratio!r}, expected a number >= 0 and <= 1"),
+            unless(strategy in strategies, f"strategy is {strategy!r}, expected one of {', '.join(strategies)}"),
         )
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
@@ -161,7 +161,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         rewards, stored = self.reward_fn(data[:count]), float_rewards(data.get(self.reward_key))
         if rewards.numel() != stored[:count].numel():
             raise InvalidArgumentError(
-                f"reward_fn returned the shape {list(rewards.shape)}; expected {list(stored[:count].shape)}"
+                f"reward_fn returned the shape {list(rewards.shape)}, expected {list(stored[:count].shape)}"
             )
         return data.set(self.reward_key, torch.cat([rewards.reshape_as(stored[:count]).to(stored), stored[count:]]))
 

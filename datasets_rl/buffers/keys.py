@@ -185,7 +185,7 @@ class BatchKeys:
             changes = [f"no {', '.join(sorted(map(dotted_name, missing_keys)))}"] if missing_keys else []
             changes += [f"also {', '.join(sorted(map(dotted_name, extra_keys)))}"] if extra_keys else []
             raise InvalidArgumentError(
-                f"{name} returned {' and '.join(changes)}, unlike its first steps; expected the same keys in every batch",
+                f"{name} returned {' and '.join(changes)}, unlike its first steps, expected the same keys in every batch",
                 hint="let the transforms of this buffer return the same keys for every batch",
             )
         if extra_keys:

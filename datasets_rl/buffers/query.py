@@ -65,7 +65,7 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
             return
         if steps.ndim != 1:
             raise InvalidArgumentError(
-                f"the steps have the batch size {list(steps.batch_size)}; expected a single batch dimension, time"
+                f"the steps have the batch size {list(steps.batch_size)}, expected a single batch dimension, time"
             )
         self.batch_size = steps.batch_size
 
@@ -215,7 +215,7 @@ class _ConditionOnSteps(_Expression):
         """
         del trajectory
         raise WrongTypeError(
-            f"{self.description} is a condition on every step; expected a condition on the whole trajectory",
+            f"{self.description} is a condition on every step, expected a condition on the whole trajectory",
             hint="call .any() or .all() on it",
         )
 
@@ -354,9 +354,9 @@ def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Ite
         UnknownKeyError: If the steps lack `trajectory_key`, or have neither an id nor a flag.
     """
     if not isinstance(data, TensorDictBase):
-        raise WrongTypeError(f"the data is a {type(data).__name__}; expected steps in a TensorDict [N]")
+        raise WrongTypeError(f"the data is a {type(data).__name__}, expected steps in a TensorDict [N]")
     if data.ndim != 1:
-        raise InvalidArgumentError(f"the data has the batch size {list(data.batch_size)}; expected one dimension, [N]")
+        raise InvalidArgumentError(f"the data has the batch size {list(data.batch_size)}, expected one dimension, [N]")
     if not len(data):
         return
     ids, flags = _bound_keys(lambda key: data.get(key, None) is not None, trajectory_key, lambda: _leaf_names(data))
@@ -418,7 +418,7 @@ def query_storage(
         return []
     if isinstance(storage, StorageEnsemble):
         raise InvalidArgumentError(
-            f"an ensemble of {len(storage)} storages was queried; expected a single one",
+            f"an ensemble of {len(storage)} storages was queried, expected a single one",
             hint="query one of its buffers: rb[i].query(...)",
         )
     if isinstance(storage, ListStorage):
@@ -445,7 +445,7 @@ def _check_predicate(predicate: Any) -> None:
     if isinstance(predicate, _ConditionOnSteps):
         predicate()
     if predicate is not None and not callable(predicate):
-        raise InvalidArgumentError(f"predicate is {predicate!r}; expected a condition on trajectories or a function")
+        raise InvalidArgumentError(f"predicate is {predicate!r}, expected a condition on trajectories or a function")
 
 
 def _bound_keys(
@@ -538,7 +538,7 @@ def _rows_of(found: Trajectories, numbers: NDArray[np.int64]) -> Tensor:
 def _split(steps: Any, lengths: NDArray[np.int64]) -> list[Trajectory]:
     if not isinstance(steps, TensorDictBase):
         raise WrongTypeError(
-            f"the buffer returns a {type(steps).__name__}; expected a TensorDict", hint="store the steps as TensorDicts"
+            f"the buffer returns a {type(steps).__name__}, expected a TensorDict", hint="store the steps as TensorDicts"
         )
     return [Trajectory(part) for part in steps.split(lengths.tolist())]
 

@@ -32,7 +32,7 @@ class SamplesPerInsert:
     def __init__(self, ratio: float, min_size: int = 1, tolerance: float | None = None) -> None:
         if not ratio > 0 or min_size < 0 or (tolerance is not None and not tolerance > 0):
             raise InvalidArgumentError(
-                f"ratio, min_size and tolerance are {ratio}, {min_size} and {tolerance}; expected positive numbers"
+                f"ratio, min_size and tolerance are {ratio}, {min_size} and {tolerance}, expected positive numbers"
             )
         self.ratio = ratio
         self.min_size = min_size

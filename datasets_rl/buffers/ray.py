@@ -235,7 +235,7 @@ class RayReplayBuffer(RayReplayBufferClient):
     ) -> None:
         if (checkpoint is None) != (checkpoint_every is None):
             raise InvalidArgumentError(
-                f"checkpoint is {checkpoint!r} and checkpoint_every {checkpoint_every!r}; expected both or neither"
+                f"checkpoint is {checkpoint!r} and checkpoint_every {checkpoint_every!r}, expected both or neither"
             )
         with importing("ray", "ray", "a buffer in another process"):
             import ray

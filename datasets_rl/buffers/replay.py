@@ -115,7 +115,7 @@ class ReplayBuffer(WritePath):
         del compilable
         if sample_unit is not None and not isinstance(sample_unit, SampleUnit):
             raise WrongTypeError(
-                f"sample_unit is {sample_unit!r}; expected an instance of a SampleUnit, such as Sequence(8)"
+                f"sample_unit is {sample_unit!r}, expected an instance of a SampleUnit, such as Sequence(8)"
             )
         super().__init__(
             partial(
@@ -193,7 +193,7 @@ class ReplayBuffer(WritePath):
         fields = None if names is None else self._fields_to_read(names)
         if rows is not None:
             if batch_size is not None:
-                raise InvalidArgumentError("rows and batch_size were given; expected one of them")
+                raise InvalidArgumentError("rows and batch_size were given, expected one of them")
             batch, info = self.make(self.draw_rows(rows, fields))
         elif is_dynamo_compiling() and can_compile(self):
             size: Any = self.batch_size if batch_size is None else batch_size

@@ -40,13 +40,13 @@ class ParameterScheduler(ABC):
         max_value: float | None = None,
     ) -> None:
         if not isinstance(obj, (ReplayBuffer, Sampler)):
-            raise InvalidArgumentError(f"obj is a {type(obj).__name__}; expected a ReplayBuffer or a Sampler")
+            raise InvalidArgumentError(f"obj is a {type(obj).__name__}, expected a ReplayBuffer or a Sampler")
         self.sampler: Any = obj.sampler if isinstance(obj, ReplayBuffer) else obj
         self.param_name = param_name
         initial = getattr(self.sampler, param_name, None)
         if not isinstance(initial, (int, float, Tensor)):
             raise InvalidArgumentError(
-                f"{param_name} of {type(self.sampler).__name__} is {initial!r}; expected a number or a tensor to change"
+                f"{param_name} of {type(self.sampler).__name__} is {initial!r}, expected a number or a tensor to change"
             )
         self.initial_val: Any = initial.clone() if isinstance(initial, Tensor) else initial
         self.min_value = min_value

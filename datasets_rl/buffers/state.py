@@ -19,11 +19,11 @@ _INDEX = "index"
 def document_problems(names: list[str], state: Any) -> list[str]:
     """Return what is wrong with the document of a buffer's state, before the components check their states."""
     if not isinstance(state, dict):
-        return [f"it is a {type(state).__name__}; expected the state of a replay buffer"]
+        return [f"it is a {type(state).__name__}, expected the state of a replay buffer"]
     missing = [
         name for name in names if not (isinstance(state.get(name), dict) and isinstance(state[name].get("state"), dict))
     ]
-    return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"] if missing else []
+    return [f"it has no {', no '.join(missing)}, expected the state of a replay buffer"] if missing else []
 
 
 def component_problems(component: Stateful, saved: Mapping[str, Any]) -> list[str]:
@@ -31,7 +31,7 @@ def component_problems(component: Stateful, saved: Mapping[str, Any]) -> list[st
     saved_class, state = saved.get("kind"), saved["state"]
     reasons = component.state_problems(state)
     if state and saved_class != type(component).__name__ and not isinstance(component, Storage):
-        return [f"the saved component is a {saved_class}; expected a {type(component).__name__}", *reasons]
+        return [f"the saved component is a {saved_class}, expected a {type(component).__name__}", *reasons]
     return reasons
 
 
@@ -89,7 +89,7 @@ def batch_from_state(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], boo
 def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
     """Return what is wrong with the batches that were sampled ahead of time from `steps` steps."""
     if not isinstance(ahead, list):
-        return [f"ahead is a {type(ahead).__name__}; expected a list of batches"]
+        return [f"ahead is a {type(ahead).__name__}, expected a list of batches"]
     problems = []
     for number, saved in enumerate(ahead):
         try:

@@ -88,7 +88,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             index, priority = unit.anchor_priorities(data, priority)
         if index is None:
             raise InvalidArgumentError(
-                f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index",
+                f"the batch has no {_INDEX!r}, expected a batch from sample(), with its index",
                 hint="for an index from extend(), call update_priority(index, priority)",
             )
         with self.lock:

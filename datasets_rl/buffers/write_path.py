@@ -299,7 +299,7 @@ class WritePath(ReadPath):
             current, sampled = writer.generations_of(storage.unravel(rows)), torch.as_tensor(generation)
             if sampled.numel() != len(rows):
                 raise InvalidArgumentError(
-                    f"there are {sampled.numel()} generations for {len(rows)} steps; expected one each"
+                    f"there are {sampled.numel()} generations for {len(rows)} steps, expected one each"
                 )
             live = (current >= 0) & (current == sampled.reshape(-1).to(current.device)) & (rows < len(storage))
             new = leaves_by_key(patch)

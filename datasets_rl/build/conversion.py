@@ -404,6 +404,6 @@ def _metadata_file_name(name: str) -> str:
     if any(part.strip(".") == "" for part in parts):
         raise ConversionError(name, [f"metadata name {name!r} is not a file name"])
     if (size := len("/".join(parts))) > NAME_BYTES:
-        problem = f"a metadata name of {size:,} characters is too long for a file name; expected {NAME_BYTES} at most"
+        problem = f"a metadata name of {size:,} characters is too long for a file name, expected {NAME_BYTES} at most"
         raise ConversionError(f"{name[:40]}...", [problem])
     return "/".join(parts)

@@ -88,7 +88,7 @@ class EpisodeFilter:
         if self._selected and "source" not in metadata:
             problem = (
                 f"the episodes {self._selected} are selected, and the reader of the source {self._spec.source} yields an"
-                " episode without its number; expected the number of the episode upstream in metadata['source']"
+                " episode without its number, expected the number of the episode upstream in metadata['source']"
             )
             raise ConversionError(self._spec.id, [problem], hint=_REPORT_SOURCE)
 

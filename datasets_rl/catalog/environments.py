@@ -169,7 +169,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
 
     if ":" in named.id:  # gymnasium.make would import the module before the colon
         raise InvalidArgumentError(
-            f"{dataset_id} names the environment {named.id!r}; expected a name without a module",
+            f"{dataset_id} names the environment {named.id!r}, expected a name without a module",
             hint="import the module that registers the environment, and name the environment without the module",
         )
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))

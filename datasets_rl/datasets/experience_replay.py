@@ -147,7 +147,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         if storage is not None:
             raise InvalidArgumentError(
-                f"storage is {storage!r}; expected None: the storage of a dataset is its files",
+                f"storage is {storage!r}, expected None: the storage of a dataset is its files",
                 hint="write the steps that dataset[:] returns to a ReplayBuffer with this storage",
             )
         check_final_unknown(final_unknown)

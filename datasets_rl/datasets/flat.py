@@ -44,12 +44,12 @@ def flat_dict(
     """
     if layout not in get_args(FlatLayout) or framework not in get_args(Framework):
         raise InvalidArgumentError(
-            f"layout is {layout!r} and framework is {framework!r}; expected one of {', '.join(get_args(FlatLayout))}, and "
+            f"layout is {layout!r} and framework is {framework!r}, expected one of {', '.join(get_args(FlatLayout))}, and "
             f"one of {', '.join(get_args(Framework))}"
         )
     if compact and layout != "ogbench":
         raise InvalidArgumentError(
-            f"compact is True and layout is {layout!r}; expected 'ogbench', the only layout with a compact form"
+            f"compact is True and layout is {layout!r}, expected 'ogbench', the only layout with a compact form"
         )
     convert = _converter(framework, device)
     if compact:
@@ -214,7 +214,7 @@ def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
     if framework == "numpy":
         if device not in {None, "cpu"}:
             raise InvalidArgumentError(
-                f"device is {device!r}; expected None, because arrays of numpy are in main memory"
+                f"device is {device!r}, expected None, because arrays of numpy are in main memory"
             )
         return lambda value: value.numpy()
     with importing("jax", "jax", "as_dict(framework='jax')"):

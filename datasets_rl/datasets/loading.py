@@ -136,7 +136,7 @@ def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> Base
 def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool | None) -> None:
     if folder.is_file() and folder.suffix == ".toml":
         raise InvalidArgumentError(
-            f"{folder} is a file; expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
+            f"{folder} is a file, expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
         )
     if "root" in arguments or arguments.get("download") == "force":
         raise InvalidArgumentError(

@@ -37,7 +37,7 @@ class _OfflineShare(MixtureSampler):
     @offline_fraction.setter
     def offline_fraction(self, share: float) -> None:
         if not 0 <= share <= 1:
-            raise InvalidArgumentError(f"offline_fraction is {share!r}; expected a number >= 0 and <= 1")
+            raise InvalidArgumentError(f"offline_fraction is {share!r}, expected a number >= 0 and <= 1")
         self._offline_fraction = float(share)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
@@ -58,7 +58,7 @@ class _OfflineShare(MixtureSampler):
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         share = state_dict.get("offline_fraction")
         is_share = isinstance(share, float) and 0 <= share <= 1
-        problem = f"offline_fraction is {share!r}; expected a number >= 0 and <= 1"
+        problem = f"offline_fraction is {share!r}, expected a number >= 0 and <= 1"
         return super().state_problems(state_dict) + ([] if is_share else [problem])
 
     @override
@@ -115,9 +115,9 @@ class OfflineToOnlineReplayBuffer(Mixture):
         problems = size_problems(online_capacity=online_capacity, optional=True)
         if (online_storage is None) == (online_capacity is None):
             given = "neither" if online_storage is None else "both"
-            problems.append(f"online_storage or online_capacity: {given} given; expected exactly one of them, not both")
+            problems.append(f"online_storage or online_capacity: {given} given, expected exactly one of them, not both")
         if not 0 < offline_fraction < 1:
-            problems.append(f"offline_fraction is {offline_fraction!r}; expected a number above 0 and below 1")
+            problems.append(f"offline_fraction is {offline_fraction!r}, expected a number above 0 and below 1")
         if dataset_kwargs and not isinstance(offline_dataset, str):
             problems.append(f"{', '.join(dataset_kwargs)} are only forwarded when offline_dataset is an id")
         if problems:

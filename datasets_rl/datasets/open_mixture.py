@@ -93,7 +93,7 @@ def mixture(
         final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight"
     )
     if temperature is not None and (weights is not None or not temperature > 0):
-        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
+        raise InvalidArgumentError(f"temperature is {temperature}, expected a number above 0, without weights")
     _check_options(options)
     if keys is not None and len(datasets) < len(parsed):
         raise InvalidArgumentError(
@@ -160,7 +160,7 @@ def _merge_weights(
         return weights
     if weights is not None or len(present) != count:
         raise InvalidArgumentError(
-            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}; "
+            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}, "
             f"expected a {name} for every member, or {name}s"
         )
     return present
@@ -182,7 +182,7 @@ def _steps_per_slice(num_slices: Any, batch_size: int | None) -> int:
         size_problems(num_slices=num_slices)
         or unless(
             batch_size is not None and batch_size % num_slices == 0,
-            f"num_slices is {num_slices} and batch_size is {batch_size}; expected a multiple of num_slices",
+            f"num_slices is {num_slices} and batch_size is {batch_size}, expected a multiple of num_slices",
         )
     )
     return cast("int", batch_size) // int(num_slices)
@@ -210,19 +210,19 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: M
     """Check that batches can consist of these slices."""
     steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
-        problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
+        problems.append(f"batch_size is {batch_size}, expected a multiple of {steps}, the slice_len")
     for name, lengths in ((name, rb.episodes.lengths) for name, rb in buffers.items()):
         if sampler.get("strict_length", True):
             if lengths.max() < steps:
                 problems.append(f"slice_len is {steps}, but the longest episode of {name} has {lengths.max()} steps")
         elif lengths.min() < steps and not sampler.get("pad_output", False):
             problems.append(
-                f"slice_len is {steps}, but the shortest episode of {name} has {lengths.min()} steps; expected "
+                f"slice_len is {steps}, but the shortest episode of {name} has {lengths.min()} steps, expected "
                 "pad_output=True or strict_length=True, because slices of a mixture have equal lengths"
             )
     if sampler.get("span", False) and not sampler.get("pad_output", False):
         problems.append(
-            f"span is {sampler['span']!r}; expected pad_output=True, because slices of a mixture have equal lengths"
+            f"span is {sampler['span']!r}, expected pad_output=True, because slices of a mixture have equal lengths"
         )
     check(problems)
 
@@ -242,7 +242,7 @@ def _parse_transform(spec: Any, member: Member) -> Arguments:
     if isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
         return spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
     raise InvalidArgumentError(
-        f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
+        f'a transform of {member.dataset} is {spec!r}, expected "resize:64", or a table with use = "resize"'
     )
 
 
@@ -253,7 +253,7 @@ def _sampler_from_options(options: Mapping[str, Any]) -> Sampler | None:
     use = arguments.pop("use", None)
     if use not in _SAMPLERS:
         raise InvalidArgumentError(
-            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
+            f"sampler uses {use!r}, expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
         )
     try:
         return _SAMPLERS[use](**arguments)

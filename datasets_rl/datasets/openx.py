@@ -200,7 +200,7 @@ def _open_stream(
     value = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
     if value is not None and not abs(value) < _PAD_MAX:
         problems.append(
-            f"pad is {value}; expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too"
+            f"pad is {value}, expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too"
         )
     sliced = num_slices is not None or slice_len is not None
     problems += slice_size_problems(num_slices, slice_len) if sliced else []

@@ -31,11 +31,11 @@ def register_dataset(prefix: str, dataset: Callable[..., Any] | str, *, replace:
     """
     normalized = prefix.strip().lower()
     if not re.fullmatch(r"\w+", normalized):
-        raise InvalidArgumentError(f"the prefix is {prefix!r}; expected letters, digits and underscores")
+        raise InvalidArgumentError(f"the prefix is {prefix!r}, expected letters, digits and underscores")
     if isinstance(dataset, str) and not all(dataset.partition(":")):
-        raise InvalidArgumentError(f"dataset is {dataset!r}; expected a place such as 'module:name'")
+        raise InvalidArgumentError(f"dataset is {dataset!r}, expected a place such as 'module:name'")
     if not isinstance(dataset, str) and not callable(dataset):
-        raise InvalidArgumentError(f"dataset is a {type(dataset).__name__}; expected a class, a function or its place")
+        raise InvalidArgumentError(f"dataset is a {type(dataset).__name__}, expected a class, a function or its place")
     if not replace and normalized in {*_registered, *_ALIASES, *source_names()}:
         raise _ExistingPrefixError(
             f"the prefix {normalized!r} is already registered", hint="give replace=True to replace it"

@@ -220,7 +220,7 @@ class RemoteShards(Shards):
         entry = self._entry(name)
         data = b"".join(self._reader.read(list(self._spans(entry, 0, entry.bytes))))
         if (digest := digest_of_bytes(data)) != entry.digest:
-            problem = f"it has the digest {digest[:12]}...; expected {entry.digest[:12]}..."
+            problem = f"it has the digest {digest[:12]}..., expected {entry.digest[:12]}..."
             raise IntegrityError(f"{self.address}/{name}", [problem], hint=_REPLACED)
         return data
 

@@ -159,7 +159,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         """Raise an error that says why a stream lacks what a stored dataset has."""
         if hasattr(BaseDatasetExperienceReplay, name):
             raise _NotStoredError(
-                f"{self.dataset_id} is streamed; expected a stored dataset for {name}",
+                f"{self.dataset_id} is streamed, expected a stored dataset for {name}",
                 hint="open it with download=True",
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")

@@ -439,7 +439,7 @@ class StreamSampler(SeededSampler):
 
 def _short_error(steps: int, length: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"a trajectory has {steps:,} steps; expected {length:,} for a slice",
+        f"a trajectory has {steps:,} steps, expected {length:,} for a slice",
         hint="take shorter slices, or give pad or strict_length=False",
     )
 
@@ -470,7 +470,7 @@ class StreamStepSampler(StreamSampler):
         world_size: int | None = None,
     ) -> None:
         if buffer_steps < 1:
-            raise InvalidArgumentError(f"buffer_steps is {buffer_steps}; expected an integer >= 1")
+            raise InvalidArgumentError(f"buffer_steps is {buffer_steps}, expected an integer >= 1")
         super().__init__(shuffle=shuffle)
         self.buffer_steps = buffer_steps
         self.epochs = Epochs(

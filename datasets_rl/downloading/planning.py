@@ -179,7 +179,7 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
     target, options = request.target, request.target.options
     if options.local is not None and not options.local.exists():
         raise InvalidArgumentError(
-            f"{options.local} does not exist; expected a raw file, or a folder of them",
+            f"{options.local} does not exist, expected a raw file, or a folder of them",
             hint=Remedy("correct {}", Argument("from_local")),
         )
     origin = sources.get_source(target.entry.source)

@@ -79,7 +79,7 @@ class Target:
         settings = options.settings or Settings.from_env()
         if not isinstance(options.selection, Selection | None):
             raise InvalidArgumentError(
-                f"selection is {options.selection!r}; expected a Selection",
+                f"selection is {options.selection!r}, expected a Selection",
                 hint="as in Selection(episodes='0:100', keys=('observation', 'action'))",
             )
         dataset_id, selection = sources.split_address(dataset_id, options.selection or Selection())

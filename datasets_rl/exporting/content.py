@@ -59,7 +59,7 @@ class Content:
         images: str = "",
     ) -> None:
         if fps is not None and not 0 < fps < math.inf:
-            raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
+            raise InvalidArgumentError(f"fps is {fps}, expected a number of steps per second above 0")
         self.stored = stored
         self.fps = fps
         self.images = images

@@ -21,7 +21,7 @@ def get_format(name: str) -> ExportFormat:
     if name not in FORMATS:
         near = difflib.get_close_matches(name, FORMATS, n=1)
         raise InvalidArgumentError(
-            f"the format is {name!r}; expected one of {', '.join(FORMATS)}",
+            f"the format is {name!r}, expected one of {', '.join(FORMATS)}",
             hint=f"did you mean {near[0]}?" if near else "",
         )
     module = import_module(f"datasets_rl.exporting.{name}")

@@ -258,7 +258,7 @@ def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequen
     actual, expected = StoredDataset(build).episodes, (steps, before.episodes + appended)
     if (actual.steps, len(actual)) != expected:
         problem = (
-            f"{actual.steps:,} steps of {len(actual):,} episodes are stored; expected {steps:,} of {expected[1]:,}"
+            f"{actual.steps:,} steps of {len(actual):,} episodes are stored, expected {steps:,} of {expected[1]:,}"
         )
         raise IntegrityError(str(build), [problem])
 

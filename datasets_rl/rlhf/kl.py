@@ -82,7 +82,7 @@ class AdaptiveKLController(KLControllerBase):
 
     def __init__(self, *, init_kl_coef: float, target: float, horizon: int, model: Any = None) -> None:
         numbers = {"init_kl_coef": init_kl_coef, "target": target, "horizon": horizon}
-        check(f"{name} is {value!r}; expected a number above 0" for name, value in numbers.items() if not value > 0)
+        check(f"{name} is {value!r}, expected a number above 0" for name, value in numbers.items() if not value > 0)
         self.target = target
         self.horizon = horizon
         super().__init__(init_kl_coef, model)
@@ -95,7 +95,7 @@ class AdaptiveKLController(KLControllerBase):
         """
         if kl_values is None or not len(kl_values):  # type: ignore[redundant-expr]  # untyped callers pass None
             raise InvalidArgumentError(
-                "kl_values is empty; expected the KL term of at least one rollout",
+                "kl_values is empty, expected the KL term of at least one rollout",
                 hint="make a rollout before each update",
             )
         divergence = -torch.as_tensor(list(map(float, kl_values))).mean().item() / self.coef

@@ -77,7 +77,7 @@ class TokenizedDatasetLoader:
         ragged: bool = False,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:  # type: ignore[redundant-expr]  # callers may be untyped
-            raise InvalidArgumentError(f"max_length is {max_length!r}; expected an integer >= 1")
+            raise InvalidArgumentError(f"max_length is {max_length!r}, expected an integer >= 1")
         self.split = split
         self.max_length = max_length
         self.dataset_name = str(dataset_name)

@@ -47,7 +47,7 @@ def _text(row: Any, name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str):
         raise InvalidArgumentError(
-            f"{name!r} of a pair is {type(value).__name__}; expected a string; the row has {', '.join(row) or 'no keys'}",
+            f"{name!r} of a pair is {type(value).__name__}, expected a string; the row has {', '.join(row) or 'no keys'}",
             hint="rename the columns to prompt, chosen and rejected, and render chat messages as text",
         )
     return value

@@ -74,7 +74,7 @@ class RolloutFromModel:
         if eos_token_id is not None:
             if not isinstance(eos_token_id, int):
                 raise InvalidArgumentError(
-                    f"the end-of-sequence token of the model is {eos_token_id!r}; expected one integer",
+                    f"the end-of-sequence token of the model is {eos_token_id!r}, expected one integer",
                     hint="pass the id of one of them to the constructor",
                 )
             self.EOS_TOKEN_ID = eos_token_id
@@ -117,7 +117,7 @@ class RolloutFromModel:
         if int(prompt_length.min()) < 1:
             raise InvalidArgumentError(
                 f"row {int(prompt_length.argmin())} has no token before its prompt_rindex, which is the index of the "
-                "last token of the prompt; expected prompts of at least two tokens",
+                "last token of the prompt, expected prompts of at least two tokens",
                 hint="leave out shorter prompts",
             )
         # Models of transformers generate after the last column, so the padding is on the left.
@@ -279,7 +279,7 @@ class RolloutFromModel:
         """
         if self.kl_scheduler is None:
             raise InvalidArgumentError(
-                "kl_scheduler is None; expected a controller of the KL coefficient",
+                "kl_scheduler is None, expected a controller of the KL coefficient",
                 hint="pass an AdaptiveKLController or a ConstantKLController to the constructor",
             )
         self.kl_coef = self.kl_scheduler.update(self._kl_queue)

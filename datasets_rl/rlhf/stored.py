@@ -108,7 +108,7 @@ class TokenWriter:
         counts = {key: len(array) for key, array in arrays.items() if key not in ragged}
         if fields != self._fields or len(set(counts.values())) > 1:
             raise InvalidArgumentError(
-                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows; "
+                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows, "
                 f"expected {_field_text(self._fields)} and the same number of rows"
             )
         for key, array in arrays.items():
@@ -164,7 +164,7 @@ def _padded_arrays(columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
                 hint="pad the sequences to one length, or store them as a ragged dataset",
             ) from error
         if array.dtype.kind not in "biuf":
-            raise InvalidArgumentError(f"{key} holds {array.dtype}; expected numbers")
+            raise InvalidArgumentError(f"{key} holds {array.dtype}, expected numbers")
         # Python's floats become those of torch.
         arrays[key] = array.astype(np.float32) if isinstance(column, list) and array.dtype == np.float64 else array
     return arrays
@@ -222,7 +222,7 @@ def open_tokens(folder: Path) -> TensorDict:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"it cannot be read: {error!r}") from error
     if version != (FORMAT, FORMAT_VERSION):
-        raise _damaged(path, f"its format is {version}; expected {(FORMAT, FORMAT_VERSION)}")
+        raise _damaged(path, f"its format is {version}, expected {(FORMAT, FORMAT_VERSION)}")
     arrays = {field.key: _mapped(folder, field, rows, sizes.get(field.file)) for field in fields}
     if not ragged:
         return _tree(arrays, rows)
@@ -249,7 +249,7 @@ def _mapped(folder: Path, field: TokenField, rows: int, size: int | None) -> Ten
         or array.shape[1:] != field.shape
         or not (field.ragged or len(array) == rows)
     ):
-        raise _damaged(path, f"it is {array.dtype} {list(array.shape)}; expected {_field_text([field])}, {rows:,} rows")
+        raise _damaged(path, f"it is {array.dtype} {list(array.shape)}, expected {_field_text([field])}, {rows:,} rows")
     return torch.from_numpy(copy_on_write(path, array))
 
 

@@ -93,13 +93,13 @@ def _local_files(path: Path, split: str) -> list[Path]:
         if len({_FORMATS[file.suffix] for file in files}) != 1:
             present = ", ".join(sorted(file.name for file in path.iterdir())[:10]) or "no files"
             raise InvalidArgumentError(
-                f"{path} has {len(files)} files of the split {base!r} in Parquet or JSON Lines; expected at least one, "
+                f"{path} has {len(files)} files of the split {base!r} in Parquet or JSON Lines, expected at least one, "
                 f"all in one format; the folder has {present}",
                 hint=f"name the files of the split {base}*.parquet or {base}*.jsonl, or give the path of one file",
             )
     if files[0].suffix not in _FORMATS:
         raise InvalidArgumentError(
-            f"{path} is not a file of texts; expected the suffix {', '.join(_FORMATS)}",
+            f"{path} is not a file of texts, expected the suffix {', '.join(_FORMATS)}",
             hint="convert it to JSON Lines, one object with the texts per line",
         )
     return files
@@ -116,7 +116,7 @@ def source_identity(dataset_name: str, split: str, *, from_disk: bool) -> Any:
         return {"hub": dataset_name}
     if from_disk and not path.is_dir():
         raise InvalidArgumentError(
-            f"{path} is not a folder; expected one that datasets.Dataset.save_to_disk wrote",
+            f"{path} is not a folder, expected one that datasets.Dataset.save_to_disk wrote",
             hint="name a dataset of the hub, or local files, without from_disk",
         )
     files = sorted(file for file in path.rglob("*") if file.is_file()) if from_disk else _local_files(path, split)

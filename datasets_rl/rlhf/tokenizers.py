@@ -120,7 +120,7 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
         sides = {name: getattr(self.tokenizer, name, "right") for name in ("padding_side", "truncation_side")}
         if left := [name for name, side in sides.items() if side != "right"]:
             raise InvalidArgumentError(
-                f"{' and '.join(left)} of the tokenizer is 'left'; expected 'right': prompt_rindex counts from the first column",
+                f"{' and '.join(left)} of the tokenizer is 'left', expected 'right': prompt_rindex counts from the first column",
                 hint="assign 'right', as load_tokenizer does",
             )
         if isinstance(prompts, str):

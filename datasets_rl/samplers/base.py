@@ -191,7 +191,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
             return []
         if isinstance(state, Tensor) and state.dtype == expected.dtype and state.shape == expected.shape:
             return []
-        return [f"generator is not the state of a torch.Generator; expected {expected.dtype} {list(expected.shape)}"]
+        return [f"generator is not the state of a torch.Generator, expected {expected.dtype} {list(expected.shape)}"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of the generator; subclasses call this method first, because it rejects an invalid state."""

@@ -125,7 +125,7 @@ class ConsumingSampler(Sampler):
         reasons = super().state_problems(state_dict)
         if state_dict.get("max_sample_count") != self.max_sample_count:
             found = state_dict.get("max_sample_count")
-            reasons.append(f"max_sample_count is {found!r}; expected {self.max_sample_count}")
+            reasons.append(f"max_sample_count is {found!r}, expected {self.max_sample_count}")
         for name in ("left", "consumed"):
             value = state_dict.get(name)
             if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim != 1:

@@ -51,10 +51,10 @@ class SamplerEnsemble(Sampler):
         generator: Generator | None = None,
     ) -> None:
         if not samplers:
-            raise InvalidArgumentError("no samplers were given; expected at least one")
+            raise InvalidArgumentError("no samplers were given, expected at least one")
         others = [sampler for sampler in samplers if not hasattr(sampler, "sample")]
         check(
-            [f"{other!r} has no method sample; expected samplers" for other in others],
+            [f"{other!r} has no method sample, expected samplers" for other in others],
             size_problems(num_buffer_sampled=num_buffer_sampled, optional=True),
         )
         self.samplers = samplers
@@ -82,13 +82,13 @@ class SamplerEnsemble(Sampler):
         try:
             p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidArgumentError(f"p is {value!r}; expected one number per sampler") from error
+            raise InvalidArgumentError(f"p is {value!r}, expected one number per sampler") from error
         if p.shape != (len(self.samplers),):
             raise InvalidArgumentError(
-                f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one number per sampler"
+                f"p has shape {list(p.shape)}, expected [{len(self.samplers)}], one number per sampler"
             )
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
-            raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers >= 0, at least one of them above 0")
+            raise InvalidArgumentError(f"p is {p.tolist()}, expected finite numbers >= 0, at least one of them above 0")
         # The sum of the greatest numbers is infinite.
         p = p if p.sum().isfinite() else p / p.max()
         return p / p.sum()
@@ -118,7 +118,7 @@ class SamplerEnsemble(Sampler):
         storages: Sequence[Storage] = getattr(storage, "storages", ())
         if len(storages) != len(self.samplers):
             raise InvalidArgumentError(
-                f"the ensemble has {len(self.samplers)} samplers for {len(storages) or 'no'} storages; expected one each"
+                f"the ensemble has {len(self.samplers)} samplers for {len(storages) or 'no'} storages, expected one each"
             )
         return storages
 
@@ -143,7 +143,7 @@ class SamplerEnsemble(Sampler):
         count = self.num_buffer_sampled
         if batch_size % count:
             raise InvalidArgumentError(
-                f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}"
+                f"batch_size is {batch_size}, expected a multiple of num_buffer_sampled, {count}"
             )
         numbers = self._draw(count, [len(member) > 0 for member in storages])
         self.ran_out = False

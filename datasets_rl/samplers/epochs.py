@@ -268,7 +268,7 @@ class Epochs:
     ) -> None:
         is_seed = seed is None or (type(seed) is int and 0 <= seed < _SEEDS)
         check(
-            unless(is_seed, f"seed is {seed!r}; expected None or an integer >= 0"),
+            unless(is_seed, f"seed is {seed!r}, expected None or an integer >= 0"),
             choice_problems("keep", "drop", "pad", uneven=uneven),
         )
         self.share = Share.of_process(rank, world_size)
@@ -444,7 +444,7 @@ class Epochs:
             InvalidArgumentError: If it is not an integer >= 0.
         """
         if type(epoch) is not int or epoch < 0:
-            raise InvalidArgumentError(f"epoch is {epoch!r}; expected an integer >= 0")
+            raise InvalidArgumentError(f"epoch is {epoch!r}, expected an integer >= 0")
         self.epoch, self.drawn, self.history, self.ran_out, self._restored = epoch, 0, (), False, False
         self._forget()
 
@@ -516,7 +516,7 @@ class Epochs:
     def state_problems(self, state: Mapping[str, Any]) -> list[str]:
         """Return all reasons why a state cannot be restored."""
         problems = [
-            f"{name} is {state.get(name)!r}; expected an integer >= {least}"
+            f"{name} is {state.get(name)!r}, expected an integer >= {least}"
             for name, least in (("epoch", 0), ("drawn", 0), ("world_size", 1))
             if type(state.get(name)) is not int or state[name] < least
         ]
@@ -529,16 +529,16 @@ class Epochs:
             and entry[1] >= 0
             for entry in history
         ):
-            problems.append(f"history is {history!r}; expected a list of pairs: a number of ranks, a number of units")
+            problems.append(f"history is {history!r}, expected a list of pairs: a number of ranks, a number of units")
         seed, dataset = state.get("seed"), state.get("dataset")
         if seed is not None and (type(seed) is not int or not 0 <= seed < _SEEDS):
-            problems.append(f"seed is {seed!r}; expected an integer >= 0")
+            problems.append(f"seed is {seed!r}, expected an integer >= 0")
         elif self.given_seed is not None and seed not in {None, self.given_seed}:
-            problems.append(f"seed is {seed!r}; expected {self.given_seed}, the seed of this sampler")
+            problems.append(f"seed is {seed!r}, expected {self.given_seed}, the seed of this sampler")
         if self._items is not _NO_ITEMS and dataset not in {None, self._items.dataset}:
-            problems.append(f"dataset is {dataset!r}; expected {self._items.dataset!r}: the state is of other episodes")
+            problems.append(f"dataset is {dataset!r}, expected {self._items.dataset!r}: the state is of other episodes")
         problems += [
-            f"{name} is {state.get(name)!r}; expected {value!r}"
+            f"{name} is {state.get(name)!r}, expected {value!r}"
             for name, value in self._fixed.items()
             if state.get(name) != value
         ]

@@ -226,7 +226,7 @@ class GoalSampler(Sampler):
         ]
         if subgoal_steps is not None and (subgoal_steps < 1 or actor is None):
             problems.append(
-                f"subgoal_steps is {subgoal_steps} and actor is {actor}; expected at least 1, with an actor"
+                f"subgoal_steps is {subgoal_steps} and actor is {actor}, expected at least 1, with an actor"
             )
         check(problems)
         self._value = _GoalRule(p_current, p_trajectory, p_random, geometric, strategy)
@@ -387,7 +387,7 @@ class GoalSampler(Sampler):
         state = state_dict.get("sampler")
         reasons = super().state_problems(state_dict)
         if not isinstance(state, dict):
-            return [*reasons, f"sampler is {state!r}; expected the state of {self.sampler!r}"]
+            return [*reasons, f"sampler is {state!r}, expected the state of {self.sampler!r}"]
         return reasons + self.sampler.state_problems(state)
 
     @override
@@ -417,9 +417,9 @@ class GoalSampler(Sampler):
 def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> list[str]:
     problems = []
     if len(probabilities) != 3 or not all(0 <= p <= 1 for p in probabilities) or not np.isclose(sum(probabilities), 1):
-        problems.append(f"{name} are {tuple(probabilities)}; expected three probabilities with the sum 1")
+        problems.append(f"{name} are {tuple(probabilities)}, expected three probabilities with the sum 1")
     if geometric is not None and not 0 < geometric < 1:
         problems.append(
-            f"the discount factor of the geometric distribution is {geometric}; expected a number in (0, 1)"
+            f"the discount factor of the geometric distribution is {geometric}, expected a number in (0, 1)"
         )
     return problems

@@ -63,12 +63,12 @@ class MixtureSampler(SamplerEnsemble):
         check(
             unless(
                 not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
-                f"a sampler has num_slices, and unit is {unit}; expected a multiple of num_slices, or samplers with "
+                f"a sampler has num_slices, and unit is {unit}, expected a multiple of num_slices, or samplers with "
                 "slice_len: the number of steps of a buffer changes from batch to batch",
             ),
             unless(
                 (final_p is None) == (anneal == 0) and anneal >= 0,
-                f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither",
+                f"anneal is {anneal} and final_p is {final_p}, expected both, with anneal >= 1, or neither",
             ),
         )
         self.exact = exact
@@ -110,7 +110,7 @@ class MixtureSampler(SamplerEnsemble):
         storages = self._members(storage)
         if batch_size % self.unit:
             raise InvalidArgumentError(
-                f"batch_size is {batch_size}; expected a multiple of {self.unit}, the number of steps in a slot"
+                f"batch_size is {batch_size}, expected a multiple of {self.unit}, the number of steps in a slot"
             )
         counts = self._slots_by_buffer(batch_size // self.unit) * self.unit
         self._batches += 1
@@ -154,9 +154,9 @@ class MixtureSampler(SamplerEnsemble):
         reasons = super().state_problems(state_dict)
         batches, deficits = state_dict.get("batches"), state_dict.get("behind")
         if not isinstance(batches, int) or batches < 0:
-            reasons.append(f"batches is {batches!r}; expected an integer >= 0")
+            reasons.append(f"batches is {batches!r}, expected an integer >= 0")
         if not isinstance(deficits, Tensor) or deficits.shape != self._deficits.shape or not deficits.isfinite().all():
-            reasons.append(f"the deficits are not a tensor [{len(self)}] of finite numbers; expected one per buffer")
+            reasons.append(f"the deficits are not a tensor [{len(self)}] of finite numbers, expected one per buffer")
         return reasons
 
     @override

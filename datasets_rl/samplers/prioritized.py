@@ -99,13 +99,13 @@ class PrioritizedSampler(Sampler):
         problems = _number_problems(alpha=alpha, beta=beta, eps=eps)
         arguments: dict[str, Any] = {"max_capacity": max_capacity, "dtype": dtype}
         if not isinstance(arguments["max_capacity"], (int, np.integer)) or not 1 <= max_capacity < _LIMIT:
-            problems.append(f"max_capacity is {max_capacity!r}; expected an integer >= 1 and below {_LIMIT}")
+            problems.append(f"max_capacity is {max_capacity!r}, expected an integer >= 1 and below {_LIMIT}")
         if reduction not in _REDUCTIONS:
-            problems.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            problems.append(f"reduction is {reduction!r}, expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(arguments["dtype"], torch.dtype) or not dtype.is_floating_point:
-            problems.append(f"dtype is {dtype}; expected a floating-point dtype")
+            problems.append(f"dtype is {dtype}, expected a floating-point dtype")
         if device is not None and not str(device).startswith("cpu"):
-            problems.append(f"device is {device}; expected cpu, where the priorities are")
+            problems.append(f"device is {device}, expected cpu, where the priorities are")
         check(problems)
         self._capacity = self._room = int(max_capacity)
         self._alpha = float(alpha)
@@ -149,7 +149,7 @@ class PrioritizedSampler(Sampler):
     def _check_size(self, storage: Storage) -> None:
         if storage.max_size - self._capacity >= storage.envs:
             raise InvalidArgumentError(
-                f"max_capacity is {self._capacity:,}, and the storage holds up to {storage.max_size:,} steps; expected as "
+                f"max_capacity is {self._capacity:,}, and the storage holds up to {storage.max_size:,} steps, expected as "
                 "many",
                 hint=f"{type(self).__name__}(max_capacity={storage.max_size})",
             )
@@ -361,13 +361,13 @@ class PrioritizedSampler(Sampler):
     def _reduce_priority(self, priority: Any, shape: torch.Size) -> NDArray[np.float64]:
         values = _as_float_tensor("priority", priority)
         if values.is_complex():
-            raise InvalidArgumentError(f"priority is {values.dtype}; expected real numbers")
+            raise InvalidArgumentError(f"priority is {values.dtype}, expected real numbers")
         if values.dtype != torch.float32 or not values.is_cpu:
             values = values.to("cpu", torch.float64)
         if values.shape != shape and values.numel() != 1:
             if values.shape[: len(shape)] != shape:
                 raise InvalidArgumentError(
-                    f"priority has shape {list(values.shape)}; expected one number, or the shape of the index, {list(shape)}"
+                    f"priority has shape {list(values.shape)}, expected one number, or the shape of the index, {list(shape)}"
                 )
             values = _REDUCTIONS[self.reduction](values.double().reshape(shape.numel(), -1))
         # Numpy converts a small batch in half of the time of torch.
@@ -442,7 +442,7 @@ class PrioritizedSampler(Sampler):
         if len(priorities) % slots:
             # Another process has written rows, which this sampler adds when it samples next.
             raise InvalidArgumentError(
-                f"the sampler has the priorities of {len(priorities)} rows; expected a multiple of the {slots} slots",
+                f"the sampler has the priorities of {len(priorities)} rows, expected a multiple of the {slots} slots",
                 hint="sample once before saving",
             )
         return {**state_dict, "priorities": priorities.reshape(slots, -1).roll(-shift, 0).reshape(-1)}
@@ -464,7 +464,7 @@ def _largest_priority(alpha: float, eps: float) -> float:
 def _number_problems(**values: Any) -> list[str]:
     """Return which arguments are not finite numbers >= 0."""
     return [
-        f"{name} is {value!r}; expected a finite number >= 0"
+        f"{name} is {value!r}, expected a finite number >= 0"
         for name, value in values.items()
         if not _is_number(value) or not (math.isfinite(value) and value >= 0)
     ]
@@ -483,7 +483,7 @@ def _as_float_tensor(name: str, value: Any) -> Tensor:
             return value.detach() if value.requires_grad else value
         return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
+        raise InvalidArgumentError(f"{name} is {type(value).__name__}, expected numbers ({error})") from error
 
 
 def _checked_rows(index: Any, storage: Storage | None) -> Tensor:
@@ -493,7 +493,7 @@ def _checked_rows(index: Any, storage: Storage | None) -> Tensor:
         return storage.ravel(index).cpu()
     rows = _as_float_tensor("index", index)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
-        raise InvalidArgumentError(f"index is {rows.dtype}; expected integers")
+        raise InvalidArgumentError(f"index is {rows.dtype}, expected integers")
     return rows.to("cpu", torch.int64)
 
 

@@ -73,7 +73,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     ) -> None:
         if not isinstance(span, int) and span[0]:
             raise InvalidArgumentError(
-                f"span is {span}; expected 0 before the start: no slice can start before its trajectory, "
+                f"span is {span}, expected 0 before the start: no slice can start before its trajectory, "
                 "where no step has a priority"
             )
         SliceSampler.__init__(self, span=(False, span) if isinstance(span, int) else span, **options)

@@ -68,7 +68,7 @@ class RandomSampler(Sampler):
     def _check_generator(self, device: torch.device) -> None:
         if self.generator is not None and self.generator.device.type != device.type:
             raise InvalidArgumentError(
-                f"the generator is on {self.generator.device}; expected one on {device}, where the rows are drawn",
+                f"the generator is on {self.generator.device}, expected one on {device}, where the rows are drawn",
                 hint=f"generator=torch.Generator({device.type!r})",
             )
 

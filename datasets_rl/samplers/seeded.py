@@ -66,7 +66,7 @@ class SeededSampler(Sampler):
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         state = state_dict.get("epochs")
         own = (
-            self.epochs.state_problems(state) if isinstance(state, dict) else [f"epochs is {state!r}; expected a dict"]
+            self.epochs.state_problems(state) if isinstance(state, dict) else [f"epochs is {state!r}, expected a dict"]
         )
         return super().state_problems(state_dict) + own
 

@@ -54,10 +54,10 @@ class Share:
         if rank is None and world_size is None:
             return cls()
         if rank is None or world_size is None:
-            raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
+            raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}, expected both, or neither")
         arguments: tuple[Any, Any] = (rank, world_size)
         if not all(isinstance(argument, int) for argument in arguments) or not 0 <= rank < world_size:
-            raise InvalidArgumentError(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
+            raise InvalidArgumentError(f"rank is {rank!r}, expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
 
     @classmethod
@@ -79,7 +79,7 @@ class Share:
             return cls()
         if not all(text.isascii() and text.isdecimal() for text in texts.values()):
             raise InvalidArgumentError(
-                f"RANK is {texts['RANK']!r} and WORLD_SIZE is {texts['WORLD_SIZE']!r}; expected two integers",
+                f"RANK is {texts['RANK']!r} and WORLD_SIZE is {texts['WORLD_SIZE']!r}, expected two integers",
                 hint="pass rank and world_size, or unset both variables",
             )
         return cls.from_rank(*map(int, texts.values()))

@@ -206,7 +206,7 @@ class SliceSampler(Sampler):
             ),
             unless(
                 not fragmented or step_key is not None,
-                "fragmented=True requires a step_key; expected the key of the step index",
+                "fragmented=True requires a step_key, expected the key of the step index",
             ),
             choice_problems("any", "episode", starts=starts),
             unless(
@@ -282,7 +282,7 @@ class SliceSampler(Sampler):
         """Return the number of slices in a batch, and the number of steps in a slice."""
         divisor, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         if divisor is None or batch_size % divisor:
-            raise InvalidArgumentError(f"batch_size is {batch_size}; expected a multiple of {name}, {divisor}")
+            raise InvalidArgumentError(f"batch_size is {batch_size}, expected a multiple of {name}, {divisor}")
         return (divisor, batch_size // divisor) if self.slice_len is None else (batch_size // divisor, divisor)
 
     def _slices(self, storage: Storage, length: int) -> Slices:
@@ -292,7 +292,7 @@ class SliceSampler(Sampler):
         if slices is None:
             before, after = (length - 1 if steps is True else int(steps) for steps in self.span)
             if max(before, after) >= length:
-                raise InvalidArgumentError(f"span is {self.span}; expected less than the {length} steps of a slice")
+                raise InvalidArgumentError(f"span is {self.span}, expected less than the {length} steps of a slice")
             slices = view.own.slices(
                 length, short=not self.strict_length, before=before, after=after, at_start=self.starts == "episode"
             )
@@ -429,7 +429,7 @@ class SliceSampler(Sampler):
         drawn = state_dict.get("drawn")
         is_valid = isinstance(drawn, int) and drawn >= 0
         return super().state_problems(state_dict) + (
-            [] if is_valid else [f"drawn is {drawn!r}; expected an integer >= 0"]
+            [] if is_valid else [f"drawn is {drawn!r}, expected an integer >= 0"]
         )
 
     @override
@@ -465,7 +465,7 @@ def slice_size_problems(num_slices: Any, slice_len: Any) -> list[str]:
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
     return size_problems(**given) + unless(
-        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them"
+        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}, expected exactly one of them"
     )
 
 
@@ -473,7 +473,7 @@ def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]
     given = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
     problems = [
-        f"{name} is {value!r}; expected a tensor [N]"
+        f"{name} is {value!r}, expected a tensor [N]"
         for name, value in tensors.items()
         if value is not None and not isinstance(value, Tensor)
     ]
@@ -489,8 +489,8 @@ def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]
 def _span_problems(span: Any, slice_len: int | None) -> list[str]:
     sides = span if isinstance(span, (tuple, list)) else (span, span)
     if len(sides) != 2 or not all(isinstance(steps, (bool, int)) and steps >= 0 for steps in sides):
-        return [f"span is {span!r}; expected True, False, an integer >= 0, or a tuple of two of these"]
+        return [f"span is {span!r}, expected True, False, an integer >= 0, or a tuple of two of these"]
     longest = max((steps for steps in sides if not isinstance(steps, bool)), default=0)
     if longest and isinstance(slice_len, int) and longest >= slice_len:
-        return [f"span is {span!r}; expected less than slice_len, {slice_len}"]
+        return [f"span is {span!r}, expected less than slice_len, {slice_len}"]
     return []

@@ -98,10 +98,10 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         reasons = super().state_problems(state_dict)
         if not isinstance(remaining, Tensor) or remaining.dtype != torch.int64 or remaining.ndim != 1:
             reasons.append(
-                "left is not an int64 tensor [n]; expected the numbers of the epoch's remaining trajectories"
+                "left is not an int64 tensor [n], expected the numbers of the epoch's remaining trajectories"
             )
         elif "of" not in state_dict:
-            reasons.append("of is missing; expected the outline of the slices of the epoch, or None")
+            reasons.append("of is missing, expected the outline of the slices of the epoch, or None")
         elif outline is not None and not _are_slices_of(outline, remaining):
             reasons.append(f"left has trajectory numbers outside the slices of the epoch, {outline}")
         return reasons

@@ -40,7 +40,7 @@ class WindowSampler(Sampler):
         self, before: int = 0, after: int = 0, generator: Generator | None = None, *, end_key: EndKey | None = None
     ) -> None:
         if before < 0 or after < 0:
-            raise InvalidArgumentError(f"before is {before} and after is {after}; expected at least 0")
+            raise InvalidArgumentError(f"before is {before} and after is {after}, expected at least 0")
         self.before, self.after, self.generator, self.end_key = before, after, generator, end_key
         self._slices: Slices | None = None
 

@@ -245,19 +245,19 @@ class SamplerWithoutReplacement(Sampler):
         for name in ("held", "envs", "ran_out"):
             if not isinstance(state_dict.get(name), int):
                 expected = "a boolean" if name == "ran_out" else "an integer"
-                reasons.append(f"{name} is {state_dict.get(name)!r}; expected {expected}")
+                reasons.append(f"{name} is {state_dict.get(name)!r}, expected {expected}")
         order = state_dict.get("order")
         if not _is_order(order):
-            reasons.append(f"order is {order!r}; expected None, or how the rows are computed")
+            reasons.append(f"order is {order!r}, expected None, or how the rows are computed")
         elif order and not reasons and order["count"] != (own := self._share.size(state_dict["held"])):
-            reasons.append(f"order has {order['count']:,} rows; expected {own:,}, those of this rank")
+            reasons.append(f"order has {order['count']:,} rows, expected {own:,}, those of this rank")
         for name in ("left", "joining"):
             rows = state_dict.get(name)
             if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
                 reasons.append(f"{name} is not an int64 tensor [n] of rows")
             elif not reasons and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < state_dict["held"]:
                 reasons.append(
-                    f"{name} has rows from {rows.min()} to {rows.max()}; expected 0 to {state_dict['held'] - 1}"
+                    f"{name} has rows from {rows.min()} to {rows.max()}, expected 0 to {state_dict['held'] - 1}"
                 )
         return reasons
 

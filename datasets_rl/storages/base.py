@@ -62,7 +62,7 @@ class Storage(Stateful, ABC):
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         check(size_problems(max_size=max_size, ndim=ndim))
         if max_size >= 2**63:
-            raise InvalidArgumentError(f"max_size is {max_size}; expected an integer below 2**63")
+            raise InvalidArgumentError(f"max_size is {max_size}, expected an integer below 2**63")
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
@@ -77,7 +77,7 @@ class Storage(Stateful, ABC):
     def checkpointer(self, checkpointer: Any) -> None:
         if checkpointer is not None:
             raise InvalidArgumentError(
-                f"checkpointer is {type(checkpointer).__name__}; expected None: dumps writes .npy files and JSON",
+                f"checkpointer is {type(checkpointer).__name__}, expected None: dumps writes .npy files and JSON",
                 hint="omit the argument, or export the data that rb[:] returns",
             )
 
@@ -397,7 +397,7 @@ class Storage(Stateful, ABC):
         """
         index = torch.as_tensor(item) if isinstance(item, (int, np.integer, np.ndarray, list, Tensor)) else None
         if index is None or index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-            raise InvalidArgumentError(f"the index is {item!r}; expected integers")
+            raise InvalidArgumentError(f"the index is {item!r}, expected integers")
         found = (index >= -self.filled_count) & (index < self.filled_count)
         return found if isinstance(item, Tensor) or index.ndim else bool(found)
 
@@ -485,7 +485,7 @@ class Storage(Stateful, ABC):
             return [f"the result of the save hooks cannot be read: {error}"]
         counts = [state_dict.get(name) for name in ("held", "written", "slots")]
         if not all(type(count) is int and count >= 0 for count in counts):
-            return [f"the counts held, written and slots are {counts}; expected integers"]
+            return [f"the counts held, written and slots are {counts}, expected integers"]
         return [] if self._load_hooks else ["save hooks changed it; register the load hooks that change it back"]
 
     def _load_hooked_state(self, state_dict: dict[str, Any]) -> None:
@@ -556,4 +556,4 @@ def device_of(device: torch.device | str | int) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidArgumentError(f"device is {device!r}; expected a device such as 'cpu' or 'cuda:0'") from error
+        raise InvalidArgumentError(f"device is {device!r}, expected a device such as 'cpu' or 'cuda:0'") from error

@@ -442,17 +442,17 @@ def as_rows(index: Any, count: int) -> Tensor:
     # A copy: torch accepts neither read-only arrays nor negative strides. An empty list selects nothing.
     array = np.array(index, order="C")
     if array.dtype.kind not in "biu" and array.size:
-        raise IndexError(f"{index!r} is not an index; expected integers, a slice or a mask")
+        raise IndexError(f"{index!r} is not an index, expected integers, a slice or a mask")
     return _row_numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
 
 
 def _row_numbers(rows: Tensor, count: int) -> Tensor:
     if rows.dtype == torch.bool:
         if rows.shape != (count,):
-            raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
+            raise IndexError(f"the mask has shape {list(rows.shape)}, expected [{count}]")
         return rows.nonzero().squeeze(1)
     if rows.is_floating_point() or rows.is_complex():
-        raise IndexError(f"the index has dtype {rows.dtype}; expected integers, a slice or a mask")
+        raise IndexError(f"the index has dtype {rows.dtype}, expected integers, a slice or a mask")
     return rows.to(torch.int64)
 
 

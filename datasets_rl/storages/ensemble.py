@@ -41,10 +41,10 @@ class StorageEnsemble(Storage):
     def __init__(self, *storages: Storage, transforms: Sequence[Callable[[Any], Any] | None] | None = None) -> None:
         if transforms is not None and len(transforms) != len(storages):
             raise InvalidArgumentError(
-                f"{len(transforms)} transforms were given for {len(storages)} storages; expected one per storage"
+                f"{len(transforms)} transforms were given for {len(storages)} storages, expected one per storage"
             )
         if not storages:
-            raise InvalidArgumentError("no storages were given; expected at least one")
+            raise InvalidArgumentError("no storages were given, expected at least one")
         arguments: tuple[Any, ...] = storages
         invalid = [repr(argument) for argument in arguments if not isinstance(argument, Storage)]
         if invalid:

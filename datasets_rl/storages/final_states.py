@@ -25,7 +25,7 @@ def check_final_unknown(final_unknown: str | None) -> None:
     """
     if final_unknown not in (None, *get_args(FinalUnknown)):
         choices = ", ".join(map(repr, get_args(FinalUnknown)))
-        raise InvalidArgumentError(f"final_unknown is {final_unknown!r}; expected one of {choices}")
+        raise InvalidArgumentError(f"final_unknown is {final_unknown!r}, expected one of {choices}")
 
 
 def select_final_known(steps: DatasetStorage | View, final_unknown: FinalUnknown | None) -> DatasetStorage | View:

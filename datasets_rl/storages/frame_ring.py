@@ -116,7 +116,7 @@ class FrameRing:
 
         if not 0 < frame_bytes <= _LENGTH:
             raise InvalidArgumentError(
-                f"a frame of {name} has {frame_bytes:,} bytes; expected 1 to {_LENGTH:,}",
+                f"a frame of {name} has {frame_bytes:,} bytes, expected 1 to {_LENGTH:,}",
                 hint=f"leave {name} out of compress=",
             )
         self.frame_bytes = frame_bytes
@@ -198,7 +198,7 @@ class FrameRing:
     def _open_segment(self) -> None:
         segment = int(np.argmin(self._live))
         if self._live[segment]:
-            raise RuntimeError("every segment holds frames; expected a free one")
+            raise RuntimeError("every segment holds frames, expected a free one")
         if segment >= self._words[_USED]:
             self._reserve(self.segment_bytes)
             self._words[_USED] = segment + 1

@@ -109,7 +109,7 @@ def _read_scalars(storage: _Rows, key: Key, rows: Index) -> Tensor:
     index = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
     values = values[index].cpu().reshape(len(rows), -1)
     if values.shape[1] != 1:
-        raise InvalidArgumentError(f"{dotted_name(key)} has {values.shape[1]} values per step; expected one")
+        raise InvalidArgumentError(f"{dotted_name(key)} has {values.shape[1]} values per step, expected one")
     return values[:, 0]
 
 
@@ -120,7 +120,7 @@ def _read_numbers(storage: _Rows, key: Key, rows: Index) -> Index:
     integers = values.to(torch.int64)
     if not torch.equal(integers.to(values.dtype), values):
         raise InvalidArgumentError(
-            f"{dotted_name(key)} holds values that are not integers; expected the id of a trajectory or the index of a step"
+            f"{dotted_name(key)} holds values that are not integers, expected the id of a trajectory or the index of a step"
         )
     return integers.numpy()
 

@@ -30,7 +30,7 @@ def encode_item(item: Any, place: str) -> Any:  # noqa: PLR0911 - one per kind o
     if type(item) in {list, tuple}:
         return {type(item).__name__: [encode_item(value, f"{place}[{number}]") for number, value in enumerate(item)]}
     raise InvalidArgumentError(
-        f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
+        f"{place} is of type {type(item).__qualname__}, which cannot be saved, expected a tensor, a TensorDict, a JSON "
         "value, or a dict, list or tuple of these"
     )
 

@@ -114,7 +114,7 @@ class LazyTensorStorage(TensorStorage):
         self.device = None if device == "auto" else device_of(device)
         if not isinstance(compress, Collection):
             raise InvalidArgumentError(
-                f"compress is {compress!r}; expected keys of images",
+                f"compress is {compress!r}, expected keys of images",
                 hint='pass compress=("pixels", ("next", "pixels"))',
             )
         keys = [compress] if isinstance(compress, str) else compress
@@ -180,7 +180,7 @@ class LazyTensorStorage(TensorStorage):
             return
         if structure.is_compressed and self.device.type != "cpu":
             raise InvalidArgumentError(
-                f"compressed frames are in main memory, but device is {self.device}; expected the CPU",
+                f"compressed frames are in main memory, but device is {self.device}, expected the CPU",
                 hint="pass device='cpu', and move the batches to the device",
             )
         shape = (self._slots_for(env_shape), *env_shape)
@@ -348,7 +348,7 @@ class LazyTensorStorage(TensorStorage):
     def writable_column(self, key: Key) -> Any:
         if not self._frame_offsets.keys().isdisjoint(self._leaves_under(key).values()):
             raise InvalidArgumentError(
-                f"{dotted_name(key)!r} is stored compressed; expected a field that can be changed in place",
+                f"{dotted_name(key)!r} is stored compressed, expected a field that can be changed in place",
                 hint="write whole steps instead: rb[index] = steps",
             )
         return super().writable_column(key)
@@ -435,7 +435,7 @@ class LazyTensorStorage(TensorStorage):
             return
         if self.device is not None and self.device.type != "cpu":
             raise InvalidArgumentError(
-                f"the storage has no data yet and is on {self.device}; expected the CPU, whose memory processes can "
+                f"the storage has no data yet and is on {self.device}, expected the CPU, whose memory processes can "
                 "share before the first data",
                 hint="share it after the first data, or pass device='cpu'",
             )
@@ -509,7 +509,7 @@ class LazyTensorStorage(TensorStorage):
         if not isinstance(saved, list) or not all(isinstance(items, list) for items in saved):
             return [f"the leaf {leaf.path} is not a tensor, and there are no objects" for leaf in objects]
         if [len(items) for items in saved] != [steps] * len(objects):
-            return [f"it has {len(saved)} lists of objects; expected {len(objects)} of {steps} objects"]
+            return [f"it has {len(saved)} lists of objects, expected {len(objects)} of {steps} objects"]
         try:
             for items in saved:
                 list(map(decode_item, items))

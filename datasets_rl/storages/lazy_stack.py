@@ -68,7 +68,7 @@ class LazyStackStorage(ListStorage):
         others = sorted({type(element).__name__ for element in elements if not is_tensor_collection(element)})
         if others:
             raise InvalidArgumentError(
-                f"the elements are of type {', '.join(others)}; expected TensorDicts",
+                f"the elements are of type {', '.join(others)}, expected TensorDicts",
                 hint="use a ListStorage for other elements",
             )
         super().set(cursor, data if is_single_slot(cursor) else elements, set_cursor=set_cursor)

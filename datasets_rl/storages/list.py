@@ -92,7 +92,7 @@ class ListStorage(Storage):
     def _as_elements(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
             raise InvalidArgumentError(
-                f"{type(data).__name__} does not hold several elements; expected a list, tuple, array, tensor or TensorDict",
+                f"{type(data).__name__} does not hold several elements, expected a list, tuple, array, tensor or TensorDict",
                 hint="pass a list of elements; a ListStorage does not split pytrees",
             )
         return list(data)

@@ -91,7 +91,7 @@ class MappedRows:
                 ("ndim", self.ndim),
             )
             problems = [
-                f"{name} is {short_text(description.get(name))}; expected {value}"
+                f"{name} is {short_text(description.get(name))}, expected {value}"
                 for name, value in expected
                 if description.get(name) != value
             ]
@@ -147,7 +147,7 @@ class MappedRows:
         with path.open("ab") as stream:
             if stream.tell() != nbytes and (exists or stream.tell()):
                 raise InvalidArgumentError(
-                    f"{path} is missing or damaged: it has {stream.tell():,} bytes; expected {nbytes:,}",
+                    f"{path} is missing or damaged: it has {stream.tell():,} bytes, expected {nbytes:,}",
                     hint="delete the folder, or restore it from a backup",
                 )
             stream.truncate(nbytes)
@@ -176,7 +176,7 @@ class MappedRows:
             nbytes = path.stat().st_size if path.exists() else None
             if nbytes != size * 8:
                 problems.append(
-                    f"{name} {'is missing' if nbytes is None else f'has {nbytes}'}; expected {size * 8} bytes"
+                    f"{name} {'is missing' if nbytes is None else f'has {nbytes}'}, expected {size * 8} bytes"
                 )
         return problems
 

@@ -87,7 +87,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 weakref.finalize(self, id, scratch_dir)
                 scratch_dir = scratch_dir.name
             if not isinstance(scratch_dir, (str, os.PathLike)):
-                raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
+                raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}, expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
             disk.check_outside_versions(self.scratch_dir)
             self._scratch = ScratchFolder.containing(self.scratch_dir)

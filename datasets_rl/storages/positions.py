@@ -125,7 +125,7 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: boo
     numbers = _slot_numbers(cursor, filled, slots)
     if len(numbers) != count:
         raise InvalidArgumentError(
-            f"the index names {len(numbers)} slots, and the data fills {count}; expected the same number"
+            f"the index names {len(numbers)} slots, and the data fills {count}, expected the same number"
         )
     if not count:
         return Segment(filled % slots, 0)

@@ -214,7 +214,7 @@ class Structure:
             number = self.leaves_under(key).get(())
             if number is None or self.leaves[number].dtype is not torch.uint8:
                 found = "missing" if number is None else _leaf_text(self.leaves[number])
-                problems.append(f"{_path_text(key)} is {found}; expected uint8")
+                problems.append(f"{_path_text(key)} is {found}, expected uint8")
             else:
                 chosen.add(number)
         if problems:
@@ -256,7 +256,7 @@ class Structure:
         sizes = _leading_sizes(data, lead, problems)
         problems += _structure_differences(self.leaves, actual.leaves, sizes)
         if not problems:
-            problems.append(f"the data is {_kind_text(data, actual._spec)}; expected {self}")  # noqa: SLF001 - same class
+            problems.append(f"the data is {_kind_text(data, actual._spec)}, expected {self}")  # noqa: SLF001 - same class
         return InvalidArgumentError(
             f"the data does not match the stored structure: {'; '.join(problems)}",
             hint=_mismatch_hint(self.leaves, actual.leaves, lead),
@@ -339,7 +339,7 @@ def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     shape = (len(data), *shape) if is_list else shape
     if len(shape) < axes or not parts:
         raise InvalidArgumentError(
-            f"{type(data).__name__} has leading shape {list(shape)}; expected several elements, with {axes} leading axes",
+            f"{type(data).__name__} has leading shape {list(shape)}, expected several elements, with {axes} leading axes",
             hint="pass several elements to extend, or one to add",
         )
     return shape[0], shape[1:axes]
@@ -409,15 +409,15 @@ def _is_stack_within(data: Any, leading: int) -> bool:
 
 def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
-        problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}; expected a tensor")
+        problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}, expected a tensor")
         return _FieldPlace(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
-        problems.append(f"{_path_text(path)} has shape {list(shape)}; expected at least {leading} axes")
+        problems.append(f"{_path_text(path)} has shape {list(shape)}, expected at least {leading} axes")
     if isinstance(data, Tensor) and data.layout is not torch.strided:
-        problems.append(f"{_path_text(path)} has layout {data.layout}; expected a dense tensor")
+        problems.append(f"{_path_text(path)} has layout {data.layout}, expected a dense tensor")
     if isinstance(data, Tensor) and data.is_meta:
-        problems.append(f"{_path_text(path)} is on the meta device; expected a tensor with values")
+        problems.append(f"{_path_text(path)} is on the meta device, expected a tensor with values")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
@@ -447,7 +447,7 @@ def _leading_sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | st
         batch = tuple(getattr(part, "shape", ()))
         if isinstance(part, Tensor) or len(batch) >= len(lead):
             continue
-        problems.append(f"{_path_text(path)} has batch size {list(batch)}; expected [{', '.join(map(str, expected))}]")
+        problems.append(f"{_path_text(path)} has batch size {list(batch)}, expected [{', '.join(map(str, expected))}]")
     return tuple(
         shape[axis] if size == "n" and axis < len(shape) and parts and is_tensor_collection(parts[0][1]) else size
         for axis, size in enumerate(expected)
@@ -465,14 +465,14 @@ def _structure_differences(expected: Sequence[Leaf], given: Sequence[Leaf], lead
             continue
         if other.dtype != leaf.dtype:
             problems.append(
-                f"{_path_text(leaf.path)} is {_dtype_name(other.dtype)}; expected {_dtype_name(leaf.dtype)}"
+                f"{_path_text(leaf.path)} is {_dtype_name(other.dtype)}, expected {_dtype_name(leaf.dtype)}"
             )
         if first is None and lead and lead[0] == "n" and len(other.shape) == len(lead) + len(leaf.shape):
             first = other.shape[0]
         sizes = (lead[0] if first is None else first, *lead[1:]) if lead else ()
         if other.shape != (*sizes, *leaf.shape):
             shape = ", ".join(map(str, (*sizes, *leaf.shape)))
-            problems.append(f"{_path_text(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
+            problems.append(f"{_path_text(leaf.path)} has shape {list(other.shape)}, expected [{shape}]")
     problems += [f"{_path_text(path)} is not stored" for path in actual]
     return problems
 

@@ -147,7 +147,7 @@ class TensorStorage(Storage):
         steps = math.prod(sizes)
         if max_size is not None and max_size != steps:
             raise InvalidArgumentError(
-                f"max_size is {max_size}, but the storage has {list(sizes)} steps; expected {steps}"
+                f"max_size is {max_size}, but the storage has {list(sizes)} steps, expected {steps}"
             )
         check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         super().__init__(steps, ndim=ndim)
@@ -162,7 +162,7 @@ class TensorStorage(Storage):
         sizes = tuple(storage.batch_size)
         if len(sizes) != ndim or max_size not in {None, math.prod(sizes)}:
             raise InvalidArgumentError(
-                f"the storage is an empty TensorDict {list(sizes)}; expected {ndim} axes and "
+                f"the storage is an empty TensorDict {list(sizes)}, expected {ndim} axes and "
                 f"{'at least one step' if max_size is None else f'{max_size} steps'}"
             )
         super().__init__(math.prod(sizes), ndim=ndim)
@@ -317,7 +317,7 @@ class TensorStorage(Storage):
     def _write(self, cursor: Any, data: Any, *, replacing: bool = False, set_cursor: bool = True) -> None:
         if isinstance(cursor, tuple):
             if len(cursor) != 1:
-                raise IndexError(f"index {cursor!r} selects single environments; expected whole slots: use replace()")
+                raise IndexError(f"index {cursor!r} selects single environments, expected whole slots: use replace()")
             (cursor,) = cursor
         if self._ledger is not None and self._ledger.unfinished:
             self.recover()
@@ -375,7 +375,7 @@ class TensorStorage(Storage):
         """Return the number of slots, which is rounded up: the last one is whole, too."""
         envs = math.prod(env_shape)
         if not envs:
-            raise InvalidArgumentError(f"one slot has the shape {list(env_shape)}; expected at least one environment")
+            raise InvalidArgumentError(f"one slot has the shape {list(env_shape)}, expected at least one environment")
         return -(-self.max_size // envs)
 
     def size_of(self, data: Any) -> int:
@@ -397,7 +397,7 @@ class TensorStorage(Storage):
         del device
         if env_shape != self._env_shape:
             raise InvalidArgumentError(
-                f"the data has the environment axes {list(env_shape)}; expected {list(self._env_shape)}"
+                f"the data has the environment axes {list(env_shape)}, expected {list(self._env_shape)}"
             )
         check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         shape = torch.Size((self.slot_count, *env_shape))
@@ -584,7 +584,7 @@ class TensorStorage(Storage):
         if self.initialized:
             reasons += self._initialized_structure().differences(structure)
             if env_shape != self._env_shape:
-                reasons.append(f"its environment axes are {list(env_shape)}; expected {list(self._env_shape)}")
+                reasons.append(f"its environment axes are {list(env_shape)}, expected {list(self._env_shape)}")
         slots = self._slots_for(env_shape)
         if state_dict["held"] > slots:
             reasons.append(f"it holds {state_dict['held']:,} slots; {slots:,} fit")
@@ -600,9 +600,9 @@ class TensorStorage(Storage):
         envs = math.prod(state["env_shape"])
         steps = state["held"] * envs
         if len(expected) != len(state["tables"]):
-            return [f"it has {len(state['tables'])} tables; expected {len(expected)}"]
+            return [f"it has {len(state['tables'])} tables, expected {len(expected)}"]
         return [
-            f"table {number} has another dtype or shape; expected {dtype} {[steps, *shape]}"
+            f"table {number} has another dtype or shape, expected {dtype} {[steps, *shape]}"
             for number, (parts, (dtype, shape)) in enumerate(zip(state["tables"], expected, strict=True))
             if sum(len(part) for part in parts) != steps
             or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % envs for part in parts)
@@ -744,18 +744,18 @@ def _document_problems(state: Mapping[str, Any], ndim: int) -> list[str]:
         ("torn", lambda value: value is None or _are_slots(value, state.get("held")), "ascending slots that are held"),
     )
     problems = [
-        f"{name} is {short_text(state.get(name))}; expected {expected}"
+        f"{name} is {short_text(state.get(name))}, expected {expected}"
         for name, is_valid, expected in rules
         if not is_valid(state.get(name))
     ]
     if "structure" not in state:
-        problems.append("structure is missing; expected a description of the data, or None")
+        problems.append("structure is missing, expected a description of the data, or None")
     if not problems and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
         problems.append(
             f"the counts are inconsistent: held {state['held']}, slots {state['slots']}, written {state['written']}"
         )
     if not problems and state["structure"] is None and state["held"]:
-        problems.append(f"held is {state['held']}, but the structure is missing; expected a description of the data")
+        problems.append(f"held is {state['held']}, but the structure is missing, expected a description of the data")
     return problems
 
 

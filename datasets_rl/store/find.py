@@ -55,7 +55,7 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     dataset_id, addressed = sources.split_address(address, sources.Selection())
     if addressed.options:
         raise InvalidArgumentError(
-            f"{address} names a revision, which is for downloads; expected the name of a stored dataset",
+            f"{address} names a revision, which is for downloads, expected the name of a stored dataset",
             hint=f"name it {dataset_id}",
         )
     suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
@@ -92,7 +92,7 @@ def check_derived_name(name: str) -> None:
     """
     if invalid := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
         raise InvalidArgumentError(
-            f"{invalid[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , "
+            f"{invalid[0]!r} cannot name a derived dataset, expected at most 100 letters, digits and any of ._+,=- , "
             "and not a number",
             hint="choose another name",
         )
@@ -141,7 +141,7 @@ def raw_files_id(dataset: str) -> str:
         )
     if found.is_file():
         raise InvalidArgumentError(
-            f"{found} is no dataset; expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
+            f"{found} is no dataset, expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
             hint=f"if it is another archive, unpack it, `tar -xf {found.name}`, and give the folder in it",
         )
     raise InvalidArgumentError(
@@ -392,7 +392,7 @@ def _not_a_folder_error(path: Path) -> NotADatasetError:
         convert = Call("download", "local/NAME", from_local=...)
         return NotADatasetError(
             path,
-            "it is a file; expected the folder of a dataset",
+            "it is a file, expected the folder of a dataset",
             hint=Remedy("{} converts files of your own", convert),
         )
     return NotADatasetError(path)

@@ -91,7 +91,7 @@ def _check_places(source: Path, target: Path, *, started: bool) -> None:
     elif resolved in source.parents or source in resolved.parents:
         problem = f"{target} and {source} are inside each other"
     elif os.path.lexists(target) and not started and (target.is_symlink() or not _is_empty(target)):
-        problem = f"{target} exists already; expected a new folder"
+        problem = f"{target} exists already, expected a new folder"
     if problem:
         raise InvalidArgumentError(problem, hint="choose another folder")
 

@@ -60,7 +60,7 @@ def find_start_stop_traj(
     values = end if trajectory is None else trajectory
     if values is None or not values.ndim or not len(values):
         raise InvalidArgumentError(
-            f"the input is empty: its shape is {[*values.shape] if values is not None else []}; expected [T, ...], T >= 1"
+            f"the input is empty: its shape is {[*values.shape] if values is not None else []}, expected [T, ...], T >= 1"
         )
     ends = _ends(values.to(device), is_id=trajectory is not None, at_capacity=at_capacity, cursor=cursor)
     # The order of environments in TorchRL: of several axes, the last one is the slowest.
@@ -87,7 +87,7 @@ def _ends(values: Tensor, *, is_id: bool, at_capacity: bool, cursor: int | Tenso
         rows = [*cursor] if isinstance(cursor, range) else torch.as_tensor(cursor).reshape(-1).tolist()
         if not rows:
             raise InvalidArgumentError(
-                f"cursor is {cursor!r}, where no row is stored; expected the index of the row that was written last"
+                f"cursor is {cursor!r}, where no row is stored, expected the index of the row that was written last"
             )
         ends[int(rows[-1])] = True
     ends[-1] |= ~ends.any(0)

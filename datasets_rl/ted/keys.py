@@ -86,7 +86,7 @@ def as_key(key: str | Iterable[Any]) -> Key:
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
     if not parts or not all(parts):
-        raise InvalidArgumentError(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
+        raise InvalidArgumentError(f"{key!r} is not a key, expected a name, 'a.b', or a tuple of names")
     return parts
 
 
@@ -108,7 +108,7 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
     spelled = names_among(known)
     chosen = [spelled_key(name if isinstance(name, str) else key, spelled) for name, key in given]
     if not chosen:
-        raise InvalidArgumentError("keys are empty; expected the key of at least one field")
+        raise InvalidArgumentError("keys are empty, expected the key of at least one field")
     unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]
     if unknown:
         raise UnknownKeyError([dotted_name(name) for name in unknown], [dotted_name(key) for key in known])

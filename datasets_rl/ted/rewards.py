@@ -35,7 +35,7 @@ def float_rewards(rewards: NDArray[Any]) -> NDArray[np.floating[Any]]:
         lowest, highest = int(rewards.min()), int(rewards.max())
         if max(-lowest, highest) > _EXACT_LIMIT:
             problem = (
-                f"its {rewards.dtype.name} values are between {lowest:,} and {highest:,}; expected at most "
+                f"its {rewards.dtype.name} values are between {lowest:,} and {highest:,}, expected at most "
                 f"{_EXACT_LIMIT:,} (2**24) and at least its negative, because float32 skips integers beyond"
             )
             raise ConversionError(

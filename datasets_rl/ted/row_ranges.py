@@ -31,7 +31,7 @@ class RowRanges:
         self.starts, self.lengths = (starts, lengths) if kept.all() else (starts[kept], lengths[kept])
         if not len(self.starts) or (self.starts[1:] < self.stops[:-1]).any():
             raise InvalidArgumentError(
-                f"the {int(lengths.sum()):,} rows are empty or not strictly ascending; expected at least one, each above "
+                f"the {int(lengths.sum()):,} rows are empty or not strictly ascending, expected at least one, each above "
                 "the previous"
             )
 

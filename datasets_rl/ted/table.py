@@ -60,7 +60,7 @@ class EpisodeTable:
         if len(wrong):
             first = int(wrong[0])
             raise InvalidArgumentError(
-                f"episode {first} starts at row {starts[first]} with {lengths[first]} steps; "
+                f"episode {first} starts at row {starts[first]} with {lengths[first]} steps, "
                 "expected contiguous episodes from row 0, each of at least one step"
             )
 

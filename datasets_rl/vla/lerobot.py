@@ -44,7 +44,7 @@ def lerobot_columns_to_tensordict(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise InvalidArgumentError(
-            f"the columns have the lengths {lengths}; expected columns of the same number of frames"
+            f"the columns have the lengths {lengths}, expected columns of the same number of frames"
         )
     steps = TensorDict(batch_size=[next(iter(lengths.values()))])
     for name, column in columns.items():
@@ -70,5 +70,5 @@ def _value(name: str, column: Any) -> Any:
     if texts == {True}:
         return NonTensorStack.from_list(list(column))
     if True in texts:
-        raise InvalidArgumentError(f"column {name!r} has texts and other values; expected values of one type")
+        raise InvalidArgumentError(f"column {name!r} has texts and other values, expected values of one type")
     return torch.as_tensor(column)

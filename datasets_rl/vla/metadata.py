@@ -74,10 +74,10 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
         for name, valid in (("action_space", get_args(ActionSpace)), ("gripper_mode", get_args(GripperMode))):
             value = getattr(self, name)
             if isinstance(value, str) and value not in valid:
-                raise InvalidArgumentError(f"{name} is {value!r}; expected one of {', '.join(valid)}")
+                raise InvalidArgumentError(f"{name} is {value!r}, expected one of {', '.join(valid)}")
         dim: Any = self.action_dim
         if dim is not None and not isinstance(dim, Tensor) and (not isinstance(dim, int) or dim <= 0):
-            raise InvalidArgumentError(f"action_dim is {dim!r}; expected a positive int")
+            raise InvalidArgumentError(f"action_dim is {dim!r}, expected a positive int")
         for name in ("camera_keys", "action_names", "state_key", "instruction_key", "action_key"):
             if isinstance(value := getattr(self, name), list):
                 setattr(self, name, _tuples(value))
@@ -122,7 +122,7 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
         except ValueError as error:
             raise InvalidArgumentError(f"the metadata is not JSON: {error}") from None
         if not isinstance(document, dict) or "dataset_id" not in document:
-            raise InvalidArgumentError("the metadata has no dataset_id; expected the output of `to_json`")
+            raise InvalidArgumentError("the metadata has no dataset_id, expected the output of `to_json`")
         fields = cls.__annotations__
         return cls(**{name: value for name, value in document.items() if name in fields})
 

@@ -39,16 +39,16 @@ class UniformActionTokenizer(ActionTokenizerBase):
     def __init__(self, num_bins: int, *, low: Any, high: Any, action_dim: int | None = None) -> None:
         super().__init__()
         if num_bins < 1:
-            raise InvalidArgumentError(f"num_bins is {num_bins}; expected at least 1")
+            raise InvalidArgumentError(f"num_bins is {num_bins}, expected at least 1")
         bounds = [torch.as_tensor(bound, dtype=torch.float32) for bound in (low, high)]
         if action_dim is not None:
             bounds = [bound.repeat(action_dim) if not bound.ndim else bound for bound in bounds]
         if bounds[0].shape != bounds[1].shape:
             shapes = " and ".join(str(list(bound.shape)) for bound in bounds)
-            raise InvalidArgumentError(f"low and high have the shapes {shapes}; expected the same shape")
+            raise InvalidArgumentError(f"low and high have the shapes {shapes}, expected the same shape")
         if not bool((bounds[1] > bounds[0]).all()):
             raise InvalidArgumentError(
-                f"low is {bounds[0].tolist()} and high is {bounds[1].tolist()}; expected high to be strictly greater"
+                f"low is {bounds[0].tolist()} and high is {bounds[1].tolist()}, expected high to be strictly greater"
             )
         self.num_bins = int(num_bins)
         self.register_buffer("low", bounds[0])

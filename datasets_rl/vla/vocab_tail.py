@@ -71,9 +71,9 @@ class VocabTailActionTokenizer(ActionTokenizerBase):
     ) -> None:
         super().__init__()
         if num_bins < 2:
-            raise InvalidArgumentError(f"num_bins is {num_bins}; expected at least 2")
+            raise InvalidArgumentError(f"num_bins is {num_bins}, expected at least 2")
         if full_vocab_size is not None and full_vocab_size < num_bins:
-            raise InvalidArgumentError(f"full_vocab_size is {full_vocab_size}; expected at least num_bins, {num_bins}")
+            raise InvalidArgumentError(f"full_vocab_size is {full_vocab_size}, expected at least num_bins, {num_bins}")
         if (norm_low is None) != (norm_high is None):
             raise InvalidArgumentError("expected norm_low and norm_high together; only one of them is given")
         self.num_bins = int(num_bins)

@@ -42,7 +42,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_integer("--warm-up", 500, low=0, text="updates in which the learning rate rises to --lr")
     args = parser.parse(argv)
     if args.hidden[0] % args.heads:
-        parser.error(f"argument --heads: it is {args.heads}; expected a divisor of the width, {args.hidden[0]}")
+        parser.error(f"argument --heads: it is {args.heads}, expected a divisor of the width, {args.hidden[0]}")
     return args
 
 

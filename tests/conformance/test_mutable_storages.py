@@ -549,8 +549,8 @@ def test_all_errors_of_data_are_reported_at_once(variant):
 
     for part in (
         "'observation' is missing",
-        "'done' is float32; expected bool",
-        "('next', 'reward') has shape [2]; expected [2, 1]",
+        "'done' is float32, expected bool",
+        "('next', 'reward') has shape [2], expected [2, 1]",
         "('next', 'info') is not stored",
     ):
         assert part in str(caught.value)
@@ -689,7 +689,7 @@ class TestLazyStackStorage:
     def test_other_elements_are_refused(self):
         storage = LazyStackStorage(3)
         for slots, data in ((0, torch.zeros(2)), (range(2), [self.ragged(2), 3])):
-            with pytest.raises(InvalidArgumentError, match=r"of type (Tensor|int); expected TensorDicts"):
+            with pytest.raises(InvalidArgumentError, match=r"of type (Tensor|int), expected TensorDicts"):
                 storage.set(slots, data)
 
         assert len(storage) == 0

@@ -88,7 +88,7 @@ def test_a_dataset_is_looked_up_once_in_the_catalog(monkeypatch):
 
 
 def test_a_selection_of_another_type_is_refused_with_an_example():
-    with pytest.raises(InvalidArgumentError, match=r"selection is '0:3'; expected a Selection\nas in Selection\(ep"):
+    with pytest.raises(InvalidArgumentError, match=r"selection is '0:3', expected a Selection\nas in Selection\(ep"):
         load("demo/pendulum", selection="0:3")
 
 

@@ -128,7 +128,7 @@ def test_a_damaged_name_of_a_version_is_refused(folder):
 @pytest.mark.parametrize("options", [{"slice_len": 8}, {"num_slices": 2}], ids=str)
 def test_slices_longer_than_an_episode_are_refused_when_the_stream_is_opened(folder, options):
     with serve(files_of(folder)) as server:
-        with pytest.raises(InvalidArgumentError, match="a trajectory has 3 steps; expected 8 for a slice"):
+        with pytest.raises(InvalidArgumentError, match="a trajectory has 3 steps, expected 8 for a slice"):
             load(f"{server.url}/lab/some", batch_size=16, streaming=True, **options)
         assert len(observations(load(f"{server.url}/lab/some", 16, streaming=True, pad=0, **options))) == 32
         shorter = load(f"{server.url}/lab/some", 16, streaming=True, strict_length=False, **options)

@@ -239,7 +239,7 @@ def test_a_given_frame_rate_is_no_loss_and_another_export(tmp_path):
     assert np.allclose(rows["timestamp"], [0, 0.05, 0.1])
     with pytest.raises(InvalidArgumentError, match="out is not replaced: it exists"):
         run_export(Content(stored, fps=10.0), "lerobot", tmp_path / "out", show=False)
-    with pytest.raises(InvalidArgumentError, match="fps is 0; expected a number of steps per second above 0"):
+    with pytest.raises(InvalidArgumentError, match="fps is 0, expected a number of steps per second above 0"):
         Content(stored, fps=0)
 
 

@@ -408,7 +408,7 @@ def test_a_stream_refuses_rewards_that_contradict_the_manifest(web, pendulum, tm
     web.paths["/lab/rows.npy"] = (tmp_path / "rows.npy").read_bytes().ljust(size, b"\0")
     seen = []
 
-    with pytest.raises(IntegrityError, match=r"rows\.npy: its bytes 0 to 262,144 differ from their digest"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy: the bytes 0 to 262,144 differ from their digest"):
         seen.extend(load(f"{web.url}/lab", batch_size=500, streaming=True))
     assert not seen
 

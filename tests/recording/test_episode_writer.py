@@ -216,7 +216,7 @@ def test_only_datasets_of_the_users_own_are_recorded(dataset):
 
 
 def test_a_name_without_its_source_is_completed_in_the_advice():
-    with pytest.raises(InvalidArgumentError, match=r"'my-arm'; expected an id local/NAME") as raised:
+    with pytest.raises(InvalidArgumentError, match=r"'my-arm', expected an id local/NAME") as raised:
         EpisodeWriter("my-arm")
     assert raised.value.hint == "name the dataset local/my-arm"
 

@@ -603,7 +603,7 @@ def test_the_coefficient_of_the_kl_term_follows_its_controller(language_models):
     assert controller.update([-0.954]) == pytest.approx(0.53 * (1 - 0.1 * 0.1))
     with pytest.raises(ValueError, match="kl_values is empty"):
         controller.update([])
-    with pytest.raises(errors.InvalidArgumentError, match="target is 0; expected a number above 0"):
+    with pytest.raises(errors.InvalidArgumentError, match="target is 0, expected a number above 0"):
         AdaptiveKLController(init_kl_coef=1, target=0, horizon=1)
 
     rollouts = RolloutFromModel(

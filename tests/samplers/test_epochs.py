@@ -368,7 +368,7 @@ def test_a_sampler_is_pickled_without_the_dataset(ranks):
 def test_the_rank_is_that_of_the_arguments_or_of_torchrun(monkeypatch):
     assert Share.of_process(None, None) == Share(0, 1)
     monkeypatch.setenv("RANK", "2")
-    with pytest.raises(InvalidArgumentError, match="RANK is '2' and WORLD_SIZE is ''; expected two integers"):
+    with pytest.raises(InvalidArgumentError, match="RANK is '2' and WORLD_SIZE is '', expected two integers"):
         Share.of_process(None, None)
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert Share.of_process(None, None) == Share(2, 4)
@@ -382,11 +382,11 @@ def test_the_rank_is_that_of_the_arguments_or_of_torchrun(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"rank": 2, "world_size": 2}, "rank is 2; expected at least 0 and below world_size 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2, expected at least 0 and below world_size 2"),
         ({"rank": 1}, "expected both, or neither"),
-        ({"seed": -1}, "seed is -1; expected None or an integer >= 0"),
-        ({"uneven": "cut"}, "uneven is 'cut'; expected 'keep', 'drop' or 'pad'"),
-        ({"pool_steps": 0}, "pool_steps is 0; expected an integer >= 1"),
+        ({"seed": -1}, "seed is -1, expected None or an integer >= 0"),
+        ({"uneven": "cut"}, "uneven is 'cut', expected 'keep', 'drop' or 'pad'"),
+        ({"pool_steps": 0}, "pool_steps is 0, expected an integer >= 1"),
     ],
 )
 def test_wrong_arguments_are_named(options, says):
@@ -428,11 +428,11 @@ def test_the_state_of_another_dataset_is_refused(ranks, attached):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"seed": 1}, "seed is 1; expected 0, the seed of this sampler"),
-        ({"pool": 7}, "pool is 7; expected 20"),
-        ({"shuffle": False}, "shuffle is False; expected True"),
-        ({"drawn": -1}, "drawn is -1; expected an integer >= 0"),
-        ({"world_size": 0}, "world_size is 0; expected an integer >= 1"),
+        ({"seed": 1}, "seed is 1, expected 0, the seed of this sampler"),
+        ({"pool": 7}, "pool is 7, expected 20"),
+        ({"shuffle": False}, "shuffle is False, expected True"),
+        ({"drawn": -1}, "drawn is -1, expected an integer >= 0"),
+        ({"world_size": 0}, "world_size is 0, expected an integer >= 1"),
         ({"history": [[0, 1]]}, "history is .*expected a list of pairs"),
     ],
 )

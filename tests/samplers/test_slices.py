@@ -494,7 +494,7 @@ class TestErrors:
             ),
             ({"slice_len": 3, "ends": torch.zeros(3), "trajectories": torch.zeros(3)}, "mutually exclusive"),
             ({"slice_len": 3, "end_key": "a", "end_keys": ["b"]}, "end_key and end_keys"),
-            ({"slice_len": 3, "span": 3}, "span is 3; expected less than slice_len, 3"),
+            ({"slice_len": 3, "span": 3}, "span is 3, expected less than slice_len, 3"),
             ({"slice_len": 3, "span": -1}, "span is -1"),
             ({"slice_len": 3, "span": (1, 2, 3)}, "span is"),
             ({"slice_len": 3, "starts": "middle"}, "starts is 'middle'"),
@@ -515,7 +515,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("size", "match"),
         [
-            ({"slice_len": 3}, "batch_size is 10; expected a multiple of slice_len, 3"),
+            ({"slice_len": 3}, "batch_size is 10, expected a multiple of slice_len, 3"),
             ({"num_slices": 4}, "multiple of num_slices, 4"),
         ],
         ids=["length", "number"],

@@ -134,7 +134,7 @@ def _run_task(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapp
     """Run a task on a node, after checking that the node has the same version and sees the folder."""
     if converter_version() != version:
         raise InvalidArgumentError(
-            f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, the version of the process "
+            f"{socket.gethostname()} has datasets-rl {converter_version()}, expected {version}, the version of the process "
             "that submitted the task",
             hint="all nodes need the same version, or their partial datasets would not match",
         )
