@@ -1,4 +1,4 @@
-"""The choices of one call of `sample`: the rows and the fields of the batch, and its form.
+"""The choices of a call of `sample`: the rows, the fields and the form of the batch.
 
 format="tensordict"    {"observation": ..., "next": {"reward": ...}}    a TensorDict
 format="dict"          {"observation": ..., "next.reward": ...}         its tensors
@@ -30,7 +30,7 @@ def check_form(form: Any) -> None:
 
     Raises:
         InvalidArgumentError: If there is no such form.
-        MissingDependencyError: If it is "jax", which is not installed.
+        MissingDependencyError: If the form is "jax", and jax is not installed.
     """
     if form not in get_args(BatchForm):
         raise InvalidArgumentError(f"format is {form!r}, expected one of {', '.join(map(repr, get_args(BatchForm)))}")
@@ -57,7 +57,7 @@ def as_form(batch: Any, form: BatchForm) -> Any:
         return batch
     arrays: dict[str, Any] = {}
     _add_leaves(batch, "", _CONVERTERS[form], arrays)
-    # One call for all: each costs as much as the gather of a small batch.
+    # A single call for all arrays: each call costs as much as the gather of a small batch.
     return _jax().device_put(arrays) if form == "jax" else arrays
 
 
@@ -92,14 +92,14 @@ def _jax() -> Any:
 def given_rows(rows: Any, storage: Storage) -> Any:
     """Return the index of given rows of a storage, as a sampler returns it.
 
-    Rows in main memory are checked. Rows on an accelerator are not, because the check would wait for it.
+    Rows in main memory are checked. Rows on an accelerator are not, because the check would wait for the accelerator.
 
     Args:
-        rows: Integers [B]; for a storage of several leading axes [B, ndim], as ``batch["index"]``.
+        rows: Integers [B], for a storage of several leading axes [B, ndim], as ``batch["index"]``.
         storage: The storage that has the rows.
 
     Raises:
-        InvalidArgumentError: If they have another shape, are no integers, or are out of range.
+        InvalidArgumentError: If the rows have another shape, are not integers, or are out of range.
     """
     index = rows if isinstance(rows, Tensor) else _integers(rows)
     axes, expected = (1, "[B]") if storage.ndim == 1 else (2, f"[B, {storage.ndim}]")

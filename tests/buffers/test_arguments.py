@@ -57,7 +57,7 @@ def test_an_invalid_argument_is_refused(made, options, says):
         (ReplayBufferEnsemble, [5], {}, "5: expected instances of ReplayBuffer"),
         (StorageEnsemble, [LazyTensorStorage(1), 5], {}, "5: expected instances of Storage"),
         (SamplerEnsemble, [5], {"num_buffer_sampled": "1"}, "5 has no method sample.*num_buffer_sampled is '1'"),
-        (SamplerEnsemble, [RandomSampler()], {"p": "a"}, "p is 'a', expected one number per sampler"),
+        (SamplerEnsemble, [RandomSampler()], {"p": "a"}, "p is 'a', expected a number per sampler"),
     ],
     ids=["buffers", "storages", "samplers", "chances"],
 )

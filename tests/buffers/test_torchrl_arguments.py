@@ -351,7 +351,7 @@ class TestGenerations:
             ({"version": 3}, "only one of version_key and version"),
             ({"version_key": "obs", "version": 3}, "may not appear in patch"),
             ({"version_key": "next.reward", "version": 3}, "Dotted-string"),
-            ({"version_key": "wide", "version": 3}, "does not hold one number per step"),
+            ({"version_key": "wide", "version": 3}, "does not hold a single number per step"),
             ({"generation": torch.zeros(3)}, "3 generations for 4 steps"),
         ],
     )

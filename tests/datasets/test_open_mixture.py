@@ -216,7 +216,7 @@ def test_a_number_of_slices_is_that_of_the_whole_batch(small, large, use, shares
         ({"batch_size": 30}, "num_slices is 4 and batch_size is 30, expected a multiple of num_slices"),
         ({}, "num_slices is 4 and batch_size is None"),
         ({"batch_size": 32, "num_slices": 0}, "num_slices is 0, expected an integer >= 1"),
-        ({"batch_size": 32, "slice_len": 8}, "expected exactly one of them"),
+        ({"batch_size": 32, "slice_len": 8}, "expected exactly one"),
         ({"batch_size": 64}, "slice_len is 16, but the longest episode of .*small has 10 steps"),
         (
             {"batch_size": 64, "strict_length": False},

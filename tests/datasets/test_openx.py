@@ -383,7 +383,7 @@ def test_a_stream_of_an_unknown_id_is_an_error(tmp_path, monkeypatch):
         ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded datasets"),
         ({"streaming": True, "final_unknown": "drop"}, "final_unknown is for downloaded datasets"),
         ({"download": True, "pad": True}, "pad is for streams"),
-        ({"num_slices": 2, "slice_len": 2}, "expected exactly one of them"),
+        ({"num_slices": 2, "slice_len": 2}, "expected exactly one"),
         ({"slice_len": 0}, "slice_len is 0, expected an integer >= 1"),
         ({"num_slices": -2}, "num_slices is -2, expected an integer >= 1"),
         ({"slice_len": 4, "pad": float("nan")}, "pad is nan, expected a number"),

@@ -89,7 +89,7 @@ def test_two_buffers_give_no_slice_the_same_number():
 def test_a_part_with_too_few_steps_is_refused():
     """Otherwise slices of another length would silently fill it."""
     sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
-    with pytest.raises(InvalidArgumentError, match=r"returned 6 of 8 steps; .*same number"):
+    with pytest.raises(InvalidArgumentError, match=r"returned 6 of 8 steps, .*same number"):
         sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
@@ -128,7 +128,7 @@ def test_the_probabilities_can_be_set_later(storages):
         ([1.0, -1.0, 1.0], "expected finite numbers >= 0"),
         ([1.0, float("nan"), 1.0], "nan"),
         ([1.0, float("inf"), 1.0], "inf"),
-        ([0.0, 0.0, 0.0], "at least one of them above 0"),
+        ([0.0, 0.0, 0.0], "at least one above 0"),
         ([1.0, 1.0], r"shape \[2\], expected \[3\]"),
     ],
     ids=repr,

@@ -332,7 +332,7 @@ def test_equal_ranks_have_equal_batches(life, uneven):
 
 def test_ranks_of_which_one_never_has_a_full_batch_are_refused():
     for one in _job([1, 1, 1], 3, None, pool=6, uneven="drop"):
-        with pytest.raises(InvalidArgumentError, match="drops all of them"):
+        with pytest.raises(InvalidArgumentError, match="drops all units"):
             one.next(2)
 
 
@@ -400,12 +400,14 @@ def test_more_ranks_than_episodes_are_an_error(ranks):
 
 
 def test_a_batch_that_no_rank_has_is_an_error(ranks):
-    with pytest.raises(InvalidArgumentError, match="has no batch of 90 in an epoch: uneven='drop' drops all of them"):
+    with pytest.raises(InvalidArgumentError, match="has no batch of 90 in an epoch: uneven='drop' drops all units"):
         ranks(2, uneven="drop", batch_size=90)[0].sample()
 
 
 def test_a_storage_that_can_be_written_is_refused():
-    with pytest.raises(InvalidArgumentError, match="samples the episodes of a stored dataset; got a LazyTensorStorage"):
+    with pytest.raises(
+        InvalidArgumentError, match="samples the episodes of a stored dataset, and the storage is a LazyTensorStorage"
+    ):
         TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=EpisodeSampler(), batch_size=2)
 
 

@@ -261,7 +261,7 @@ class TestInvalidPriorities:
             ([0, 1], [INF, 1.0], "priority 0 of 2 is inf"),
             ([0, 1], [1.0, 1e308], "priority 1 of 2 is 1e[+]308"),
             ([0], -0.5, "priority 0 of 1 is -0.5"),
-            ([0, 1], [1.0, 2.0, 3.0], r"shape \[3\], expected one number, or the shape of the index, \[2\]"),
+            ([0, 1], [1.0, 2.0, 3.0], r"shape \[3\], expected a single number, or the shape of the index, \[2\]"),
             ([0, 1], [[1.0, 2.0]], r"shape \[1, 2\]"),
             ([0, 3], 1.0, "index 1 of 2 is 3, one of 1 outside the 3 rows"),
             ([-2, 0], 1.0, "index 0 of 2 is -2"),

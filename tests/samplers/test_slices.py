@@ -236,7 +236,7 @@ class TestDraws:
         assert found == {"ab", "bc", "de", "ef"}
 
     def test_given_ends_must_cover_all_steps(self):
-        with pytest.raises(InvalidArgumentError, match="ends has 3 elements; the storage holds 20 steps"):
+        with pytest.raises(InvalidArgumentError, match="ends has 3 elements, expected 20, the number of stored steps"):
             ring(steps(), sampler=SliceSampler(slice_len=2, ends=torch.tensor([True, False, True]))).sample(2)
 
 

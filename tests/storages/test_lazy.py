@@ -168,7 +168,7 @@ class TestState:
             ({"held": -1}, "held is -1"),
             ({"written": 2}, "held 3, slots 6, written 2"),
             ({"tables": [[torch.zeros(3, 2)]]}, r"table 0 has another dtype or shape, expected torch.int64 \[3, 1\]"),
-            ({"tables": []}, "it has 0 tables, expected 1"),
+            ({"tables": []}, "the state has 0 tables, expected 1"),
             ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is not a dtype"),
             ({"structure": {"nodes": 3}}, "does not describe a structure"),
             ({"structure": None}, "held is 3, but the structure is missing"),
@@ -186,7 +186,10 @@ class TestState:
     def test_the_state_of_other_data_is_refused_with_all_reasons(self):
         storage = LazyTensorStorage(2)
         storage.set(0, TensorDict({"b": torch.zeros(2)}))
-        with pytest.raises(InvalidArgumentError, match=r"'b' is missing; 'a' is not stored; it holds 3 slots; 2 fit"):
+        with pytest.raises(
+            InvalidArgumentError,
+            match=r"'b' is missing; 'a' is not stored; the state holds 3 slots, expected at most 2",
+        ):
             storage.load_state_dict(self.saved())
 
     def test_torch_saves_and_loads_it_without_pickled_objects(self, tmp_path):
