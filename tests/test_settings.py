@@ -125,7 +125,7 @@ def test_all_problems_of_all_files_and_variables_are_named_with_their_lines(tmp_
     assert f"{project}:4: offline is 'perhaps'" in message
     assert f"{project}:7: mirrors.d4rl is ['lab']" in message
     assert f"{project}:8: mirrors.my lab is 3" in message
-    assert f"{user}: it is not valid TOML" in message
+    assert f"{user}: the file is not valid TOML" in message
     assert "RLDS_TIMEOUT is 'x'" in message
 
 

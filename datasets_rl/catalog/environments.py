@@ -219,7 +219,7 @@ def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], w
     problems = [f"{name}={value!r:.80}" for name, value in arguments.items() if not _is_safe(name, value, text_names)]
     if problems:
         raise InvalidArgumentError(
-            f"{where} {', '.join(problems)}; data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
+            f"{where} {', '.join(problems)}: data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
             hint=f"if you trust the value, pass the value: make_env({problems[0].partition('=')[0]}=...)",
         )
 

@@ -72,7 +72,7 @@ def read_mixture(path: Path) -> tuple[list[Member], dict[str, Any]]:
     tables = document.pop("member", None)
     problems = _table_problems(document, _SETTINGS, "the file")
     if not isinstance(tables, list) or not tables:
-        problems.append("the file has no [[member]] tables, expected at least one, with dataset = ...")
+        problems.append("the file has no [[member]] tables, expected at least 1, with dataset = ...")
         tables = []
     members = [_parse_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
     if problems:

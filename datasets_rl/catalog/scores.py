@@ -171,7 +171,7 @@ def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int 
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            f"scores have shape {list(np.shape(scores))}, expected finite scores of runs, [R] or [R, T], at least one"
+            f"scores have shape {list(np.shape(scores))}, expected finite scores of runs, [R] or [R, T], at least 1"
         )
     if not 0 < confidence < 1 or resamples < 1:
         raise InvalidArgumentError(

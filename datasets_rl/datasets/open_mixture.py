@@ -1,4 +1,4 @@
-"""Mixtures of several datasets in one buffer, opened by one call or from a file; in a call, members may also be buffers."""
+"""Mixtures of several datasets in a buffer, opened by a call or from a file. In a call, members may also be buffers."""
 
 from __future__ import annotations
 
@@ -56,33 +56,33 @@ def mixture(
     home: Path | None = None,
     **options: Any,
 ) -> Mixture:
-    """Mix datasets in one buffer.
+    """Mix datasets in a buffer.
 
         >>> rb = mixture(["d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"], weights=[0.7, 0.3], batch_size=256)
         >>> rb.sample()["index", "buffer_ids"]     # 179 or 180 times 0, then 1
 
     Args:
-        members: Ids, folders, `Member` objects, or buffers with their own samplers and transforms.
-        weights: Shares of the members, not necessarily normalized. Equal by default; see `temperature`.
-        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely; with
+        members: Ids, folders, `Member` objects, or buffers with samplers and transforms.
+        weights: Shares of the members, not necessarily normalized. Equal by default, see `temperature`.
+        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely, with
             infinity, every dataset (Raffel et al. 2020, section 3.5.2).
-        final_weights: Final shares; the shares change linearly to these.
+        final_weights: Final shares, to which the shares change linearly.
         anneal: Number of batches until the final shares are reached.
-        exact: If True, every batch has its shares up to less than one step, and the deviation carries over to the next
+        exact: If True, every batch has its shares up to less than 1 step, and the deviation carries over to the next
             batch. If False, the dataset of each step is drawn at random.
-        sampler: Sampler of each dataset: "random", "without_replacement", "slices" or "slices_without_replacement"; with
-            the arguments of its class, ``{"use": "slices", "slice_len": 16}``. `num_slices` is the number of slices in the
-            whole batch of `batch_size` steps: it is the same as slices of ``batch_size / num_slices`` steps.
+        sampler: Sampler of each dataset: "random", "without_replacement", "slices" or "slices_without_replacement",
+            with the arguments of its class, ``{"use": "slices", "slice_len": 16}``. `num_slices` is the number of
+            slices in the whole batch of `batch_size` steps, which then has slices of ``batch_size / num_slices`` steps.
         batch_size: Number of steps in a batch.
-        keys: The fields of batches, as for `load`; the others are not read.
+        keys: The fields of batches, as for `load`. Other fields are not read.
         missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
-        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`; and
+        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`, and
             `interleave` of `Mixture`.
 
     Raises:
-        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible; the message
+        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible. The message
             contains a table of the keys.
         UnknownIdError: If there is no such dataset.
     """
@@ -139,12 +139,12 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
     """Mix the datasets that a file names.
 
     Args:
-        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may also be
-            tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
-        **options: Arguments of `mixture` that override those of the file.
+        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`, where transforms may
+            also be tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
+        **options: Arguments of `mixture` that override the arguments in the file.
 
     Raises:
-        InvalidArgumentError: If the file is invalid; the message lists all problems. Otherwise as for `mixture`.
+        InvalidArgumentError: If the file is invalid. The message lists all problems. Otherwise as for `mixture`.
         UnknownIdError: If there is no such dataset.
     """
     members, settings = read_mixture(expand_home(path))

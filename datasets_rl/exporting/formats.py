@@ -9,7 +9,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.exporting.base import ExportFormat
 
 FORMATS: tuple[str, ...] = ("d3rlpy", "d4rl", "hdf5", "lerobot", "minari", "npz", "parquet", "rlds", "torchrl")
-"""The names of the formats; each is a module of this package with one subclass of `ExportFormat`."""
+"""The names of the formats. Each is a module of this package with a subclass of `ExportFormat`."""
 
 
 def get_format(name: str) -> ExportFormat:

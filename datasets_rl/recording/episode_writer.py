@@ -68,9 +68,9 @@ class EpisodeWriter:
         ...     writer.step(action, next_observation, reward, terminated)
         ...     writer.end()
 
-    Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of these. Arrays
-    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32.
-    Rewards are float32, or float64 if the dataset exists with float64 rewards.
+    Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of such values.
+    Arrays keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become
+    float32. Rewards are float32, or float64 if the dataset exists with float64 rewards.
 
     Args:
         dataset: An id ``local/NAME``. A dataset that exists must have the same fields.
@@ -312,7 +312,7 @@ class EpisodeWriter:
         dtype, shape = self._forms[key]
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise InvalidArgumentError(
-                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}; the first value was {dtype} {list(shape)}"
+                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}, expected {dtype} {list(shape)} as the first value"
             )
         return array.astype(dtype, copy=False)
 

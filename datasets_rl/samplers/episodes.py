@@ -51,9 +51,8 @@ class EpisodeSampler(SeededSampler):
 
     `state_dict` returns a few numbers, the same in every rank. If as many ranks load this state, they continue exactly:
     the next batches are the same as without the interruption. If another number of ranks load the state, the steps that
-    were not
-    drawn are divided among the new ranks: in that epoch too, each step is drawn once. The remaining steps of a partly
-    drawn
+    were not drawn are divided among the new ranks: in that epoch too, each step is drawn once. The remaining steps of a
+    partly drawn
         episode
     go to a single rank.
 

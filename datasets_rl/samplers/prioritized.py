@@ -101,7 +101,7 @@ class PrioritizedSampler(Sampler):
         if not isinstance(arguments["max_capacity"], (int, np.integer)) or not 1 <= max_capacity < _LIMIT:
             problems.append(f"max_capacity is {max_capacity!r}, expected an integer >= 1 and below {_LIMIT}")
         if reduction not in _REDUCTIONS:
-            problems.append(f"reduction is {reduction!r}, expected {' or '.join(_REDUCTIONS)}")
+            problems.append(f"reduction is {reduction!r}, expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(arguments["dtype"], torch.dtype) or not dtype.is_floating_point:
             problems.append(f"dtype is {dtype}, expected a floating-point dtype")
         if device is not None and not str(device).startswith("cpu"):

@@ -95,7 +95,7 @@ class _Stacked(TensorSpec):
         components = self._components(value)
         if components is None:
             raise InvalidArgumentError(
-                f"a {type(value).__name__} is not stacked like {self._named()};"
+                f"a {type(value).__name__} is not stacked like {self._named()},"
                 f" expected {len(self._members)} components along axis {self.dim}"
             )
         return list(zip(self._members, components, strict=True))

@@ -83,7 +83,7 @@ class TensorDictMaxValueWriter(Writer):
         self._forget_ranks()
 
     def __getstate__(self) -> dict[str, Any]:
-        check_start_method(self, "the ranks", "write from one process, or with a RoundRobinWriter")
+        check_start_method(self, "the ranks", "write from a single process, or with a RoundRobinWriter")
         return self.__dict__.copy()
 
     def register_storage(self, storage: Storage) -> None:
@@ -261,7 +261,7 @@ class TensorDictMaxValueWriter(Writer):
 def _check_collection(data: Any) -> None:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
-            f"TensorDictMaxValueWriter expects data to be a tensor collection; the data is a {type(data).__name__}",
+            f"TensorDictMaxValueWriter expects data to be a tensor collection, and the data is a {type(data).__name__}",
             hint="pass a TensorDict or tensorclass with a field to rank by",
         )
 

@@ -72,7 +72,7 @@ class TestConstructors:
             ({"consume_after_n_samples": 1, "prefetch": 1, "batch_size": 2}, "Prefetching is not supported"),
             (
                 {"consume_after_n_samples": 1, "sampler": SamplerWithoutReplacement()},
-                "only supports the default RandomS",
+                "expected the default RandomS",
             ),
             ({"consume_after_n_samples": 1, "storage": LazyTensorStorage(4, ndim=2)}, "1-dimensional storages"),
             ({"transform": abs, "transform_factory": lambda: abs, "delayed_init": False}, "are mutually exclusive"),
@@ -348,7 +348,7 @@ class TestGenerations:
         [
             ({"patch": {"obs": torch.zeros(4, 2)}}, r"has shape \[4, 2\], expected \[4\]"),
             ({"patch": {"obs": torch.zeros(4).int()}}, "is torch.int32, expected torch.float32"),
-            ({"version": 3}, "only one of version_key and version"),
+            ({"version": 3}, "version_key or version was given alone"),
             ({"version_key": "obs", "version": 3}, "may not appear in patch"),
             ({"version_key": "next.reward", "version": 3}, "Dotted-string"),
             ({"version_key": "wide", "version": 3}, "does not hold a single number per step"),

@@ -121,7 +121,7 @@ def test_a_version_without_current_is_streamed_however_its_server_says_so(folder
 
 def test_a_damaged_name_of_a_version_is_refused(folder):
     (folder / "CURRENT").write_text("../../other\n")
-    with serve(files_of(folder)) as server, pytest.raises(ManifestError, match=r"holds '\.\./\.\./other'"):
+    with serve(files_of(folder)) as server, pytest.raises(ManifestError, match=r"the name is '\.\./\.\./other'"):
         load(f"{server.url}/lab/some", streaming=True)
 
 

@@ -470,7 +470,7 @@ class TestDatasets:
         assert not {4, 5} & set(rows[:, 0].tolist())
 
     def test_padded_trajectories_have_no_slices(self, storage):
-        with pytest.raises(InvalidArgumentError, match="whole trajectories, so") as caught:
+        with pytest.raises(InvalidArgumentError, match="whole trajectories, which slices cannot") as caught:
             SliceSampler(slice_len=3).sample(PaddedTrajectories(storage), 3)
         assert "steps" in caught.value.hint
 
