@@ -402,7 +402,7 @@ class DiskFullError(DatasetsRLError):
             f"not enough disk at {path}: {wanted}{f' ({why})' if why else ''}, {free:,} bytes free",
             hint=hint
             or Remedy(
-                "make room and run the same again to continue, or choose another place with {}, {} or RLDS_HOME",
+                "make room and run it again to continue, or choose another place with {}, {} or RLDS_HOME",
                 Argument("root"),
                 Argument("out"),
             ),
@@ -425,7 +425,7 @@ class FileTooLargeError(DiskFullError):
             self,
             f"a file at {path} is too large: its file system, or the limit of this process, allows none of that size",
             hint=Remedy(
-                "raise the limit (`ulimit -f` shows it) and run the same again to continue, or choose another place with {}, "
+                "raise the limit (`ulimit -f` shows it) and run it again to continue, or choose another place with {}, "
                 "{} or RLDS_HOME",
                 Argument("root"),
                 Argument("out"),

@@ -23,8 +23,7 @@ def run(
     """Publish a stored dataset on the Hugging Face hub, with a README. Prints its address.
 
     A token with write access is needed: HF_TOKEN, or the token of `hf auth login`. All files appear in a single commit.
-        Run the same
-    command again to resume it.
+    Run the same command again to resume it.
 
     \b
     Examples:

@@ -332,7 +332,7 @@ class ReplayBuffer(WritePath):
 
         Without its own `generator`, a sampler draws from torch's global generator, which is not a part of the
         state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy
-            the tensors before the buffer changes.
+        the tensors before the buffer changes.
         """
         with self.lock:
             self._warn_of_global_generator()

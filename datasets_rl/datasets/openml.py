@@ -33,8 +33,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         >>> (guess == batch["y"]).float()                           # the reward of any action
 
     Every row is an episode of a single step: the observation is the sample, the action is its class, and the reward is
-        1.
-    Batches have no next observation.
+    1. Batches have no next observation.
 
     `BaseDatasetExperienceReplay` describes the other arguments and errors.
 

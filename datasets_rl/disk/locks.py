@@ -135,8 +135,7 @@ class FileLock:
     """A lock between the processes of a machine, released by the system when the holder dies.
 
     For processes that share memory: an acquisition with its release takes a microsecond or two. For folders that may be
-        on a
-    network, use `lock`. A forked process opens the file again, so that parent and child exclude each other. Not
+    on a network, use `lock`. A forked process opens the file again, so that parent and child exclude each other. Not
     reentrant, and not for threads.
 
     Args:

@@ -36,7 +36,7 @@ def kind_error(path: Path, kind: str, expected: str) -> IntegrityError:
     """Return the error of a path that is not of the expected kind."""
     return IntegrityError(
         str(path),
-        [f"the path is {kind}, expected a plain {expected} of this package"],
+        [f"it is {kind}, expected a plain {expected} of this package"],
         hint=f"look at {path}, and move or delete it",
     )
 

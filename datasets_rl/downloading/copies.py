@@ -1,8 +1,7 @@
 """Files without a published digest: what is compared instead.
 
     a stored version recorded the digest          every address must serve the same file at the next fetch
-    a further address of the catalog has it       the number of steps must agree with the catalog, and the reader checks
-    shapes
+    a further address of the catalog has it       the number of steps must agree with the catalog, beside the shapes
 
 The first address is that of the upstream, and the others have copies by third parties. A mirror of the user is trusted.
 """

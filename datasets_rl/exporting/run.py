@@ -172,7 +172,7 @@ def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
         return
     if not force:
         raise InvalidArgumentError(
-            f"{path} is not replaced: the path exists",
+            f"{path} is not replaced: it exists",
             hint=Remedy("choose another place with {}, or replace it with {}", Argument("out", ...), _FORCE),
         )
     if exported.suffix:

@@ -1,8 +1,7 @@
 """The state of a component of a replay buffer: as plain values, and as a folder.
 
     <folder>/
-      state.json         written last: the tree, with dtype, shape and file in place of each tensor, and a digest of the
-      text
+      state.json         written last: the tree, with dtype, shape and file in place of each tensor, and a digest
       <sha256>.npy       a tensor, named by the digest of the file
 
 A file is named after its content, so that the next dump detects unchanged tensors by their digests alone, wherever the

@@ -12,8 +12,7 @@ fields of the next record therefore holds a whole transition:
 A field of at least `WIDE_BYTES` bytes per step (an image) has a separate file. Images may stay encoded: that file then
 holds the concatenated encoded images, and a second file holds the end offset of each. Compressed images are stored in
 the same way, with a third file: the dictionary that all images share. Images that are frames of videos have the number
-    of
-a packet each, and a file of these packets.
+of a packet each, and a file of these packets.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ def find_start_stop_traj(
     """Return the first and the last row of every trajectory, and its length.
 
     The rows are rows of a storage: if the storage is full, row 0 follows the last row, and the row that was written
-        last, the
-    cursor, is an end, because the rows that followed it are overwritten.
+    last, the cursor, is an end, because the rows that followed it are overwritten.
 
         full, cursor 4      row      0  1  2  3  4  5  6  7  8  9
                             end            x              x

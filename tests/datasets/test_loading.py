@@ -173,7 +173,7 @@ def test_every_class_has_the_parameters_of_load_and_a_selection():
                 f"{source}/{next(iter(sources.get_source(source).ids()), UNLISTED.get(source, 'own'))}",
                 no_such=1,
             )
-        named = caught.value.message.partition("it has ")[2].split(", ")
+        named = caught.value.message.partition("expected ")[2].split(", ")
         assert set(spelled) - lacking <= set(named), source
         assert dataset_class(source).source == source
 
