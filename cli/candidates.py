@@ -1,7 +1,7 @@
 """Candidates for an id, a recipe, a step or a setting, found without importing anything slow.
 
-Typer passes the context of the command and the word that is completed, and drops the candidates that do not fit it.
-Steps and recipes are found in the texts of their modules, whose import needs torch.
+Typer passes the context of the command and the word that is completed, and drops the candidates that do not fit the
+word. Steps and recipes are found in the texts of their modules, because an import needs torch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.exporting.base import ExportFormat
 
 FORMATS: tuple[str, ...] = ("d3rlpy", "d4rl", "hdf5", "lerobot", "minari", "npz", "parquet", "rlds", "torchrl")
-"""The names of the formats; each is a module of this package with one subclass of `ExportFormat`."""
+"""The names of the formats. Each is a module of this package with a subclass of `ExportFormat`."""
 
 
 def get_format(name: str) -> ExportFormat:
@@ -21,7 +21,7 @@ def get_format(name: str) -> ExportFormat:
     if name not in FORMATS:
         near = difflib.get_close_matches(name, FORMATS, n=1)
         raise InvalidArgumentError(
-            f"the format is {name!r}; expected one of {', '.join(FORMATS)}",
+            f"the format is {name!r}, expected one of {', '.join(FORMATS)}",
             hint=f"did you mean {near[0]}?" if near else "",
         )
     module = import_module(f"datasets_rl.exporting.{name}")

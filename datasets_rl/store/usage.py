@@ -17,11 +17,11 @@ _PARTIAL = (".part", ".part.json")
 
 @dataclass
 class Kept:
-    """Bytes on the disk that belong to one dataset."""
+    """Bytes on the disk that belong to a dataset."""
 
     id: str
     dataset: int = 0
-    """The current version; 0 if there is none."""
+    """The current version. 0 without such a version."""
     versions: int = 0
     """Other versions."""
     raw: int = 0
@@ -60,7 +60,7 @@ class Inventory:
 
 
 def take_inventory(home: Path) -> Inventory:
-    """Return what a folder of datasets holds; nothing is changed."""
+    """Return what a folder of datasets holds. Nothing is changed."""
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     sizes: dict[Path, int] = {}
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
@@ -81,7 +81,7 @@ def take_inventory(home: Path) -> Inventory:
 
 
 def kept_bytes(paths: DatasetPaths) -> Kept:
-    """Return what is on the disk of one dataset."""
+    """Return what is on the disk of a dataset."""
     kept = Kept(f"{paths.root.name}/{paths.name}")
     if paths.has_no_pointer:
         kept.dataset = disk.tree_bytes(paths.folder)

@@ -176,7 +176,7 @@ class TestEpisodeSampler(SamplerContract):
         return sampler
 
     def test_an_empty_storage_cannot_be_sampled(self):
-        with pytest.raises(InvalidArgumentError, match="episodes of a stored dataset; got a Nothing"):
+        with pytest.raises(InvalidArgumentError, match="episodes of a stored dataset, and the storage is a Nothing"):
             self.make().sample(Nothing(), 1)
 
 

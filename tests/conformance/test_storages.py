@@ -95,7 +95,7 @@ class StorageContract:
 
     @pytest.mark.parametrize("wrong", [99, -99, [0, 99], torch.tensor([-99])], ids=repr)
     def test_a_row_out_of_range_is_named_with_the_number_of_rows(self, storage, wrong):
-        with pytest.raises(IndexError, match=rf"row -?99 is out of range; there are {len(storage)} rows"):
+        with pytest.raises(IndexError, match=rf"row -?99 is out of range, expected one of {len(storage)} rows"):
             storage.get(wrong)
 
     def test_a_column_is_that_key_of_all_elements(self, storage):

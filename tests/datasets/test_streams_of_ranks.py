@@ -89,7 +89,7 @@ def test_slices_are_one_of_each_episode(ranks):
 
 @pytest.mark.parametrize("slices", [{"slice_len": 2}, {"num_slices": 2}], ids=str)
 def test_a_slice_that_an_episode_does_not_have_is_refused_at_the_open(ranks, slices):
-    with pytest.raises(InvalidArgumentError, match="a trajectory has 1 steps; expected 2 for a slice"):
+    with pytest.raises(InvalidArgumentError, match="a trajectory has 1 steps, expected 2 for a slice"):
         ranks(1, batch_size=4, **slices)
     (padded,) = ranks(1, batch_size=4, pad=0.0, **slices)
     assert len(padded.sample()) == 4
@@ -193,7 +193,7 @@ def test_a_state_of_another_stream_is_refused(ranks):
     with pytest.raises(InvalidArgumentError, match="the saved component is a StreamStepSampler"):
         other.load_state_dict(stream.state_dict())
     (part,) = ranks(1, seed=1)
-    with pytest.raises(InvalidArgumentError, match="seed is 0; expected 1"):
+    with pytest.raises(InvalidArgumentError, match="seed is 0, expected 1"):
         part.load_state_dict(stream.state_dict())
 
 

@@ -459,7 +459,7 @@ def test_temporary_files_of_dead_processes_alone_are_deleted(tmp_path):
 def test_a_lock_of_another_program_is_neither_taken_nor_deleted(tmp_path):
     path = tmp_path / ".lock"
     path.write_text("4711\n")
-    with pytest.raises(IntegrityError, match="it is a file of another program"), disk.lock(path, "mine"):
+    with pytest.raises(IntegrityError, match="the file is of another program"), disk.lock(path, "mine"):
         pass
     assert path.read_text() == "4711\n"
     for left in ("", "\0" * 40, "process 1 on node3"):  # by a kill, a power cut, another host

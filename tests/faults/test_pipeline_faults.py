@@ -85,7 +85,7 @@ def test_a_key_that_is_too_long_for_a_file_name_is_an_error_of_the_file(rlds, ho
 
     assert code == 8
     assert "info.kkkk" in err
-    assert "has a name of 305 bytes; expected 200 at most" in err
+    assert "has a name of 305 bytes, expected 200 at most" in err
     assert "--keys" in err
     assert absent(home)
 

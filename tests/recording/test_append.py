@@ -80,7 +80,7 @@ def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp
     download("demo/pendulum")
     append_episodes("local/a", transitions(1, 3))
 
-    with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\]; the dataset has float32 \[2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\], and the dataset has float32 \[2\]"):
         append_episodes("local/a", "demo/pendulum")
     assert len(load("local/a")) == 3
     assert not (tmp_path / "local" / ".recorded").exists()
@@ -103,7 +103,7 @@ def test_pixels_do_not_fit_a_dataset_that_stores_the_images_in_another_form():
     for form in ("encoded", "compressed"):
         stored = Schema.layout([replace(pixels, form=form)])
         assert column_differences(stored, [pixels]) == [
-            f"pixels is uint8 [64, 64, 3]; the dataset has uint8 [64, 64, 3] {form}"
+            f"pixels is uint8 [64, 64, 3], and the dataset has uint8 [64, 64, 3] {form}"
         ]
 
 

@@ -178,7 +178,7 @@ def test_steps_that_differ_from_the_first_are_refused_and_nothing_else_is_lost()
         record(writer, 2, terminated=True)
         writer.start(np.zeros(2))
         with pytest.raises(
-            InvalidArgumentError, match=r"observation is float64 \[3\]; the first value was float64 \[2\]"
+            InvalidArgumentError, match=r"observation is float64 \[3\], expected float64 \[2\] as the first value"
         ):
             writer.step(0, np.zeros(3), 0.0)
         with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\]; the first value was int64"):
@@ -201,7 +201,7 @@ def test_episodes_with_other_fields_than_the_dataset_are_refused_at_their_first_
     with EpisodeWriter("local/a") as writer:
         writer.start(np.zeros(3, np.float32))
         with pytest.raises(
-            InvalidArgumentError, match=r"observation is float32 \[3\] shared; the dataset has float64 \[2\]"
+            InvalidArgumentError, match=r"observation is float32 \[3\] shared, and the dataset has float64 \[2\]"
         ):
             writer.step(0, np.zeros(3, np.float32), 0.0)
         record(writer, 1)
@@ -216,7 +216,7 @@ def test_only_datasets_of_the_users_own_are_recorded(dataset):
 
 
 def test_a_name_without_its_source_is_completed_in_the_advice():
-    with pytest.raises(InvalidArgumentError, match=r"'my-arm'; expected an id local/NAME") as raised:
+    with pytest.raises(InvalidArgumentError, match=r"'my-arm', expected an id local/NAME") as raised:
         EpisodeWriter("my-arm")
     assert raised.value.hint == "name the dataset local/my-arm"
 

@@ -443,12 +443,12 @@ def test_a_link_in_place_of_the_folder_of_recordings_is_not_followed(home, tmp_p
     shutil.rmtree(hidden)
     hidden.symlink_to(others)
 
-    with pytest.raises(IntegrityError, match="symbolic link; expected a plain folder"):
+    with pytest.raises(IntegrityError, match="symbolic link, expected a plain folder"):
         append_episodes(ID)
     assert main(["info", ID]) == 0
     with (
         contextlib.suppress(NotADatasetError),
-        pytest.warns(RecordingWarning, match="symbolic link; expected a plain folder"),
+        pytest.warns(RecordingWarning, match="symbolic link, expected a plain folder"),
     ):
         EpisodeWriter(ID)
     assert (others / "chapter" / "one.tex").read_text() == "text"

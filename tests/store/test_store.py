@@ -320,10 +320,10 @@ def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_p
     scaled(folder, 2, in_place=True)
     (folder / "CURRENT").unlink()
     name = names(store.dataset_paths(ID))[-1]
-    with pytest.raises(NotADatasetError, match="it has no file CURRENT, and 2 versions, none current") as caught:
+    with pytest.raises(NotADatasetError, match="there is no file CURRENT, and 2 versions, none current") as caught:
         load(ID if by == "its id" else folder, download=False)
     dataset = ID if by == "its id" else str(folder)
-    assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last one current"
+    assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last version current"
     store.restore(dataset, name)
     assert current(folder) == name
 
