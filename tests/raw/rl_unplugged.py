@@ -236,7 +236,7 @@ FAULTS_RODENT = {
 }
 FAULTS_POLE = {
     "a changed byte": Fault(
-        _bytes(POLE, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]), "does not match its CRC32C"
+        _bytes(POLE, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]), "does not match the CRC32C"
     ),
     "a changed length": Fault(_bytes(POLE, lambda data: b"\1" + data[1:]), "it is not a TFRecord or gzip file"),
     "a cut file": Fault(_bytes(POLE, lambda data: data[:-5]), "is truncated"),

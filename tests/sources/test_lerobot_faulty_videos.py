@@ -140,7 +140,7 @@ FAULTS = {
     ),
     "no first key frame": (lambda path: copy_packets(path, without={0}), {**LONG_GOP, "bf": "0"}, "11 frames for 12"),
     "frames that are no key frames": (list_all_as_key_frames, {}, "the file lists it as a key frame, which it is not"),
-    "cut": (cut, {}, "it is damaged or truncated; FFmpeg reports: Invalid data"),
+    "cut": (cut, {}, "it is damaged or truncated. FFmpeg reports: Invalid data"),
     "cut behind its index": (cut_behind_the_index, {"bf": "0"}, "frames for 12 rows"),
     "empty": (lambda path: path.write_bytes(b""), {}, "it is empty, expected a video"),
     "text": (lambda path: path.write_text("AVI?"), {}, "it is not a video"),

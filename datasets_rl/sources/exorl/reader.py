@@ -134,8 +134,7 @@ class ExORLReader(EpisodeReader):
         fields: list[_Field] = []
         for name, steps in self._names:
             with self._open(name) as file:
-                if problems := list(_array_problems(file)):
-                    raise self.error(name.rpartition("/")[2], problems)
+                self.refuse(name.rpartition("/")[2], list(_array_problems(file)))
                 fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
             if steps:
                 break
@@ -147,8 +146,7 @@ class ExORLReader(EpisodeReader):
             columns = [field.column for array in file.arrays for field in _fields_of_array(array, file)]
             first = [field.column for field in self._fields]
             problems = [*column_differences(columns, first, "episode"), *_contradictions(file, steps)]
-        if problems:
-            raise self.error(name.rpartition("/")[2], problems)
+        self.refuse(name.rpartition("/")[2], problems)
         if not steps:
             self.counts["no-transition"] += 1
             return

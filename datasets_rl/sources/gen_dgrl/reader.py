@@ -110,14 +110,12 @@ class GenDGRLReader(EpisodeReader):
             return
         try:
             file = _open_arrays(name, member)
-            if problems := [*_shape_problems(file, int(length))]:
-                raise self.error(name, problems)
+            self.refuse(name, _shape_problems(file, int(length)))
             action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
             raise self.error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
-        if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
-            raise self.error(name, problems)
+        self.refuse(name, _value_problems(action, reward, done.reshape(-1), float(total)))
         self.counts["alien-last-frame"] += 1
         self.counts["terminated"] += 1
         self.counts["frames-cast"] += file.stored["observations"][1] != "u"

@@ -29,6 +29,7 @@ from datasets_rl.errors import (
     Remedy,
     UnknownIdError,
 )
+from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
@@ -309,8 +310,6 @@ def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
 
 
 def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset], entry: Entry) -> None:
-    from datasets_rl.read.streams import first_problems
-
     needed = {path: episode["number"] for episode in reversed(episodes) for path in _paths(episode)}
     missing = [f"it lacks {path} of episode {number}" for path, number in needed.items() if path not in inside]
     if not missing:

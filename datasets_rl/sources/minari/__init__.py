@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from datasets_rl.disk import expand_home
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
+from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
@@ -359,8 +360,7 @@ def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
         )
     if dataset_id and metadata.get("dataset_id", dataset_id) != dataset_id:
         problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}, expected {dataset_id}")
-    if problems:
-        raise ConversionError(entry.id, problems)
+    refuse(entry.id, problems)
     return metadata
 
 
@@ -387,10 +387,7 @@ def _files_by_episode(
         tables = sum(asset.path.endswith(f".{kind}") for asset in files.get(number, []))
         if tables != 1:
             problems.append(f"episode {number} has {tables} {kind} files, expected 1")
-    if problems:
-        from datasets_rl.read.streams import first_problems
-
-        raise ConversionError(entry.id, first_problems(problems))
+    refuse(entry.id, first_problems(problems))
     return files
 
 

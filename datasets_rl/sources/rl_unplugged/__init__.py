@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Source, by_images, group_files
 from datasets_rl.sources.selection import Numbers
 
@@ -116,8 +117,7 @@ def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[As
     problems = [f"{path} lacks file {number:,} of the {counts[0]:,} that the names state" for number in missing[:20]]
     if len(counts) > 1:
         problems = [f"the names of the files in {path} state {' and '.join(f'{count:,}' for count in counts)} files"]
-    if problems:
-        raise ConversionError(entry.id, problems)
+    refuse(entry.id, problems)
     by_path = {asset.path: asset for asset in assets}
     return [replace(by_path[file], kind="TFRecord") for file in sorted(matches)]
 

@@ -183,8 +183,7 @@ class RLUnpluggedReader(EpisodeReader):
             fields.append(_Field(name, Column(key, dtype, shape, shared=shared), first_row))
         if not any(field.column.shared for field in fields) and not problems:
             problems.append(f"it has no feature {OBSERVATION[0]}{separator}...")
-        if problems:
-            raise self.error(where, problems)
+        self.refuse(where, problems)
         return fields
 
     def _split(self, where: str, features: Mapping[str, Feature]) -> Iterator[Episode]:
@@ -192,8 +191,7 @@ class RLUnpluggedReader(EpisodeReader):
         problems = list(self._contradictions(features, rows)) if rows else []
         if not rows and any(len(features.get(field.name, [])) for field in self._fields):
             problems = [f"{_DISCOUNT} is missing"]
-        if problems:
-            raise self.error(where, problems)
+        self.refuse(where, problems)
         steps = rows - 1
         if steps < 1:
             self.counts["no-transition"] += 1
