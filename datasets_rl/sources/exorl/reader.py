@@ -33,13 +33,7 @@ from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, column_differences, count_not_finite
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed. 1,000 steps of states have 1 MB
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}

@@ -70,18 +70,18 @@ class GenDGRLReader(EpisodeReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        path: The archive.
-        games: All games, with True for the game of the dataset.
+        files: The archive, by path.
+        facts: ``games``: all games, with True for the game of the dataset.
     """
 
     rules = _TEXTS
 
     columns = _COLUMNS
 
-    def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
-        self._path = path
-        self._games = games
+        (self._path,) = map(Path, files.values())
+        self._games: Mapping[str, bool] = facts["games"]
 
     @override
     def specs(self) -> Mapping[str, Any]:

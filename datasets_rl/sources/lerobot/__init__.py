@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -30,7 +29,7 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images, group_by_size
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
 
@@ -57,6 +56,7 @@ class LeRobot(Source):
     """Source of every dataset repository with meta/info.json. The catalog lists a few repositories."""
 
     name = "lerobot"
+    reader = "datasets_rl.sources.lerobot.reader:LeRobotReader"
     restated = frozenset({"license"})
     selects = frozenset({"episodes"})
     image_forms = (*IMAGES.choices, "video")
@@ -164,12 +164,6 @@ class LeRobot(Source):
             stored_bytes=_stored_bytes(rows, info, kept, selection, video_bytes),
             read_seconds=_read_seconds(info, kept, selection, has_videos=bool(videos)),
         )
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.lerobot.reader import LeRobotReader
-
-        return LeRobotReader(f"{self.name}/{name}", files, params or {})
 
 
 def _files_by_path(folder: Folder, name: str) -> dict[str, Asset]:
