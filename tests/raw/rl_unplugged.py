@@ -225,7 +225,7 @@ FAULTS = {
 FAULTS_RODENT = {
     "images of another size": Fault(
         _record(RODENT, 1, observation__walker__egocentric_camera=[bytes(32 * 32 * 3)] * 6),
-        "is uint8 [6, 32, 32, 3]; expected uint8 [5, 64, 64, 3]",
+        "is uint8 [6, 32, 32, 3], expected uint8 [5, 64, 64, 3]",
     ),
     "images of no square": Fault(
         _record(RODENT, observation__walker__egocentric_camera=[bytes(100)] * 6), "has images of 100 bytes"
