@@ -404,11 +404,11 @@ BREAKS = {
     ),
     "a column that others lack": (
         lambda file: file.create_dataset("episode_2/infos/x", data=np.zeros(8)),
-        "episode 2: it has 6 members; in the first episode 5",
+        "episode 2: it has 6 members, in the first episode 5",
     ),
     "declared steps": (
         lambda file: file["episode_2"].attrs.modify("total_steps", 9),
-        "it has 7 steps; its metadata states 9",
+        "it has 7 steps, but the metadata states 9",
     ),
     "objects": (
         lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
@@ -424,7 +424,7 @@ BREAKS = {
     ),
     "another shape": (
         lambda file: _replace(file, "episode_2/actions", np.zeros((7, 4), "f4")),
-        r"action is float32 \[4\]; in the first episode float32 \[3\]",
+        r"action is float32 \[4\], in the first episode float32 \[3\]",
     ),
     "no rewards": (lambda file: file.__delitem__("episode_0/rewards"), "episode 0: it has no next.reward"),
 }
