@@ -97,7 +97,7 @@ def test_steps_and_recipes_are_found_without_importing_them():
 
 
 def test_options_bring_their_help(complete):
-    assert complete("list", "--js", shell="fish") == ["--json\tPrint one JSON document."]
+    assert complete("list", "--js", shell="fish") == ["--json\tPrint a single JSON document."]
 
 
 @pytest.mark.first(1)

@@ -90,7 +90,7 @@ def test_a_file_with_another_digest_is_an_integrity_error_and_nothing_is_stored(
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
 
     assert (ran.code, ran.out) == (5, "")
-    assert "give another file with --from-local, or accept this one with --no-hash-check" in ran.err
+    assert "give another file with --from-local, or accept this file with --no-hash-check" in ran.err
     assert not (home / "demo" / "pendulum").exists()
 
 
