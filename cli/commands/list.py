@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_MATCH = 3
 """The exit code where no dataset matches: that of an unknown id."""
 _MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
-_LEGEND = "~ estimated, * recorded once before a possible change of the upstream, others are exact"
+_LEGEND = "~ estimated. * recorded once, the upstream may have changed. Others are exact"
 
 GROUP = "Choose"
 
