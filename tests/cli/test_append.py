@@ -8,7 +8,7 @@ def test_append_creates_a_dataset_and_adds_to_it(rlds, stored, home):
 
     again = rlds("append", "local/mine", stored, "--again", "--json").json
     assert (again["added"], again["episodes"], again["steps"]) == (75, 150, 30_000)
-    assert rlds("append", "local/mine").err == "local/mine: 0 episodes added; 30,000 steps in 150 episodes\n"
+    assert rlds("append", "local/mine").err == "local/mine: 0 episodes added, 30,000 steps in 150 episodes\n"
     assert rlds("verify", "local/mine", "--deep").code == 0
 
 

@@ -151,7 +151,7 @@ def test_a_copy_with_other_steps_than_the_catalog_states_is_refused(tmp_path, up
     for ran in refused:
         assert ran.code == 8
         assert "is a copy by others with an unknown digest" in ran.err
-        assert "it has 20 steps; the catalog states about 3,680" in ran.err
+        assert "the dataset has 20 steps, expected about 3,680 as in the catalog" in ran.err
         assert "--no-hash-check" in ran.err
     assert accepted.code == 0
 

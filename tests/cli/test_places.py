@@ -163,7 +163,7 @@ def test_remove_of_a_link_whose_target_stays_says_so(rlds, stored, home, tmp_pat
     before = files_below(place)
 
     assert f"delete the link {COPY}, without the target {place} requires" in rlds("remove", COPY).err
-    assert rlds("remove", COPY, "--dry-run").out == f"{COPY}: link would be deleted; {place} stays\n"
+    assert rlds("remove", COPY, "--dry-run").out == f"{COPY}: link would be deleted, and {place} stays\n"
     assert rlds("remove", COPY, "--yes", "-q").out == f"{COPY}\n"
     assert not (home / "local" / "mine").is_symlink()
     assert files_below(place) == before

@@ -475,7 +475,7 @@ def test_rlpd_refuses_images_and_dqn_continuous_actions(tmp_path, gathered):
     with pytest.raises(InvalidArgumentError, match=r"dqn_atari needs images, and demo/pendulum has \[3\]"):
         program("dqn_atari").main(["--dataset", "demo/pendulum", *words])
     with pytest.raises(
-        InvalidArgumentError, match=r"needs observation as a vector of numbers; .* observation \[210, 160\]"
+        InvalidArgumentError, match=r"needs observation as a vector of numbers, .* observation \[210, 160\]"
     ):
         program("rlpd").main(["--dataset", "local/tiny-pong", *words])
 
