@@ -217,7 +217,11 @@ def _command_of(words: Sequence[str]) -> Any:
 
 def _plain_words(words: Sequence[str]) -> list[str]:
     """Return the words that are neither an option nor the value of ``--root``."""
-    return [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
+    return [
+        one
+        for position, one in enumerate(words)
+        if one[:1] != "-" and (position == 0 or words[position - 1] != "--root")
+    ]
 
 
 def _help_words(words: Sequence[str]) -> list[str]:
@@ -374,14 +378,14 @@ def _report_failure(shell: Shell, explanation: Explanation) -> int:
 
 def _report_interrupt(shell: Shell) -> int:
     again = shlex.join(["rlds", *shell.argv])
-    told = Explanation(
+    explanation = Explanation(
         "Interrupted",
         f"{shell.command or 'rlds'} was interrupted",
         f"the process received Ctrl-C or a signal to end, and {shell.interrupted or 'what is done is kept'}",
         f"to continue: {again}",
         INTERRUPTED,
     )
-    return _report_failure(shell, told)
+    return _report_failure(shell, explanation)
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

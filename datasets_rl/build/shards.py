@@ -398,5 +398,7 @@ def stored_part(piece: Episode | EpisodeBatch, kept: Collection[Key]) -> Episode
             # No stored state is unknown, as in `Episode.final_known`.
             selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
         return selected
-    steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
+    steps, states = (
+        {key: values for key, values in columns.items() if key in kept} for columns in (piece.steps, piece.states)
+    )
     return replace(piece, steps=steps, states=states)

@@ -442,7 +442,7 @@ def test_the_command_prints_the_layout_before_and_after(written, capsys):
     ("name", "problem"),
     [
         ("missing.npz", "missing.npz cannot be read: it does not exist"),
-        ("notes.txt", "notes.txt is no dataset; expected a folder, or a file that ends with .hdf5, .h5, .npz"),
+        ("notes.txt", "notes.txt is not a dataset, expected a folder, or a file that ends with .hdf5, .h5, .npz"),
         ("empty", "empty cannot be read: it is neither a file"),
         ("pipe.npz", "pipe.npz cannot be read: it is neither a file"),
     ],

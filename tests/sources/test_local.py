@@ -298,7 +298,7 @@ def test_arrays_with_unknown_names_must_be_described(folder, convert):
     [
         ([], "", "there is no file beside dataset.toml", "add npz, HDF5 or Parquet files"),
         (["a.npz"], 'files = ["b*.npz"]', "none of 1 files matches b*.npz", "set format = ... and files = ..."),
-        (["a.npz"], "", "no array is described or named as action", "correct the files, or their description"),
+        (["a.npz"], "", "no array is described or named as action", "correct the files, or the description"),
     ],
 )
 def test_an_error_about_the_files_says_what_to_change(folder, convert, names, text, problem, remedy):

@@ -496,7 +496,7 @@ def test_a_dataset_that_declares_more_than_it_stores_is_refused_before_reading(p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total_steps": 13}, "it has 12 steps; the upstream states 13"),
+        ({"total_steps": 13}, "the files have 12 steps, expected 13 as the upstream states"),
         ({"total_episodes": 0}, "total_episodes is 0, expected an integer >= 1"),
         ({"total_episodes": 10**15}, "total_episodes is 1000000000000000, expected at most 10,000,000"),
         ({"total_steps": "many"}, "total_steps is 'many'"),
