@@ -287,7 +287,7 @@ def test_every_step_of_the_folder_is_in_the_table():
         cls.use()
         for module in modules
         for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, Step) and cls.__module__ == module.__name__
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and issubclass(cls, Step)
         if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))
     }
 
