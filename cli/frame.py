@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # re-exported by Typer without a mark
+from typing_extensions import get_type_hints
 
 from datasets_rl.errors import (
     EnvironmentWarning,
@@ -255,7 +256,7 @@ def _wrap_command(
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = get_type_hints(function, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(function).parameters.values()]
     named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
     return _declare_options(run_command, [*named, *source_options])
@@ -354,7 +355,7 @@ def _allowed_values(context: Any, name: str) -> str:
     if not path or path[0] not in command_names():
         return ""
     act = importlib.import_module(".".join([commands.__name__, *path])).run
-    hint = typing.get_type_hints(act, include_extras=True).get(name)
+    hint = get_type_hints(act, include_extras=True).get(name)
     kind, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
     if typing.get_origin(kind) is not Literal:
         kind = next((one for one in typing.get_args(kind) if one is not type(None)), kind)
