@@ -82,10 +82,13 @@ def library_of(error: Exception) -> str | None:
 
 def with_version(module: str) -> str:
     """Return the name of the distribution of a module with its version, as in ``h5py 3.16.0``."""
-    from importlib.metadata import packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
-    names = packages_distributions().get(module, ())
-    return f"{names[0]} {version(names[0])}" if names else module
+    name = next(iter(packages_distributions().get(module, ())), module)  # Python 3.10 does not find all of them
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return module
 
 
 def _top(module: object) -> str | None:

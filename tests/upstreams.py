@@ -254,7 +254,7 @@ class PublicHub:
             body = json.dumps({"error": "You already created this repo", "url": f"{call.server.url}/datasets/{repo}"})
             Status(409, body=body.encode()).answer(call)
             return
-        if request.get("visibility") == "private":
+        if request.get("visibility") == "private" or request.get("private"):  # the latter in older versions
             self.private.add(repo)
         self._add_commit(repo, "main", {".gitattributes": b"*.npy filter=lfs\n"})
         _reply(call, {"url": f"{call.server.url}/datasets/{repo}"})

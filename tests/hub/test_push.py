@@ -53,7 +53,7 @@ def hub(tmp_path, monkeypatch) -> Iterator[PublicHub]:
             "RLDS_MAX_RETRIES": "1",
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("huggingface_hub._commit_api.is_xet_available", lambda: False)
+        monkeypatch.setattr("huggingface_hub._commit_api.is_xet_available", lambda: False, raising=False)
         monkeypatch.setattr("datasets_rl.hub.push.retry_delay", lambda *_: 0.0)
         monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK)
         yield there
