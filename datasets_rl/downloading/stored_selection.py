@@ -31,7 +31,7 @@ def check_contains(manifest: Manifest, folder: Path, selection: Selection) -> No
     if grown_selection(manifest, folder, selection, as_stored=True) is not None:
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(
-            f"{folder} holds {part}, and {selection} was requested",
+            f"{folder} holds {part}: {selection} was requested",
             hint=Remedy(
                 "`{}` adds the rest. Without a selection, the stored part opens",
                 Call("download", manifest.id, selection=selection.completed_from(part).call()),
@@ -71,12 +71,12 @@ def grown_selection(
             )
             for choices, measured in ((part, {IMAGES.name: "+".join(sorted(forms))}), (selection, {}))
         )
-        raise InvalidArgumentError(f"{folder} was downloaded with {stored}, and {requested} was requested", hint=anew)
+        raise InvalidArgumentError(f"{folder} was downloaded with {stored}: {requested} was requested", hint=anew)
     if as_stored:
         selection = selection.completed_from(part)
     if part.covers(selection, options):
         return None
-    both = f"{folder} holds {part}, and {selection} was requested"
+    both = f"{folder} holds {part}: {selection} was requested"
     if manifest.history:
         raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
     if part.episodes and selection.episodes and not part.numbers_episodes_like(selection, options):

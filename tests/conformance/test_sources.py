@@ -819,14 +819,12 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, down
         assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
         if "images" in part.get("options", {}):
             asked = Selection(options={"images": "compressed"})
-            with pytest.raises(
-                InvalidArgumentError, match=r"was downloaded with images=.*, and images=.* was requested"
-            ):
+            with pytest.raises(InvalidArgumentError, match=r"was downloaded with images=.*: images=.* was requested"):
                 kind(made.name, root=root, selection=asked)
             continue
         more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}
         ((name, _),) = part.items()
-        with pytest.raises(InvalidArgumentError, match=r"holds .*, and .* was requested"):
+        with pytest.raises(InvalidArgumentError, match=r"holds .*: .* was requested"):
             kind(made.name, root=root, selection=Selection(**{name: more[name]}), download=False)
 
 
