@@ -15,7 +15,7 @@ from datasets_rl.progress import Report
 
 
 class ExportFormat(ABC):
-    """A format of another project, a file each; `FORMATS` lists all of them."""
+    """A format of another project. Those of this package are the files of `datasets_rl.exporting.formats`."""
 
     name: ClassVar[str]
     """The name that users give, also the name of the module."""
@@ -27,6 +27,8 @@ class ExportFormat(ABC):
     """The optional library that writes it; empty if none is needed."""
     extra: ClassVar[str] = ""
     """The extra of datasets-rl that installs the library."""
+    holds_images: ClassVar[bool] = True
+    """Whether a dataset whose observations are images can be written. If not, `problems` names a reason."""
     image_forms: ClassVar[tuple[str, ...]] = ()
     """How images can be written, if users can choose it with `Content.images`."""
 

@@ -7,10 +7,7 @@ from exports import export_stored, write_images, write_robot
 from pyarrow import parquet
 
 from datasets_rl.exporting import Content
-from datasets_rl.exporting.formats import FORMATS
-
-VECTORS_ONLY = {"d4rl"}
-"""Formats that hold no images."""
+from datasets_rl.exporting.formats import FORMATS, get_format
 
 
 def content_of(path):
@@ -33,7 +30,7 @@ def content_of(path):
 @pytest.mark.first(1, of=("to", "write"))
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("write", [write_images, write_robot])
-@pytest.mark.parametrize("to", [name for name in FORMATS if name not in VECTORS_ONLY])
+@pytest.mark.parametrize("to", [name for name in FORMATS if get_format(name).holds_images])
 def test_compressed_images_are_exported_as_pixels_are(to, write, known, tmp_path):
     outs = []
     for form in ("raw", "compressed"):
