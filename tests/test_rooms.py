@@ -41,10 +41,11 @@ def test_every_module_has_a_docstring():
 
 
 def test_no_module_checks_with_an_assert_statement():
-    """Python removes assert statements under -O."""
+    """Python removes assert statements under -O. Only the contracts have some, which pytest runs."""
     asserts = [
         f"{module.name}:{node.lineno}"
         for module in MODULES.values()
+        if not module.name.startswith("datasets_rl.testing.")
         for node in module.nodes
         if isinstance(node, ast.Assert)
     ]

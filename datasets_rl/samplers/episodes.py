@@ -69,6 +69,8 @@ class EpisodeSampler(SeededSampler):
         InvalidArgumentError: If an argument is out of range.
     """
 
+    needs_episodes = True
+
     def __init__(
         self,
         *,
@@ -135,6 +137,8 @@ class EpisodeSliceSampler(SeededSampler, SliceSampler):
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
+
+    needs_episodes = True
 
     def __init__(
         self, *, seed: int | None = None, shuffle: bool = True, uneven: Uneven = "keep", **options: Unpack[SliceOptions]

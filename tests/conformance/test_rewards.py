@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,22 +19,17 @@ from conformance.test_transforms import CASES, spec_of_steps
 from tensordict import TensorDict
 
 from datasets_rl import (
-    ConsumingSampler,
     GoalSampler,
     HERReplayBuffer,
     LazyTensorStorage,
-    PrioritizedSampler,
     PrioritizedSliceSampler,
-    RandomSampler,
     Recipe,
     ReplayBuffer,
-    SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
     WindowSampler,
-    samplers,
     traj,
 )
 from datasets_rl.preprocessing.recipe import shipped_recipes
@@ -645,44 +640,29 @@ def test_a_recipe_gives_for_every_dtype_what_the_oracle_computes(recipe):
     )
 
 
-class TestSamplers:
-    """Samplers and goals leave the stored rewards alone, and those they compute do not depend on them."""
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "goals": lambda: GoalSampler(0.2, 0.5, 0.3, geometric=0.9, negative=True, reward="next"),
+    "prioritized slices": lambda: PrioritizedSliceSampler(12, 0.7, 0.5, slice_len=2, strict_length=False),
+    "slices": lambda: SliceSampler(slice_len=2, strict_length=False),
+    "slices without replacement": lambda: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False),
+    "windows": lambda: WindowSampler(before=1, after=1),
+}
+"""Samplers of several steps and of goals; the contract of samplers draws single steps."""
 
-    MAKES: ClassVar[dict[str, Callable[[], Any]]] = {
-        "ConsumingSampler": ConsumingSampler,
-        "GoalSampler": lambda: GoalSampler(0.2, 0.5, 0.3, geometric=0.9, negative=True, reward="next"),
-        "PrioritizedSampler": lambda: PrioritizedSampler(12, 0.7, 0.5),
-        "PrioritizedSliceSampler": lambda: PrioritizedSliceSampler(12, 0.7, 0.5, slice_len=2, strict_length=False),
-        "RandomSampler": RandomSampler,
-        "SamplerWithoutReplacement": SamplerWithoutReplacement,
-        "SliceSampler": lambda: SliceSampler(slice_len=2, strict_length=False),
-        "SliceSamplerWithoutReplacement": lambda: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False),
-        "WindowSampler": lambda: WindowSampler(before=1, after=1),
-    }
 
-    def test_every_sampler_of_one_storage_is_tried(self):
-        of_stored_episodes = {"EpisodeSampler", "EpisodeSliceSampler"}
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_leave_rewards_alone_and_what_they_compute_does_not_depend_on_the_dtype(name, dtype):
+    batches = []
+    for rewards in (rewards_of(dtype), rewards_of(dtype).astype(np.float64)):
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(12), sampler=SAMPLERS[name](), batch_size=6)
+        buffer.extend(batch_of(rewards).reshape(-1))
+        torch.manual_seed(0)
+        batches.append(leaves(buffer.sample()))
+    rows = batches[0]["index"].astype(int)
 
-        tried = {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"}
-
-        assert tried == {*samplers.__all__}, (
-            f"add {sorted({*samplers.__all__} - tried)} to MAKES of this class, or to of_stored_episodes if the sampler "
-            f"needs the episodes of a stored dataset; remove {sorted(tried - {*samplers.__all__})}"
-        )
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("name", MAKES)
-    def test_its_batches_have_the_stored_rewards(self, name, dtype):
-        batches = []
-        for rewards in (rewards_of(dtype), rewards_of(dtype).astype(np.float64)):
-            buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(12), sampler=self.MAKES[name](), batch_size=6)
-            buffer.extend(batch_of(rewards).reshape(-1))
-            torch.manual_seed(0)
-            batches.append(leaves(buffer.sample()))
-        rows = batches[0]["index"].astype(int)
-
-        assert differences(*batches) == []
-        assert equal(batches[0][REWARD], rewards_of(dtype).reshape(-1).astype(np.float64)[rows])
+    assert differences(*batches) == []
+    assert equal(batches[0][REWARD], rewards_of(dtype).reshape(-1).astype(np.float64)[rows])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
