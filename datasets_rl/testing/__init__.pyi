@@ -4,5 +4,8 @@ from .stored_data import Model as Model
 from .stored_data import Trajectory as Trajectory
 from .stored_data import trajectory as trajectory
 from .stored_data import write_dataset as write_dataset
+from .transforms import TransformCase as TransformCase
+from .transforms import TransformContract as TransformContract
+from .transforms import spec_of_steps as spec_of_steps
 from .writers import WriterContract as WriterContract
 from .writers import WriterStateContract as WriterStateContract
