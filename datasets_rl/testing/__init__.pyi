@@ -1,4 +1,7 @@
 from .samplers import SamplerContract as SamplerContract
+from .steps import StepCase as StepCase
+from .steps import StepContract as StepContract
+from .steps import block_of as block_of
 from .storages import StorageContract as StorageContract
 from .stored_data import Model as Model
 from .stored_data import Trajectory as Trajectory

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance.test_steps import WRITTEN, block_of, fitted
+from conformance.test_steps import WRITTEN
 from conformance.test_transforms import CASES
 from tensordict import TensorDict
 
@@ -32,11 +32,13 @@ from datasets_rl import (
     WindowSampler,
     traj,
 )
+from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.testing import TransformCase as Case
-from datasets_rl.testing import spec_of_steps
+from datasets_rl.testing import block_of, spec_of_steps
 from datasets_rl.testing.contract import listed
+from datasets_rl.testing.steps import fitted
 from datasets_rl.transforms import (
     ClipTransform,
     Compose,
@@ -555,13 +557,13 @@ def test_a_step_gives_for_every_dtype_what_the_oracle_computes(name, arguments):
     for dtype in DTYPES:
         numbers = rewards_of(dtype).reshape(-1).astype(np.float64)
         block, twin = episodes(dtype), episodes(dtype, "float64")
-        result = fields(fitted(name, arguments, block)(block))
-        assert differences(result, fields(fitted(name, arguments, twin)(twin))) == [], dtype
+        result = fields(fitted(make_step(name, (), arguments), block)(block))
+        assert differences(result, fields(fitted(make_step(name, (), arguments), twin)(twin))) == [], dtype
         expected = STEP_ORACLES[name](numbers, **arguments) if name in STEP_ORACLES else {}
         assert [key for key, value in expected.items() if not equal(result[key], value)] == [], dtype
 
     other = replace(twin, steps={**twin.steps, REWARD: twin.steps[REWARD][::-1] * 3 + 1})
-    changed = differences(result, fields(fitted(name, arguments, other)(other)))
+    changed = differences(result, fields(fitted(make_step(name, (), arguments), other)(other)))
     copied = len(numbers) == len(result[REWARD]) and equal(result[REWARD], numbers)
     if name in CHOOSE_ROWS:
         assert {*changed} == {REWARD}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pkgutil
-from pathlib import Path
 
 import pytest
 import torch
+from contract_classes import contract_classes
 
 from datasets_rl import samplers, writers
 from datasets_rl.errors import InvalidArgumentError
@@ -36,8 +35,6 @@ from datasets_rl.writers import (
     Writer,
     WriterEnsemble,
 )
-
-TESTS = Path(__file__).parents[1]
 
 
 class TestRandomSampler(SamplerContract):
@@ -144,18 +141,9 @@ class TestImmutableDatasetWriter(WriterStateContract):
 BASES = {"Sampler": ("SamplerContract",), "Writer": ("WriterContract", "WriterStateContract")}
 
 
-def contracts_of(kinds):
-    """Return the classes of all tests that inherit one of these contracts."""
-    trees = [
-        ast.parse(path.read_text("utf-8")) for path in TESTS.rglob("test_*.py") if "Contract" in path.read_text("utf-8")
-    ]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {one.name for one in classes if any(isinstance(base, ast.Name) and base.id in kinds for base in one.bases)}
-
-
 @pytest.mark.parametrize(("module", "base"), [(samplers, Sampler), (writers, Writer)], ids=["samplers", "writers"])
 def test_every_variant_has_its_contract_tested(module, base):
-    tested = contracts_of(BASES[base.__name__])
+    tested = contract_classes(*BASES[base.__name__])
     missing = [
         variant.__name__
         for variant in map(vars(module).get, module.__all__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from contract_classes import contract_classes
 
 from datasets_rl import transforms
 from datasets_rl.specs import BoundedTensorSpec
@@ -349,19 +349,6 @@ class TestTransforms(TransformContract):
         self.test_the_output_is_in_the_transformed_spec(case, axes, batch)
 
 
-def contracts_elsewhere():
-    """Return the texts of the classes in other modules of tests that inherit the contract."""
-    texts = {path: path.read_text("utf-8") for path in (Path(__file__).parents[1] / "transforms").glob("test_*.py")}
-    return [
-        ast.get_source_segment(text, node)
-        for text in texts.values()
-        if "TransformContract" in text
-        for node in ast.parse(text).body
-        if isinstance(node, ast.ClassDef)
-        if any(isinstance(base, ast.Name) and base.id == "TransformContract" for base in node.bases)
-    ]
-
-
 HOW = (
     "write a class derived from TransformContract of datasets_rl.testing in the module of the transform's own tests in "
     "tests/transforms/, with a case that makes {}"
@@ -371,7 +358,7 @@ HOW = (
 def test_every_transform_has_a_case():
     classes = {one for one in vars(transforms).values() if inspect.isclass(one) and issubclass(one, Transform)}
     tried = {type(case.make()) for case in CASES.values()} | ELSEWHERE.keys()
-    others = " ".join(contracts_elsewhere())
+    others = " ".join(contract_classes("TransformContract").values())
     missing = sorted(one.__name__ for one in classes - tried if not re.search(rf"\b{one.__name__}\(", others))
 
     assert not missing, HOW.format(" and one that makes ".join(missing))
@@ -379,7 +366,7 @@ def test_every_transform_has_a_case():
 
 def test_every_preset_has_a_case():
     """A preset is a class method that returns the transform."""
-    texts = " ".join([Path(__file__).read_text("utf-8"), *contracts_elsewhere()])
+    texts = " ".join([Path(__file__).read_text("utf-8"), *contract_classes("TransformContract").values()])
     missing = [
         f"{kind.__name__}.{name}"
         for kind in vars(transforms).values()
