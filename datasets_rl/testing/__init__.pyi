@@ -1,3 +1,5 @@
+from .exports import ExportCase as ExportCase
+from .exports import ExportContract as ExportContract
 from .samplers import SamplerContract as SamplerContract
 from .steps import StepCase as StepCase
 from .steps import StepContract as StepContract
