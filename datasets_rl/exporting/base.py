@@ -22,7 +22,8 @@ class ExportFormat(ABC):
     title: ClassVar[str]
     """Description of the written files, for listings."""
     suffix: ClassVar[str] = ""
-    """Suffix of the file; empty if a folder is written."""
+    """Suffix of the file, which is an HDF5 file, because the record of the export is an attribute of it; empty if a folder
+    is written."""
     library: ClassVar[str] = ""
     """The optional library that writes it; empty if none is needed."""
     extra: ClassVar[str] = ""

@@ -1,6 +1,9 @@
 from .exports import ExportCase as ExportCase
 from .exports import ExportContract as ExportContract
 from .samplers import SamplerContract as SamplerContract
+from .sources import SourceCase as SourceCase
+from .sources import SourceContract as SourceContract
+from .sources import SourceFault as SourceFault
 from .steps import StepCase as StepCase
 from .steps import StepContract as StepContract
 from .steps import block_of as block_of

@@ -238,8 +238,9 @@ class ExportContract(Contract):
         assert exported.name == exported.name.lower(), f"name is {exported.name!r}; use lowercase letters"
         assert exported.title, "title is empty; describe the written files in a few words"
         assert "\n" not in exported.title, "title has several lines; use one"
-        assert not exported.suffix or exported.suffix.startswith("."), (
-            f"suffix is {exported.suffix!r}; begin it with a dot, or leave it empty if a folder is written"
+        assert exported.suffix in {"", ".h5", ".hdf5"}, (
+            f"suffix is {exported.suffix!r}; write a folder and leave it empty, or write an HDF5 file, of which the record of"
+            " the export becomes an attribute"
         )
 
     @EACH
