@@ -34,6 +34,12 @@ def test_there_are_no_import_cycles():
     assert remaining({name: set(module.imports_at_run_time()) for name, module in MODULES.items()}) == {}
 
 
+def test_no_room_uses_the_contracts_which_need_pytest():
+    users = [name for name, used in uses().items() if "testing" in used]
+
+    assert not users, listed(users)
+
+
 def test_every_module_has_a_docstring():
     without = [module.name for module in MODULES.values() if not ast.get_docstring(module.tree)]
 
