@@ -18,7 +18,7 @@ from datasets_rl import testing
 ROOT = Path(datasets_rl.__file__).parents[1]
 HERE = Path(__file__).parent
 PAGE = (ROOT / "docs" / "contributing" / "contracts.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(r'^```python title="test_lights.py"\n(.*?)^```$', PAGE, flags=re.MULTILINE | re.DOTALL)
 CONTRACTS = [name for name in testing.__all__ if name.endswith("Contract") and name != "WriterStateContract"]
 
 
