@@ -16,10 +16,10 @@ _signals: list[int] = []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
+    """Run a command and return its exit code.
 
     Args:
-        argv: The words after ``rlds``; by default those of this process.
+        argv: The words after ``rlds``. By default the words of this process.
     """
     _open_closed_streams()
     if argv is None:

@@ -1,13 +1,13 @@
 """Candidates for an id, a recipe, a step or a setting, found without importing anything slow.
 
-Typer passes the context of the command and the word that is completed, and drops the candidates that do not fit it.
-Steps and recipes are found in the texts of their modules, whose import needs torch.
+Typer passes the context of the command and the word that is completed, and drops the candidates that do not fit the
+word. Steps and recipes are found in the texts of their modules, because an import needs torch.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import runpy
 from pathlib import Path
 
 import typer
@@ -69,8 +69,7 @@ def recipe_names() -> list[str]:
 def step_names() -> list[str]:
     """Return the names of the steps that recipes can name."""
     path = _folder("datasets_rl") / "preprocessing" / "steps" / "__init__.py"
-    (table,) = (node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.AnnAssign))
-    return [*ast.literal_eval(table.value)] if table.value is not None else []
+    return [*runpy.run_path(str(path))["STEPS"]] if path.exists() else []
 
 
 def _folder(package: str) -> Path:

@@ -26,11 +26,11 @@ MIRRORS = "mirrors"
 
 
 def parse_setting(key: str, text: str) -> Any:
-    """Return the value of a setting as a file has it: a text, a number, true or false, or a list of addresses.
+    """Return the value of a setting as in a file: a text, a number, true or false, or a list of addresses.
 
     Args:
-        key: The key, or ``mirrors.SOURCE`` for the mirrors of one source.
-        text: The value as a user types it.
+        key: The key, or ``mirrors.SOURCE`` for the mirrors of a source.
+        text: The value in a user's words.
 
     Raises:
         InvalidArgumentError: If there is no such setting, or the value is not valid.
@@ -40,7 +40,7 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         value = parse_mirror(source, text) if source else SETTINGS[key].parse(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"{key} is {text!r}; expected {expected}") from error
+        raise InvalidArgumentError(f"{key} is {text!r}, expected {expected}") from error
     return list(value) if source else str(value) if isinstance(value, Path) else value
 
 
@@ -53,7 +53,7 @@ def split_key(key: str) -> tuple[str, str]:
     name, _, source = key.partition(".")
     if name not in SETTINGS or bool(source) != (name == MIRRORS):
         raise InvalidArgumentError(
-            f"there is no setting {key!r}; expected one of {', '.join(_key_text(one) for one in SETTINGS)}"
+            f"there is no setting {key!r}, expected {', '.join(_key_text(one) for one in SETTINGS)}"
         )
     return name, source
 
@@ -86,7 +86,7 @@ def unset_value(path: Path, key: str) -> bool:
     """Remove a key, also a key that is not a setting, from a file, and return whether the file had the key.
 
     Raises:
-        InvalidArgumentError: If the file is not valid TOML, or the value is not in one line.
+        InvalidArgumentError: If the file is not valid TOML, or the value is not in a single line.
     """
     table, _, source = key.partition(".")
     text = _read(path, key)
@@ -106,7 +106,7 @@ def unset_value(path: Path, key: str) -> bool:
 
 @contextmanager
 def keep_trust(path: Path, *, project: bool) -> Iterator[None]:
-    """Trust a project file after an edit by the user, unless it had settings before that the user had not trusted."""
+    """Trust a project file after an edit by the user, unless the file had untrusted settings before."""
     is_own = project and not untrusted_keys(path)
     yield
     if is_own and untrusted_keys(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,9 +43,9 @@ class ExitCode:
     meaning: str
     kinds: tuple[type[Exception], ...] = ()
     """The errors for which a command ends with this code."""
-    hint: str = "run the same command again with -vv to see where it failed"
-    """What to do next about errors without a remedy; ``{command}`` is the command that failed, ``{rlds}`` a command line
-    before the name of a command."""
+    hint: str = "run the same command again with -vv to see the place of the failure"
+    """What to do next about errors without a remedy. ``{command}`` is the command that failed, ``{rlds}`` a command
+    line before the name of a command."""
 
 
 EXIT_CODES = (
@@ -54,7 +55,7 @@ EXIT_CODES = (
         USAGE,
         "wrong usage: an option, an argument or an environment variable",
         (InvalidArgumentError,),
-        "correct it and run the command again; {command} --help lists what it takes",
+        "correct the words and run the command again. {command} --help lists the options",
     ),
     ExitCode(
         3,
@@ -63,14 +64,14 @@ EXIT_CODES = (
         "{rlds} list --downloaded shows the datasets that are stored, {rlds} list every id",
     ),
     ExitCode(4, "network: no address gave the file, or the hub did not take it", (FetchError, PushError)),
-    ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityError,)),
+    ExitCode(5, "integrity: bytes are not the expected bytes", (IntegrityError,)),
     ExitCode(6, "not enough disk", (DiskFullError,)),
-    ExitCode(7, "an optional library is missing; the message has the pip line", (MissingDependencyError,)),
+    ExitCode(7, "an optional library is missing (the message has the pip line)", (MissingDependencyError,)),
     ExitCode(
         8,
         "conversion: the upstream file breaks its own format, or a step of a recipe failed",
         (ConversionError, PreprocessError),
-        "correct what is named here and run the same command again; stored datasets are unchanged",
+        "correct what is named here and run the same command again. Stored datasets are unchanged",
     ),
     ExitCode(9, "locked by another process", (LockedError, TimedOutError)),
     ExitCode(10, "refused without --yes", (ConfirmationRequiredError,), "add --yes"),
@@ -78,9 +79,9 @@ EXIT_CODES = (
         11,
         "not enough memory",
         (NotEnoughMemoryError, MemoryError),
-        "free memory or use a machine with more; {command} --help lists the options that make the work smaller",
+        "free memory or use a machine with more. {command} --help lists the options that make the work smaller",
     ),
-    ExitCode(INTERRUPTED, "interrupted with Ctrl-C; the same command continues"),
+    ExitCode(INTERRUPTED, "interrupted with Ctrl-C (the same command continues)"),
 )
 
 
@@ -110,7 +111,7 @@ def explain(error: Exception, command: str = "", root: Path | None = None) -> Ex
 
     Args:
         error: The error.
-        command: The name of the command that failed; empty if none was running.
+        command: The name of the command that failed. Empty if no command was running.
         root: The value of ``--root``, which the commands in a hint repeat.
     """
     row = _exit_code_row(error)
@@ -173,10 +174,9 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
 
 
 def _split_message(message: str) -> tuple[str, str]:
-    """Split a message at the first colon or semicolon, which separates the name of a thing from the problem."""
-    ends = [at for mark in (": ", "; ") if (at := message.find(mark)) >= 0]
-    end = min(ends, default=len(message))
-    return message[:end], message[end + 2 :]
+    """Split a message at the first colon or semicolon, or before the expectation: ``x is 2``, ``expected 1``."""
+    what, *rest = re.split(r": |; |, (?=expected )", message, maxsplit=1)
+    return what, "".join(rest)
 
 
 def _explain_python_error(error: Exception) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.completion import completion_init  # type: ignore[attr-defined]  # Typer re-exports it without a mark
+from typer.completion import completion_init  # type: ignore[attr-defined]  # re-exported by Typer without a mark
 
 from datasets_rl.errors import (
     EnvironmentWarning,
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 _EPILOG = "Every command also takes --json, -q, -v, --no-color, --root DIR."
 _WITHOUT_DATA = {"completion", "config", "doctor", "help"}
-"""Commands that also work with invalid settings, because they do not change the data folder."""
+"""Commands that also work with invalid settings, because such commands do not change the data folder."""
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # The base class of Typer's usage errors, for which Typer does not have a public name.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
+    """Run a command and return its exit code.
 
     Args:
         argv: The words after ``rlds``. By default the words of this process.
@@ -58,14 +58,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     shell = Shell(words)
     if COMPLETE in os.environ:
         return _print_candidates(shell)
-    # An error in the options themselves is reported before they are parsed.
+    # An error in the options themselves is reported before the options are parsed.
     shell.printer.json = "--json" in words
     try:
         with convert_memory_errors():
             code = _run_words(shell, words)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
-        # The reader has what it wanted, as `head` does; Typer makes a SystemExit of it when it prints help. What is
+        # The reader has enough, like `head`. Typer makes a SystemExit of this error when it prints help. What is
         # left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -76,7 +76,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             shell.printer.traceback(error)
         return _report_failure(shell, shell.explained(error))
     except _UsageError as error:
-        # Where Typer stopped before the command took its options, the error knows whose it is.
+        # Where Typer stopped before the command took its options, the error knows the command.
         context = getattr(error, "ctx", None)
         if context is not None and context.parent is not None:
             shell.command = _command_path(context)
@@ -192,14 +192,14 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
             sys.stdout.flush()
             answer.then()
         return answer.code
-    # Typer answers with the code of an early exit, as --help makes one; it also turns Ctrl-C into one.
+    # Typer answers with the code of an early exit, as of --help, also for Ctrl-C.
     if answer == INTERRUPTED:
         raise KeyboardInterrupt
     return int(answer or 0)
 
 
 def _print_candidates(shell: Shell) -> int:
-    """Print the candidates for the word before the cursor, as the scripts of `shells` ask for them."""
+    """Print the candidates for the word before the cursor, for the scripts of `shells`."""
     completion_init()
     warnings.simplefilter("ignore")  # a line of the shell is being typed
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
@@ -211,7 +211,7 @@ def _print_candidates(shell: Shell) -> int:
 
 
 def _command_of(words: Sequence[str]) -> Any:
-    """Return the command line with the one command that the words name, or with all if they name none."""
+    """Return the command line with the single command that the words name, or with all commands."""
     return make_command(*(one for one in _plain_words(words)[:1] if one in command_names()))
 
 
@@ -331,7 +331,7 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
         meant, why = why, f"the commands are {', '.join(sorted(below))}"
     if context is not None:
         why = why or f"the usage is {' '.join(context.get_usage().split()).removeprefix('Usage: ')}"
-    # Where an option lacks its value, Typer does not report whose option it is.
+    # Where an option lacks its value, Typer does not report the command of the option.
     path = getattr(context, "command_path", " ".join(["rlds", *[one for one in words if one in command_names()][:1]]))
     hint = f"{meant[0].lower()}{meant[1:]} {path} --help lists all" if meant else f"{path} --help"
     return Explanation("UsageError", what, why, hint, USAGE)
@@ -377,7 +377,7 @@ def _report_interrupt(shell: Shell) -> int:
     told = Explanation(
         "Interrupted",
         f"{shell.command or 'rlds'} was interrupted",
-        f"the process received Ctrl-C or a signal to end; {shell.interrupted or 'what is done is kept'}",
+        f"the process received Ctrl-C or a signal to end, and {shell.interrupted or 'what is done is kept'}",
         f"to continue: {again}",
         INTERRUPTED,
     )
@@ -390,5 +390,5 @@ def _report_unexpected(kind: type[BaseException], error: BaseException, trace: T
         sys.__excepthook__(kind, error, trace)
         return
     why = f"{kind.__name__}: {error}"
-    hint = "run it again with -vv, and report it"
+    hint = "run the same command again with -vv, and report the output"
     Shell(sys.argv).printer.failed("", Explanation(kind.__name__, "a fault of rlds itself", why, hint, 1))

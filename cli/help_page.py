@@ -25,11 +25,11 @@ _EXAMPLES = "Examples:"
 
 
 def add_help(command: Any, groups: dict[str, str] | None = None) -> None:
-    """Make a command of Typer, and the commands below it, print these pages.
+    """Make a command of Typer, and its commands, print these pages.
 
     Args:
         command: The command.
-        groups: The heading of each command below it; by default they have none.
+        groups: The heading of each command below. By default no headings.
     """
     command.get_help = functools.partial(_help_text, command, groups or {})
     for one in getattr(command, "commands", {}).values():
@@ -67,14 +67,14 @@ def _columns() -> int:
 
 
 def split_help(text: str) -> tuple[list[str], list[str]]:
-    """Split the help of a command into its paragraphs, each one line, and its examples."""
+    """Split the help of a command into paragraphs, each in a line, and examples."""
     described, _, examples = inspect.cleandoc(text).replace("\b", "").partition(_EXAMPLES)
     paragraphs = [" ".join(one.split()) for one in described.split("\n\n")]
     return [one for one in paragraphs if one], [line.strip() for line in examples.splitlines() if line.strip()]
 
 
 def broken_example(example: str, width: int) -> list[str]:
-    """Break a command line with backslashes, so that it can still be copied."""
+    """Break a command line with backslashes, so that a user can still copy the line."""
     lines = [""]
     for unit in _units(example):
         for word in [unit] if len(unit) + _INDENT + 2 <= width else unit.split():
@@ -89,7 +89,7 @@ def broken_example(example: str, width: int) -> list[str]:
 
 
 def _units(example: str) -> Iterator[str]:
-    """Yield the units that a line is broken between: words with their quotes, and options with their values."""
+    """Yield the units that a line is broken between: words with quotes, and options with values."""
     lexer = shlex.shlex(example, posix=False, punctuation_chars=False)
     lexer.whitespace_split = True
     lexer.commenters = ""

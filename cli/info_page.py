@@ -134,7 +134,7 @@ def mixture_result(shell: Shell, info: DatasetInfo) -> Result:
         ("episodes", figure_text(info, "episodes")),
         *score_facts(info),
         ("license", info.license),
-        ("not downloaded", f"{size}; {shell.rlds('download', *missing)}" if missing else ""),
+        ("not downloaded", f"{size}: {shell.rlds('download', *missing)}" if missing else ""),
     )
     blocks: list[Block] = [
         Facts(facts, title=f"{info.id}, a mixture"),

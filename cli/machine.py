@@ -48,7 +48,7 @@ _NETWORK_SYSTEMS = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|afs"
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check."""
+    """Result of a check."""
 
     area: str
     """"environment", "packages", "disk" or "network"."""
@@ -63,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Reachability:
-    """The answers of the addresses of one file of a dataset."""
+    """The answers of the addresses of a file of a dataset."""
 
     dataset: str
     file: str
@@ -75,7 +75,7 @@ class Reachability:
 
     @property
     def problem(self) -> type[Exception] | None:
-        """The error of a download, None if at least one address serves the file."""
+        """The error of a download, None if any address serves the file."""
         if any(not self.misfit(one) for one in self.probes):
             return None
         return FetchError if any(one.problem for one in self.probes) or not self.probes else IntegrityError
@@ -83,7 +83,7 @@ class Reachability:
     def misfit(self, probe: Probe) -> str:
         """Return why an address does not serve the expected file. Empty if the address serves the file."""
         if not probe.problem and None not in (self.size, probe.size) and probe.size != self.size:
-            return f"it has {probe.size:,} bytes, expected {self.size:,}"
+            return f"the file has {probe.size:,} bytes, expected {self.size:,}"
         return probe.problem
 
 
@@ -172,7 +172,7 @@ def disk_checks(home: Path, needed: int | None = None) -> Iterator[Check]:
         home: The folder, which need not exist.
         needed: Bytes that have to be free.
     """
-    exists = "" if home.is_dir() else "; it will be created"
+    exists = "" if home.is_dir() else ", which will be created"
     yield Check("disk", "folder", f"{home}{exists}")
     folder = next((one for one in (home, *home.absolute().parents) if one.exists()), home)
     if not folder.is_dir():
@@ -237,7 +237,7 @@ def _map(folder: Path) -> str:
 
 
 def _link(folder: Path) -> str:
-    return "yes" if disk.link_file(folder / "b", folder / "e") else "no; versions of datasets are copied instead"
+    return "yes" if disk.link_file(folder / "b", folder / "e") else "no, so versions of datasets are copied"
 
 
 def _lock(folder: Path) -> str:
@@ -254,7 +254,7 @@ def _remove_old_tests(folder: Path) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the kind of the file system of a folder: that of the innermost mount above it."""
+    """Return the kind of the file system of a folder: the kind of the innermost mount above."""
     with suppress(OSError):
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
         real = folder.resolve()
@@ -272,15 +272,15 @@ def network_checks(settings: Settings) -> Iterator[Check]:
 
 
 def reachability(wanted: str, settings: Settings) -> tuple[list[Reachability], dict[str, DatasetsRLError], int | None]:
-    """Probe the addresses of a dataset, of one dataset of a source, or of one dataset of every source.
+    """Probe the addresses of a dataset, of a dataset of a source, or of a dataset of every source.
 
     Args:
         wanted: An id, a source, or an empty text.
         settings: The mirrors, timeouts, and whether the network may be used.
 
     Returns:
-        The answers; for datasets whose upstream did not list its files, the error; and the bytes that a download of
-        the dataset needs, if it was named.
+        The answers, the errors of upstreams that did not list the files of a dataset, and the bytes that a download of
+        the dataset needs, if named.
 
     Raises:
         UnknownIdError: If there is no such source or dataset.

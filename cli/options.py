@@ -45,13 +45,13 @@ REPORTED = (DatasetsRLError, MemoryError, OSError)
 
 Ids = Annotated[
     list[str],
-    typer.Argument(metavar="ID...", help="SOURCE/NAME; `rlds list` shows all.", autocompletion=candidates.all_ids),
+    typer.Argument(metavar="ID...", help="SOURCE/NAME, as `rlds list` shows.", autocompletion=candidates.all_ids),
 ]
 StoredIds = Annotated[
     list[str],
     typer.Argument(
         metavar="ID...",
-        help="Stored datasets; `rlds list --downloaded` shows all.",
+        help="Stored datasets, as `rlds list --downloaded` shows.",
         autocompletion=candidates.stored_ids,
     ),
 ]
@@ -86,16 +86,16 @@ RayAddress = Annotated[
 
 _NO_MEMORY = re.compile(
     "allocate memory|not enough memory|can't start new thread|failed to map segment"
-    "|error return without exception set"  # an extension whose allocation failed, and which did not say so
+    "|error return without exception set"  # an extension with a failed allocation that did not say so
 )
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
-    "json": (bool, ("--json",), {"help": "Print one JSON document."}, False),
-    "quiet": (bool, ("--quiet", "-q"), {"help": "Print only ids, paths or numbers, one per line."}, False),
+    "json": (bool, ("--json",), {"help": "Print a single JSON document."}, False),
+    "quiet": (bool, ("--quiet", "-q"), {"help": "Print only ids, paths or numbers, each in a line."}, False),
     "verbose": (
         int,
         ("--verbose", "-v"),
-        {"count": True, "show_default": False, "help": "Print more details; -vv adds tracebacks."},
+        {"count": True, "show_default": False, "help": "Print more details. -vv adds tracebacks."},
         0,
     ),
     "no_color": (bool, ("--no-color",), {"help": "Print no colors, as with NO_COLOR."}, False),
@@ -160,7 +160,7 @@ class Shell:
         return explain(error, self.command, self.root)
 
     def rlds(self, *words: object) -> str:
-        """Return a command line with these words, which repeats ``--root`` if it was given."""
+        """Return a command line with these words, which repeats a given ``--root``."""
         return command_line(*words, root=self.root)
 
     def detail(self, text: str) -> None:
@@ -171,7 +171,7 @@ class Shell:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What became of one of several items."""
+    """What became of an item of several."""
 
     item: str
     value: T | None = None
@@ -186,7 +186,7 @@ class Outcome(Generic[T]):
         """Return the item for a JSON document.
 
         Args:
-            defaults: The attributes of the value, or of its manifest, and what they are for an item that failed.
+            defaults: The attributes of the value, or of its manifest, and their values for an item that failed.
         """
         manifest = getattr(self.value, "manifest", None)
         found = {name: getattr(self.value, name, getattr(manifest, name, other)) for name, other in defaults.items()}
@@ -204,7 +204,7 @@ def make_engine(name: str, address: str) -> Any:
         if address:
             raise InvalidArgumentError(f"--address {address} is for a cluster", hint="add --engine ray")
         return None
-    # A dataset of one part starts no engine; that Ray is missing must not depend on it.
+    # A dataset of a single part starts no engine, and the error about a missing Ray must not depend on that.
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("ray", "ray", "--engine ray")
     from datasets_rl.build.engines.ray import RayEngine
@@ -213,7 +213,7 @@ def make_engine(name: str, address: str) -> Any:
 
 
 def apply_to_each(shell: Shell, items: Iterable[str], function: Callable[[str], T]) -> list[Outcome[T]]:
-    """Apply a function to every item, also after failures. Each failure is reported when it happens."""
+    """Apply a function to every item, also after failures. Each failure is reported at once."""
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
@@ -259,14 +259,14 @@ def ask_to_confirm(question: str) -> bool:
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfirmationRequiredError(question)
-    # Not input(), nor what is built on it: these write to stdout, where only data goes.
+    # Not input(), nor what is built on input(): these write to stdout, where only data goes.
     sys.stderr.write(f"{question}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def combined_exit_code(codes: Sequence[int]) -> int:
-    """Return the exit code for several items, of which each has one."""
+    """Return the exit code for several items, each with a code."""
     if len(codes) == 1:
         return codes[0]
     return SOME_FAILED if any(codes) else 0
@@ -277,7 +277,7 @@ _UNITS["ti"] = 1 << 40
 
 
 def read_size(text: str) -> int:
-    """Read a number of bytes as users write it: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
+    """Read a number of bytes in the words of users: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
 
     Raises:
         InvalidArgumentError: If the text is not a size, or the size is not above 0.
@@ -285,7 +285,7 @@ def read_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
         raise InvalidArgumentError(
-            f"{text!r} is not a size; expected a number of bytes above 0, as in 500MB, 2GiB or 4096"
+            f"{text!r} is not a size, expected a number of bytes above 0, as in 500MB, 2GiB or 4096"
         )
     return size
 
@@ -296,10 +296,10 @@ def id_or_folder(text: str) -> str | Path:
     A known id is never read as a folder, even if a folder of that name is in the working directory.
 
     Raises:
-        InvalidArgumentError: If it is an empty word.
+        InvalidArgumentError: If the word is empty.
     """
     if not text.strip():
-        raise InvalidArgumentError("an empty word is not a dataset; expected SOURCE/NAME, or a dataset's folder")
+        raise InvalidArgumentError("an empty word is not a dataset, expected SOURCE/NAME, or a dataset's folder")
     from datasets_rl import store
 
     return store.id_or_path(text)
@@ -340,7 +340,7 @@ def is_id(text: str) -> bool:
 
 
 def dataset_folders(shell: Shell, text: str) -> list[Path]:
-    """Return the folder of a stored dataset, or those of a mixture's file.
+    """Return the folder of a stored dataset, or the folders of the datasets in a mixture's file.
 
     Raises:
         NotADatasetError: If a dataset is not stored.

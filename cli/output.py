@@ -83,7 +83,7 @@ _GAP = 2
 _USUAL = 80
 """Width of a terminal that does not report its width, in columns."""
 _NUMBER = 9
-"""Columns of a first cell that stays beside the other cells of a listing, however wide they are."""
+"""Columns of a first cell that stays beside the other cells of a listing at any width."""
 _LEAST = 20
 """Columns that a value needs beside its name. With fewer columns, the value is printed below the name."""
 
@@ -130,7 +130,7 @@ class Printer:
             _write_to_stderr(_printable_text(text))
 
     def failed(self, command: str, told: Explanation, *, document: bool = True) -> None:
-        """Report an error in up to three lines, and as a JSON document where one was asked for.
+        """Report an error in up to three lines, and as a JSON document where requested.
 
         Args:
             command: The command that failed.
@@ -206,7 +206,7 @@ def size_text(size: int | None) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON has it: a dataclass as an object, a path or a class as text, NaN and infinity as null."""
+    """Return a value for JSON: a dataclass as an object, a path or a class as text, NaN and infinity as null."""
     if isinstance(value, type):
         return value.__name__
     if is_dataclass(value):
@@ -222,7 +222,7 @@ def as_json(value: Any) -> Any:
 
 
 def _printable_text(text: str) -> str:
-    # Manifests and servers are not ours: what they say must not steer the terminal.
+    # Manifests and servers are not ours: their texts must not steer the terminal.
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else _escape_character(one) for one in text)
@@ -287,7 +287,7 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
     elif block.title:
         shown = [line for text in block.lines for line in wrap_text(_printable_text(text), room)]
     else:
-        # Paths, and text for other programs, are copied: they must stay unchanged.
+        # Paths, and text for other programs, are copied, and must stay unchanged.
         shown = [_printable_text(line) for line in block.lines]
     return [f"{margin}{line}" for line in shown]
 
@@ -307,7 +307,7 @@ def _table_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width
 
 
 def _shrunk_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return the widths of columns that fit, the widest shrunk to one level. None if words do not fit."""
+    """Return the widths of columns that fit, the widest shrunk to the same level. None if words do not fit."""
     if sum(least) > room:
         return None
     for level in range(max(natural), 0, -1):
@@ -326,7 +326,7 @@ def _row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
-    """Return names with their values at the right, or below where the width does not suffice."""
+    """Return names with values at the right, or below where the width does not suffice."""
     start = max((_text_width(name) for name, _ in pairs), default=0) + _GAP
     below = width - start < _LEAST
     if below:
@@ -341,7 +341,7 @@ def fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> l
 
 
 def _bar_lines(rows: Sequence[tuple[str, int]], width: int) -> list[str]:
-    """Return a line for each row: the label and the count, both at the right of their columns, and the bar."""
+    """Return a line for each row: the label and the count, both at the right of a column, and the bar."""
     labels = max((_text_width(label) for label, _ in rows), default=0)
     counts = max((len(f"{count:,}") for _, count in rows), default=0)
     room, most = max(width - labels - counts - 2 * _GAP, 1), max((count for _, count in rows), default=0) or 1
@@ -352,7 +352,7 @@ def _bar_lines(rows: Sequence[tuple[str, int]], width: int) -> list[str]:
 
 
 def _bar(count: int, most: int, width: int) -> str:
-    """Return a bar in eighths of a column, at least one for a count above 0."""
+    """Return a bar in eighths of a column, at least 1 for a count above 0."""
     eighths = max(round(8 * width * count / most), int(count > 0))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
@@ -381,8 +381,8 @@ def _listing_lines(
 ) -> list[str]:
     """Return a line for the headings and for each row.
 
-    Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
-    takes a separate line, so that it stays whole. A number stays beside the others, which are shortened.
+    Beside a first cell that is wider than its column, the others move to the right. Where they leave the window, the
+    cell takes a separate line, and stays whole. A number stays beside the others, which are shortened.
     """
     cells = [header, *rows]
     filled = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
@@ -396,7 +396,7 @@ def _listing_lines(
     room = width - sum(_GAP + one for one in widths[1:-1]) - _GAP
     beside = room - (min(widths[-1], width // 3) if shortens else widths[-1])
     widths[0] = min(widths[0], max(beside, min(width // 2, room - min(widths[-1], _LEAST)), _NUMBER))
-    # Where every row moves the others to the right, the headings move with them.
+    # Where every row moves the others to the right, the headings move, too.
     shortest = min((_text_width(first) for first, *_ in cells[1:]), default=0)
     widths[0] = max(widths[0], shortest) if shortest < room else widths[0]
     starts = [*accumulate(_GAP + one for one in widths)]
@@ -405,7 +405,7 @@ def _listing_lines(
         found = _listing_row_lines(row, starts, width, shortens=shortens)
         lines += found if number else [emphasize(line, bold=bold) for line in found]
     if left_out:
-        lines += wrap_text(f"no room for {', '.join(left_out)}; --json has all", width)
+        lines += wrap_text(f"no room for {', '.join(left_out)}. --json has all", width)
     return lines
 
 
@@ -476,5 +476,5 @@ def _text_width(text: str) -> int:
 
 
 def emphasize(text: str, *, bold: bool) -> str:
-    """Return a text in bold letters, if these are wanted."""
+    """Return a text in bold letters, if wanted."""
     return f"\x1b[1m{text}\x1b[0m" if bold and text else text

@@ -59,12 +59,12 @@ OPTIONS = {
 
 
 def command_line(*words: object, root: Path | None = None) -> str:
-    """Return a command line of ``rlds``, quoted for the shell, with ``--root`` if it was given."""
+    """Return a command line of ``rlds``, quoted for the shell, with a given ``--root``."""
     return shlex.join(map(str, ["rlds", *(() if root is None else ("--root", root)), *words]))
 
 
 def spell_action(action: Any, root: Path | None = None) -> str:
-    """Return an action of a remedy as the shell reads it.
+    """Return an action of a remedy in the words of the shell.
 
     Args:
         action: An argument, a call, or a value that is shown unchanged.
@@ -78,7 +78,7 @@ def spell_action(action: Any, root: Path | None = None) -> str:
 
 
 def _argument_words(value: Any) -> Iterator[str]:
-    """Yield the words for an argument of a command, before they are quoted."""
+    """Yield the words for an argument of a command, before quotes."""
     if isinstance(value, Call):  # a selection, or the folder of an id: commands take the id itself
         for argument in value.arguments:
             yield from _argument_words(argument)

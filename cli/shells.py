@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from typer.completion import get_completion_script  # type: ignore[attr-defined]  # Typer re-exports it without a mark
+from typer.completion import get_completion_script  # type: ignore[attr-defined]  # re-exported by Typer without a mark
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
 
 COMPLETE = "_RLDS_COMPLETE"
-"""The environment variable with which the scripts ask for candidates, as Typer reads it."""
+"""The environment variable with which the scripts ask Typer for candidates."""
 _MARK = "# completion of rlds"
 
 _BASH = r"""# Completion of rlds for bash: rlds completion install bash
@@ -39,7 +39,7 @@ _rlds_completion() {
 }
 complete -o default -F _rlds_completion rlds
 """.replace("COMPLETE=", f"{COMPLETE}=")
-"""Typer's own script for bash passes the words as bash splits them, and bash splits an id at an @."""
+"""Typer's script for bash passes the words as bash splits them, and bash splits an id at an @."""
 _ZSH_START = """#compdef rlds
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
 """
@@ -78,8 +78,8 @@ def find_shell(name: str) -> str:
     found = name or Path(os.environ.get("SHELL", "")).name
     if found not in SHELLS:
         raise InvalidArgumentError(
-            f"there is no completion for the shell {found!r}; expected {', '.join(SHELLS)}",
-            hint="name one of them: rlds completion install bash",
+            f"there is no completion for the shell {found!r}, expected {', '.join(SHELLS)}",
+            hint="name a shell: rlds completion install bash",
         )
     return found
 
@@ -95,8 +95,8 @@ def install(shell: str) -> list[Path]:
     if _text(script) != SHELLS[shell].script:
         if os.path.lexists(script) and not _is_own(script):
             raise InvalidArgumentError(
-                f"{script} is not replaced: it is not a script of rlds",
-                hint=f"move it; `rlds completion show {shell}` prints the script",
+                f"{script} is not replaced: the file is not a script of rlds",
+                hint=f"move the file. `rlds completion show {shell}` prints the script",
             )
         script.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(script, SHELLS[shell].script)
@@ -123,7 +123,7 @@ def uninstall(shell: str) -> list[Path]:
 
 
 def _is_own(script: Path) -> bool:
-    """Return whether a file is a script of this package, perhaps of another version of it."""
+    """Return whether a file is a script of this package, perhaps of another version."""
     return COMPLETE in _text(script)
 
 

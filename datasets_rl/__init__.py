@@ -1,6 +1,7 @@
 """Offline-RL datasets as verified, memory-mapped TED replay buffers.
 
-The public names are listed in `__init__.pyi`. Each is imported when it is first used: `import datasets_rl` loads no torch.
+The public names are listed in `__init__.pyi`. Each name is imported at its first use: `import datasets_rl` loads no
+torch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where one of the two packages is.
+        """Return where the package is: one of the two.
 
         Raises:
             ImportError: If the name is near a public name. Of ``from datasets_rl import name``, Python would leave out what
@@ -62,10 +63,10 @@ _MODULES = ("errors", "rlhf", "transforms", "vla")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name or module when it is first used.
+    """Import a public name or module at its first use.
 
     Raises:
-        AttributeError: If there is no such name. The error names the module that has it, or similar names.
+        AttributeError: If there is no such name. The error names the module with this name, or similar names.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -81,11 +82,11 @@ def __getattr__(name: str) -> Any:
 def _meant(name: str) -> str:
     """Return the end of an error: what a name may mean, or nothing."""
     nearest = [] if name.startswith("_") else _nearest_names(name)
-    return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    return f". Did you mean {' or '.join(nearest)}?" if nearest else ""
 
 
 def _nearest_names(name: str) -> list[str]:
-    """Return the full names of the same name in a module, or of similar names; the modules are read, not imported."""
+    """Return the full names of the same name in a module, or of similar names. The modules are read, not imported."""
     import ast
     import difflib
 

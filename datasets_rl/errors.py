@@ -1,4 +1,4 @@
-"""Every exception that the package raises, one class for each remedy.
+"""Every exception that the package raises, a class for each remedy.
 
     DatasetsRLError
     ├── InvalidArgumentError (ValueError,           correct the call
@@ -10,7 +10,7 @@
     ├── FetchError                                  try again, or give a mirror or a local file
     │   └── OfflineError                            allow the network, or bring the file
     ├── PushError                                   give a token that may write, or push again
-    ├── IntegrityError                              the bytes are not the ones expected
+    ├── IntegrityError                              the bytes are not the expected bytes
     │   └── ManifestError                           a stored dataset does not describe itself
     ├── DiskFullError                               make room, or write elsewhere
     │   └── FileTooLargeError                       raise the limit of the size of files, or write elsewhere
@@ -18,18 +18,18 @@
     ├── MissingDependencyError (ImportError)        install the named extra
     ├── LibraryError (RuntimeError)                 install another version of the named library
     ├── ConversionError                             the upstream file breaks its own format
-    ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
-    ├── PreprocessError                             correct the recipe or its function; the dataset is unchanged
+    ├── NotEnoughMemoryError                        make the work smaller, or use a machine with more
+    ├── PreprocessError                             correct the recipe or its function (the dataset is unchanged)
     ├── LockedError                                 another process is at work
     ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
-    ├── EnvironmentWarning (UserWarning)            a warning: the environment is not exactly the one of the dataset
+    ├── EnvironmentWarning (UserWarning)            a warning: the environment is not exactly the dataset's
     ├── RecordingWarning (UserWarning)              a warning: recorded episodes are not, or twice, a part of a dataset
-    ├── UntrustedSettingsWarning (UserWarning)      a warning: trust the project's file of settings, or leave it
+    ├── UntrustedSettingsWarning (UserWarning)      a warning: trust the project's file of settings, or ignore this
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
-A message says which value was expected, which was found, and where. The `Remedy` of an error says what to do next; ``hint`` is its
-text with arguments and functions of Python, and the command line prints options and commands instead
+A message says which value was expected, which was found, and where. The `Remedy` of an error says what to do next.
+``hint`` is the remedy with arguments and functions of Python, and the command line prints options and commands instead
 (``cli/remedies.py``):
 
     Remedy("download it again with {}", Argument("force", True))
@@ -86,18 +86,18 @@ class Argument:
 
     name: str
     value: Any = ...
-    """Its value; ``...`` if the user chooses it."""
+    """The value, or ``...`` if the user chooses."""
 
     def __str__(self) -> str:
         """Return the argument as Python code."""
         return f"{self.name}={_python_code(self.value)}"
 
     def option_words(self, option: str = "", placeholder: str = "...") -> list[str]:
-        """Return the argument as words of a command line: an option, and its value if it has one.
+        """Return the argument as words of a command line: an option, and its value, if any.
 
         Args:
-            option: The option; by default the name of the argument.
-            placeholder: What stands for a value that the user chooses; empty for an option without a value.
+            option: The option. By default the name of the argument.
+            placeholder: What stands for a value that the user chooses. Empty for an option without a value.
         """
         option = option or f"--{self.name.replace('_', '-')}"
         if isinstance(self.value, bool):
@@ -113,7 +113,7 @@ class Call:
     """Call of a public function: ``datasets_rl.download('d4rl/x', force=True)``.
 
     Args:
-        function: Its name in the package, with dots.
+        function: The function's name in the package, with dots.
         values: The positional arguments.
         named: The keyword arguments.
     """
@@ -133,10 +133,10 @@ class Call:
 
 @dataclass(frozen=True, init=False)
 class Remedy:
-    """What to do next about an error; false if it is empty.
+    """What to do next about an error. An empty remedy is false.
 
     Args:
-        text: A sentence with ``{}`` for each action. It is a literal: names and paths of the user are actions.
+        text: A sentence with ``{}`` for each action. The text is a literal: names and paths of the user are actions.
         actions: Arguments, calls, other remedies, and plain values.
     """
 
@@ -185,7 +185,7 @@ class DatasetsRLError(Exception):
 
     Args:
         message: The expected value, the actual value, and the place.
-        hint: What to do next; empty if there is nothing to do.
+        hint: What to do next. Empty if there is nothing to do.
     """
 
     remedy: Remedy
@@ -198,7 +198,7 @@ class DatasetsRLError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do next, in the words of Python; a text or a `Remedy` can be assigned."""
+        """What to do next, in the words of Python. A text or a `Remedy` can be assigned."""
         return str(self.remedy)
 
     @hint.setter
@@ -224,19 +224,22 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
 class InvalidArgumentError(DatasetsRLError, ValueError, RuntimeError):
     """Raised when an argument is invalid, or the state of an object forbids a call, such as sampling an empty buffer.
 
-    It is a `ValueError` and a `RuntimeError`: TorchRL raises one or the other for the same mistakes.
+    The error is a `ValueError` and a `RuntimeError`: TorchRL raises either for the same mistakes.
     """
 
 
 class WrongTypeError(InvalidArgumentError, TypeError):
-    """Raised when an argument has the wrong type, or a call has no argument of this name; TorchRL raises a `TypeError`."""
+    """Raised when an argument has the wrong type, or a call has no argument of this name.
+
+    TorchRL raises a `TypeError`.
+    """
 
 
 class UnknownKeyError(InvalidArgumentError, KeyError):
     """Raised when a dataset has no field with this key.
 
     Args:
-        key: The key, with dots; or several keys, none of which exists.
+        key: The key, with dots, or several keys, none of which exists.
         known: The keys of its fields, with dots.
     """
 
@@ -252,7 +255,7 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
         if other := [one for one in keys if one in known]:
             groups = tuple(other[0].split("."))
             listed += f", where {other[0]} is spelled in another way"
-            hint = f"{other[0]!r} is one name, and {groups} is an entry of a group; use the key that the data has"
+            hint = f"{other[0]!r} is a single name, and {groups} is an entry of a group: use the key that the data has"
         super().__init__(f"no key {', '.join(map(repr, keys))} among {listed}", hint=hint)
         self.key = ", ".join(keys)
         self.known = tuple(known)
@@ -263,7 +266,7 @@ class UnknownIdError(DatasetsRLError, LookupError):
 
     Args:
         wanted: The given id.
-        nearest: Similar ids, the most similar one first.
+        nearest: Similar ids, the most similar id first.
         known: What the id was looked up in, as in "183 ids of d4rl".
     """
 
@@ -282,7 +285,7 @@ class NotADatasetError(UnknownIdError):
 
     Args:
         path: The folder.
-        reason: What is missing in it.
+        reason: What is missing in the folder.
         hint: What to do next.
     """
 
@@ -305,9 +308,9 @@ class FetchError(DatasetsRLError):
 
     Args:
         name: The file.
-        failures: Each address, in the order in which they were tried, and why it failed.
+        failures: Each address, in the order in which they were tried, and why the address failed.
         unreached: Whether no address gave an answer.
-        hint: What to do next; by default another try, or another place of the file.
+        hint: What to do next. By default another try, or another place of the file.
     """
 
     def __init__(
@@ -325,7 +328,7 @@ SWITCH_ON = "unset RLDS_OFFLINE, or offline in the file of settings"
 
 
 class OfflineError(FetchError):
-    """Raised when a file requires the network and the setting `offline`, or RLDS_OFFLINE, forbids it.
+    """Raised when a file requires the network and the setting `offline`, or RLDS_OFFLINE, forbids requests.
 
     Args:
         name: The file.
@@ -337,7 +340,7 @@ class OfflineError(FetchError):
         super().__init__(
             name,
             [*failures, ("offline", "network requests are switched off")],
-            hint=hint or Remedy(f"{SWITCH_ON}; or give the file with {{}}", Argument("from_local")),
+            hint=hint or Remedy(f"{SWITCH_ON}, or give the file with {{}}", Argument("from_local")),
         )
 
 
@@ -357,17 +360,17 @@ class PushError(DatasetsRLError):
 
 
 class IntegrityError(DatasetsRLError):
-    """Raised when files are not the expected ones.
+    """Raised when files differ from the expected files.
 
     Args:
         name: The file or dataset.
         problems: All problems, each with its place.
-        hint: What to do next; by default how to get the dataset again.
+        hint: What to do next. By default how to get the dataset again.
     """
 
     def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
         again = Remedy(
-            "download it again with {}; if it was preprocessed, make it again from its parent, and if it was recorded, "
+            "download it again with {}. Make a preprocessed dataset again from its parent, and of a recorded dataset, "
             "restore a copy",
             Argument("force", True),
         )
@@ -385,10 +388,10 @@ class DiskFullError(DatasetsRLError):
 
     Args:
         path: A path on the file system.
-        needed: Number of bytes to write; None if it is unknown.
+        needed: Number of bytes to write, or None if unknown.
         free: Number of free bytes.
         why: What the bytes are for.
-        hint: What to do next; the default fits a run that can be continued.
+        hint: What to do next. The default fits a run that can be continued.
     """
 
     def __init__(
@@ -410,7 +413,7 @@ class DiskFullError(DatasetsRLError):
 
 
 class FileTooLargeError(DiskFullError):
-    """Raised when a file system, or the limit of the process, allows no file as large as the one that is written.
+    """Raised when a file system, or the limit of the process, allows no file as large as the written file.
 
     Args:
         path: The path that was written.
@@ -439,7 +442,7 @@ class NotWritableError(DatasetsRLError, OSError):
     Args:
         path: The path that the system refused.
         reason: The error of the system.
-        hint: What to do next; the default fits the folder of the data.
+        hint: What to do next. The default fits the folder of the data.
     """
 
     def __init__(self, path: Path | str, reason: str, *, hint: str | Remedy = "") -> None:
@@ -460,8 +463,8 @@ class MissingDependencyError(DatasetsRLError, ImportError):
 
     Args:
         library: The library.
-        extra: The extra of datasets-rl that installs it.
-        purpose: What requires it.
+        extra: The extra of datasets-rl that installs the library.
+        purpose: What requires the library.
     """
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
@@ -476,14 +479,14 @@ class LibraryError(DatasetsRLError, RuntimeError):
     Args:
         library: The library with its version, as in ``av 15.0.0``.
         problem: What the library lacks, and where.
-        hint: What to do next; by default another version.
+        hint: What to do next. By default another version.
     """
 
     def __init__(self, library: str, problem: str, *, hint: str | Remedy = "") -> None:
         name = library.partition(" ")[0]
         super().__init__(
             f"{library} cannot be used by this version of datasets-rl: {problem}",
-            hint=hint or f"pip install --upgrade {name}; if the newest version has the same fault, report the message",
+            hint=hint or f"pip install --upgrade {name}. If the newest version has the same fault, report the message",
         )
         self.library = library
         self.problem = problem
@@ -506,7 +509,7 @@ class ConversionError(DatasetsRLError):
 
 
 class LossyExportError(InvalidArgumentError):
-    """Raised when a format cannot hold everything that a dataset has; nothing was written.
+    """Raised when a format cannot hold everything that a dataset has. Nothing was written.
 
     Args:
         name: The dataset.
@@ -518,7 +521,8 @@ class LossyExportError(InvalidArgumentError):
         super().__init__(
             f"{to} cannot hold everything of {name}: {'; '.join(losses)}",
             hint=Remedy(
-                "accept that with {}, or choose a format that holds it: hdf5, npz, parquet", Argument("lossy", True)
+                "accept that with {}, or choose a format that holds everything: hdf5, npz, parquet",
+                Argument("lossy", True),
             ),
         )
         self.name = name
@@ -545,7 +549,7 @@ class LockedError(DatasetsRLError):
 
     def __init__(self, name: str, owner: str, path: Path | str) -> None:
         super().__init__(
-            f"{name} is locked by {owner}", hint=Remedy("wait for it; if that process is gone, delete {}", path)
+            f"{name} is locked by {owner}", hint=Remedy("wait for that process, or if it is gone, delete {}", path)
         )
         self.name = name
         self.owner = owner
@@ -568,11 +572,11 @@ class ConfirmationRequiredError(DatasetsRLError):
 
 
 class EnvironmentWarning(DatasetsRLError, UserWarning):
-    """Warning that the environment that is made differs from the one that a dataset names."""
+    """Warning that an environment differs from the environment that a dataset names."""
 
 
 class RecordingWarning(DatasetsRLError, UserWarning):
-    """Warning that recorded episodes are not a part of their dataset, or were not added because they are one already."""
+    """Warning that recorded episodes are not a part of their dataset, or were not added again."""
 
 
 class UntrustedSettingsWarning(DatasetsRLError, UserWarning):
@@ -580,25 +584,25 @@ class UntrustedSettingsWarning(DatasetsRLError, UserWarning):
 
 
 class UnsearchedWarning(DatasetsRLError, UserWarning):
-    """Warning that a folder has so many folders below it that not all of them are searched for datasets."""
+    """Warning that a folder has so many folders below it that not all folders are searched for datasets."""
 
 
 class UnknownFinalWarning(DatasetsRLError, UserWarning):
     """Warning that some episodes of an opened dataset have no final observation, so that transitions read zeros.
 
-    It is issued once per dataset and process, and raised only if a filter turns it into an error.
+    The warning is issued once per dataset and process, and raised only if a filter turns warnings into errors.
 
     Args:
         dataset: The id of the dataset.
-        unknown: Number of episodes whose final observation is unknown.
+        unknown: Number of episodes with an unknown final observation.
         episodes: Number of all episodes.
     """
 
     def __init__(self, dataset: str, unknown: int, episodes: int) -> None:
         super().__init__(
             f"{dataset}: the final observation of {unknown:,} of {episodes:,} episodes is unknown and reads as zeros",
-            hint="mask targets with batch['next', 'final_known'], or open it with final_unknown='drop_truncated' or "
-            "'drop'; final_unknown='keep' in the call, or this class in warnings.simplefilter, silences the warning",
+            hint="mask targets with batch['next', 'final_known'], or open the dataset with final_unknown='drop_truncated' or "
+            "'drop'. final_unknown='keep' in the call, or this class in warnings.simplefilter, silences the warning",
         )
         self.dataset = dataset
         self.unknown = unknown

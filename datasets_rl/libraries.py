@@ -1,4 +1,4 @@
-"""Libraries of others: which ones are missing, and which one is at fault where no file is."""
+"""Libraries of others: which libraries are missing, and which library is at fault where no file is."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FUNCTION = re.compile(r"([\w.]+)\(\)")
 
 @contextmanager
 def importing(library: str, extra: str, purpose: str, *, module: str = "") -> Iterator[None]:
-    """Import an optional library in the block; one that is installed and broken is not missing.
+    """Import an optional library in the block. A library that is installed and broken is not missing.
 
     Args:
         library: The library.
-        extra: The extra of datasets-rl that installs it.
-        purpose: What requires it.
-        module: Its module, if that has another name.
+        extra: The extra of datasets-rl that installs the library.
+        purpose: What requires the library.
+        module: The module of the library, if the name differs.
 
     Raises:
         MissingDependencyError: If the library is not installed.
@@ -48,7 +48,7 @@ def importing(library: str, extra: str, purpose: str, *, module: str = "") -> It
             raise MissingDependencyError(library, extra, purpose) from error
         problem = f"{purpose} needs it, and it cannot be imported: {error}"
         hint = f"remove it by pip uninstall {library}, then pip install 'datasets-rl[{extra}]'"
-        raise LibraryError(_with_version(module), problem, hint=hint) from error
+        raise LibraryError(with_version(module), problem, hint=hint) from error
 
 
 def raise_fault_of_code(error: Exception, where: str) -> None:
@@ -56,7 +56,7 @@ def raise_fault_of_code(error: Exception, where: str) -> None:
 
     Args:
         error: The exception.
-        where: What was done when it was raised, such as the name of the file that was read.
+        where: What was done when the exception was raised, such as the name of the file that was read.
 
     Raises:
         LibraryError: If a library lacks the name or the argument.
@@ -71,23 +71,31 @@ def raise_fault_of_code(error: Exception, where: str) -> None:
 
 
 def library_of(error: Exception) -> str | None:
-    """Return the library that raised an exception, or was called wrongly, with its version; None if this package did."""
+    """Return the library at fault for an exception, with its version, or None if this package is at fault."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     raised_in = [top for frame in frames if (top := _top(frame.f_globals.get("__name__"))) is not None]
-    # A function that is called wrongly has no frame: the last one is that of its caller.
+    # A function that is called wrongly has no frame: the last frame is the caller's.
     called = _called_package(error) if isinstance(error, TypeError) and _WRONG_CALL.search(str(error)) else None
     top = _top(_blamed_module(error)) or called or (raised_in[-1] if raised_in else None)
-    return None if top is None or top == _OWN else _with_version(top)
+    return None if top is None or top == _OWN else with_version(top)
+
+
+def with_version(module: str) -> str:
+    """Return the name of the distribution of a module with its version, as in ``h5py 3.16.0``."""
+    from importlib.metadata import packages_distributions, version
+
+    names = packages_distributions().get(module, ())
+    return f"{names[0]} {version(names[0])}" if names else module
 
 
 def _top(module: object) -> str | None:
-    """Return the package of a module; None if it is a part of Python."""
+    """Return the package of a module, or None for a part of Python."""
     top = str(module or "").partition(".")[0]
     return None if not top or top == "__main__" or top in sys.stdlib_module_names else top
 
 
 def _blamed_module(error: Exception) -> str | None:
-    """Return the module that lacks a name; None if the exception does not say."""
+    """Return the module that lacks a name, or None if the exception does not say."""
     if isinstance(error, ImportError):
         return error.name
     if isinstance(error, AttributeError) and error.obj is not None:
@@ -103,7 +111,7 @@ def _module_of(thing: object) -> str:
 
 
 def _called_package(error: TypeError) -> str | None:
-    """Return the package of the function that the last line of a traceback calls; None if that cannot be told."""
+    """Return the package of the function that the last line of a traceback calls, or None if unknown."""
     frame, line = [*walk_tb(error.__traceback__)][-1]
     try:
         lines, start = inspect.getsourcelines(frame.f_code)
@@ -125,7 +133,7 @@ def _called_package(error: TypeError) -> str | None:
 
 
 def _value(expression: ast.expr, frame: FrameType) -> object:
-    """Return the value of a name or of attributes of it in a frame; of a call, what is called; None of anything else."""
+    """Return the value of a name or attribute in a frame, the called object of a call, or else None."""
     if isinstance(expression, ast.Call):
         return _value(expression.func, frame)
     if isinstance(expression, ast.Name):
@@ -134,10 +142,3 @@ def _value(expression: ast.expr, frame: FrameType) -> object:
     if isinstance(expression, ast.Attribute):
         return getattr(_value(expression.value, frame), expression.attr, None)
     return None
-
-
-def _with_version(module: str) -> str:
-    from importlib.metadata import packages_distributions, version
-
-    names = packages_distributions().get(module, ())
-    return f"{names[0]} {version(names[0])}" if names else module

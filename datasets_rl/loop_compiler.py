@@ -1,4 +1,4 @@
-"""Compilation of loops by numba, once for each machine; modules that use it are imported only when needed."""
+"""Compilation of loops by numba, once for each machine. Modules with such loops are imported only when needed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compile_for(signature: Any) -> Callable[[Function], Function]:
-    """Compile a function for one signature, immediately, and cache the machine code on the disk.
+    """Compile a function for a signature, immediately, and cache the machine code on the disk.
 
-    The compiled function releases the GIL while it runs.
+    The compiled function releases the GIL.
 
     Args:
-        signature: The signature in the syntax of numba, as a string or as one of its types.
+        signature: The signature in the syntax of numba, as a string or as a type of numba.
     """
 
     def compile_now(function: Function) -> Function:
@@ -53,13 +53,13 @@ def _copy(typing_context: Any, source: Any, start: Any, out: Any, out_start: Any
 copy_items: Any = _copy  # its first argument is passed by the compiler
 """``copy_items(source, start, out, out_start, count)`` copies items between two arrays of a dtype, which do not overlap.
 
-The positions are those of the flat arrays. numba does not recognize a loop of single items as a copy, and takes seconds to
-compile an assignment of slices.
+The positions are positions in the flat arrays. numba does not recognize a loop of single items as a copy, and takes
+seconds to compile an assignment of slices.
 """
 
 
 def pointer_to(context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
-    """Return a pointer to an item of the array that is argument `number`; the next argument is its flat index."""
+    """Return a pointer to an item of the array that is argument `number`. The next argument is the flat index."""
     make_array: Any = arrayobj.make_array  # numba has no types
     array = make_array(signature.args[number])(context, builder, arguments[number])
     return builder.bitcast(builder.gep(array.data, [arguments[number + 1]]), ir.IntType(8).as_pointer())

@@ -23,7 +23,7 @@ def in_notebook() -> bool:
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names with their values; those without a value are left out."""
+    """Return a table of names with their values. Names without a value are left out."""
     rows = "".join(
         f"<tr><th {_LEFT}>{escape(name)}</th><td {_LEFT}>{_cell(value)}</td></tr>" for name, value in facts if value
     )
@@ -41,7 +41,7 @@ def histogram_svg(counts: Sequence[int], label: str) -> Markup:
     """Return a histogram as an inline image in the color of the text.
 
     Args:
-        counts: Number of values in each bin; a bin with values is at least one pixel high.
+        counts: Number of values in each bin. A bin with values is at least a pixel high.
         label: Description of the image for screen readers and as a tooltip.
     """
     most = max(counts, default=0) or 1

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """A progress report that shows nothing, the base of all others; it may be called from several threads."""
+    """A progress report that shows nothing, the base of all others. Several threads may call it."""
 
     silent = True
-    """Whether notes are not shown, so that callers need not compute them."""
+    """Whether notes are not shown, so that callers need not compute notes."""
 
     def __call__(self, units: int) -> None:
-        """Count further units; a negative number subtracts units that were lost."""
+        """Count further units. A negative number subtracts units that were lost."""
 
     def set_total(self, total: int) -> None:
-        """Set the total number of units, if it becomes known during the operation."""
+        """Set the total number of units, if the total becomes known during the operation."""
 
     def set_note(self, text: str) -> None:
         """Set a text beside the bar."""
 
     def write_line(self, text: str) -> None:
-        """Write a line to stderr that stays, above the bar if there is one."""
+        """Write a line to stderr that stays, above the bar, if any."""
         sys.stderr.write(f"{text}\n")
 
 
@@ -93,9 +93,9 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
 
     Args:
         label: The name of the operation.
-        total: The total number of units; None if unknown.
+        total: The total number of units, or None if unknown.
         unit: "B" for bytes, or the name of the unit.
-        done: The number of units that an earlier run completed; they count for the total, not for the rate.
+        done: The number of units that an earlier run completed, which count for the total and not for the rate.
         show: If False, show nothing.
 
     Yields:
@@ -120,8 +120,8 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
 
 
 def _bar_class() -> Any:
-    """Return the class of bars: in a notebook one of widgets, if ipywidgets is installed, and of text if it is not."""
-    # Imported here, because they take long, and most commands show no bar.
+    """Return the class of bars: in a notebook with ipywidgets a widget, otherwise text."""
+    # Imported here, because the imports take long, and most commands show no bar.
     if in_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm as widget_bar
 
@@ -173,7 +173,7 @@ class _Bar(Report):
 
 
 class _Lines(Report):
-    """Plain lines for logs: the first after `SILENT` seconds, then one every `LINE_EVERY` seconds, and one at the end.
+    """Plain lines for logs: the first after `SILENT` seconds, then every `LINE_EVERY` seconds, and at the end.
 
     An operation of at most `SHORT` seconds prints no line.
     """
@@ -195,7 +195,7 @@ class _Lines(Report):
                 self._show()
 
     def first(self) -> None:
-        """Show the first line, unless one was shown already."""
+        """Show the first line, unless a line was shown already."""
         with self._lock:
             if self._shown == self._start:
                 self._show()

@@ -13,31 +13,31 @@ Every estimate is a sum ``x[t] = a[t] + c[t] x[t+1]`` along the time axis. With 
     estimate      a[t]                                   c[t]        result
     reward2go     r_t                                    g           x
     TD(0)         r_t + g V(s_{t+1})                     0           x
-    TD(lambda)    r_t + g (1 - l) V(s_{t+1})             g l         x; a[t] = r_t + g V(s_{t+1}) in the last step
+    TD(lambda)    r_t + g (1 - l) V(s_{t+1})             g l         x, and a[t] = r_t + g V(s_{t+1}) in the last step
     GAE           r_t + g V(s_{t+1}) - V(s_t)            g l         x
     V-trace       rho_t (r_t + g V(s_{t+1}) - V(s_t))    g c_t       x + V(s_t)
 
 c[t] is 0 in the last step of an episode, and V(s_{t+1}) is 0 if s_{t+1} is terminal. The last step of a batch without
 `done` is like that of a truncated episode: the value of the next state stands for everything that follows. No value affects
-another episode, even if it is NaN or infinite. An advantage is a return minus V(s_t).
+another episode, not even NaN or infinity. An advantage is a return minus V(s_t).
 
-The sum is computed by doubling, see `discounted`, which reads no result back from an accelerator. The names that begin with
-``vec_`` are those of TorchRL's functions without a loop over time; here they are the same functions. All of them are
-differentiable. Their parameters:
+The sum is computed by doubling, see `discounted`, which reads no result back from an accelerator. The names that begin
+with ``vec_`` are the names of TorchRL's functions without a loop over time. Here they are the same functions. All
+functions are differentiable. Their parameters:
 
-    gamma               discount factor: a number, or a tensor with one element or the shape of the reward
+    gamma               discount factor: a number, or a tensor with a single element or the shape of the reward
     lmbda               lambda, the weight of longer returns: likewise
     state_value         V(s_t)
     next_state_value    V(s_{t+1})
     reward              r_t
-    done                whether the step is the last one of its episode, bool
-    terminated          whether s_{t+1} is terminal, bool, which ends the episode as well; by default `done`
+    done                whether the step is the last step of its episode, bool
+    terminated          whether s_{t+1} is terminal, bool, which ends the episode as well. By default `done`
     rolling_gamma       whether the factors of tensors belong to the steps, x_0 = a_0 + c_0 a_1 + c_0 c_1 a_2, as by default;
                         if False, each belongs to the sum that begins there, x_0 = a_0 + c_0 a_1 + c_0 c_0 a_2
-    time_dim            the axis of the steps; by default the last but one
+    time_dim            the axis of the steps. By default the second to last axis
 
 Raises:
-    InvalidArgumentError: If shapes differ, or there is no such axis; every function raises it.
+    InvalidArgumentError: If shapes differ, or there is no such axis. Every function raises this error.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ __all__ = [
 ]
 
 Factor: TypeAlias = float | Tensor
-"""A number, or a tensor with one element or the shape of the reward."""
+"""A number, or a tensor with a single element or the shape of the reward."""
 
 
 def float_rewards(reward: Tensor) -> Tensor:
-    """Return rewards, [*], as all functions of rewards compute with them: float64 stays, other dtypes become float32."""
+    """Return rewards, [*], in the dtype in which all functions compute: float64 stays, other dtypes become float32."""
     return reward if reward.dtype == torch.float64 else reward.float()
 
 
@@ -113,7 +113,7 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise InvalidArgumentError("terminated and done are both None; expected one of them")
+        raise InvalidArgumentError("terminated and done are both None, expected at least one")
     _check(None, terminated=terminated, reward=reward, next_state_value=next_state_value)
     following = next_state_value.masked_fill(terminated.bool(), 0)
     return float_rewards(reward) + _factor(gamma, next_state_value) * following
@@ -141,12 +141,12 @@ def discounted(values: Tensor, carry: Tensor, dim: int = 0) -> Tensor:
         span 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
         span 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...
 
-    On the CPU, the passes end when no factor remains. Elsewhere, where reading one would wait for the device, their
+    On the CPU, the passes end when no factor remains. Elsewhere, where a read would wait for the device, their
     number depends on the shape alone. The gradient is a sum of the same form, in the opposite direction.
 
     Args:
         values: Values v, a floating-point or integer tensor.
-        carry: Factors c, of the same shape, or with axes of size 1 other than `dim`; 0 at the last step of each
+        carry: Factors c, of the same shape, or with axes of size 1 other than `dim`. 0 at the last step of each
             trajectory. The factor of the last step of all is not used.
         dim: The axis of the steps.
     """
@@ -189,7 +189,7 @@ class _Discounted(Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         carry, sums = ctx.saved_tensors
         dim = ctx.dim
-        # Reversed in time, step t receives from step t - 1: the factors move by one.
+        # Reversed in time, step t receives from step t - 1: the factors move by a step.
         of_values = discounted(grad_outputs[0].flip(dim), carry.roll(1, dim).flip(dim), dim).flip(dim)
         if not ctx.needs_input_grad[1]:
             return of_values, None, None
@@ -199,13 +199,13 @@ class _Discounted(Function):
 
 
 def _doubled(values: Tensor, carry: Tensor, dim: int, *, masked: bool = False) -> Tensor:
-    """Return the sums of `discounted`; if `masked`, nothing is added where the factor is 0."""
+    """Return the sums of `discounted`. If `masked`, nothing is added where the factor is 0."""
     sums, carry = values.clone(), carry.clone()
     size, span = sums.shape[dim], 1
     stops_early = values.device.type == "cpu"
     while span < size and not (stops_early and not bool(carry.any())):
         heads, factors = sums.narrow(dim, 0, size - span), carry.narrow(dim, 0, size - span)
-        # The products are new tensors, so that the update in place does not read elements it has already written.
+        # The products are new tensors, so that the update in place does not read written elements.
         products = factors * sums.narrow(dim, span, size - span)
         heads += products.masked_fill_(factors == 0, 0) if masked else products
         factors.copy_(factors * carry.narrow(dim, span, size - span))
@@ -225,7 +225,7 @@ def td1_return_estimate(
 ) -> Tensor:
     """Return the discounted rewards up to the end of the episode or batch, and the value there, [*, T, F].
 
-        r_0 + g r_1 + g^2 r_2 + g^3 V(s_3)        the Monte-Carlo return; without V(s_3) if s_3 is terminal
+        r_0 + g r_1 + g^2 r_2 + g^3 V(s_3)        the Monte-Carlo return, without V(s_3) if s_3 is terminal
 
     This is TD(lambda) with lambda 1 (Sutton and Barto, 2018, section 12.1).
     """
@@ -241,7 +241,7 @@ def vec_td1_return_estimate(
     rolling_gamma: bool | None = None,
     time_dim: int = -2,
 ) -> Tensor:
-    """Return `td1_return_estimate`, [*, T, F]; TorchRL accepts `time_dim` by position here only."""
+    """Return `td1_return_estimate`, [*, T, F]. TorchRL accepts `time_dim` by position here only."""
     return _td_lambda(gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
 
 
@@ -281,7 +281,7 @@ def td_lambda_return_estimate(
     step     0                              1                              2             gamma 1, lambda 0.5
     return   r_0 + V(s_1) / 2 + G_1 / 2     r_1 + V(s_2) / 2 + G_2 / 2     r_2 + V(s_3)
 
-    If `rolling_gamma` is False and a factor is a tensor, it needs memory for T times as many numbers.
+    If `rolling_gamma` is False and a factor is a tensor, the function needs memory for T times as many numbers.
     """
     return _td_lambda(gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
 
@@ -371,11 +371,11 @@ def vtrace_advantage_estimate(
     Args:
         gamma: See the module, as for the arguments that are not listed here.
         log_pi: Log-probability of the action under the policy that is evaluated, pi, [*, T, F].
-        log_mu: Log-probability of the action under the policy that chose it, mu, [*, T, F].
+        log_mu: Log-probability of the action under the behavior policy, mu, [*, T, F].
         state_value: V(s_t).
         next_state_value: V(s_{t+1}).
         reward: r_t.
-        done: Whether the step is the last one of its episode.
+        done: Whether the step is the last step of its episode.
         terminated: Whether s_{t+1} is terminal.
         rho_thresh: Upper bound of rho_t.
         c_thresh: Upper bound of c_t.
@@ -393,7 +393,7 @@ def vtrace_advantage_estimate(
     rho, c = (ratio.clamp(max=bound) for bound in (rho_thresh, c_thresh))
     errors = rho * (reward + gamma * following - state_value)
     targets = state_value + discounted(errors, _carry(ends, gamma * c, errors.dtype), time_dim)
-    # v_{t+1}, and V(s_{t+1}) in the last step, as `_last` marks it.
+    # v_{t+1}, and V(s_{t+1}) in the last step, as `_last` marks.
     after = torch.where(_last(ends, time_dim), following, targets.roll(-1, time_dim))
     return rho * (reward + gamma * after - state_value), targets
 
@@ -416,7 +416,7 @@ def _td_lambda(
     last, dim = _last(ends, time_dim), time_dim
     per_start = rolling_gamma is False and any(isinstance(factor, Tensor) for factor in (gamma, lmbda))
     if per_start:
-        # A row of T steps for each start k, all with the factors of step k, [*, F, k, t]; the result is the diagonal.
+        # A row of T steps for each start k, all with the factors of step k, [*, F, k, t]. The result is the diagonal.
         gamma, lmbda = _over_time(gamma, time_dim, -1), _over_time(lmbda, time_dim, -1)
         reward, following, last = (_over_time(each, time_dim, -2) for each in (reward, following, last))
         dim = -1
@@ -431,13 +431,13 @@ def _check(time_dim: int | None, **tensors: Tensor | None) -> None:
     shape, *others = set(shapes.values())
     if others:
         listed = ", ".join(f"{name} {one}" for name, one in shapes.items())
-        raise InvalidArgumentError(f"the shapes are {listed}; expected the same shape for all")
+        raise InvalidArgumentError(f"the shapes are {listed}, expected the same shape for all")
     if time_dim is not None and not -len(shape) <= time_dim < len(shape):
-        raise InvalidArgumentError(f"time_dim is {time_dim}; expected an axis of the shape {shape}")
+        raise InvalidArgumentError(f"time_dim is {time_dim}, expected an axis of the shape {shape}")
 
 
 def _flags(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return which steps end an episode, and which of them in a terminal state, bool [*, T, F] each."""
+    """Return which steps end an episode, and which steps end in a terminal state, bool [*, T, F] each."""
     done = done.bool()
     if terminated is None:
         return done, done
@@ -458,7 +458,7 @@ def _factor(factor: Factor, like: Tensor) -> Factor:
         return factor
     if factor.numel() != 1 and factor.shape != like.shape:
         raise InvalidArgumentError(
-            f"the shape of gamma or lmbda is {tuple(factor.shape)}; expected a number, or a tensor with one element or of"
+            f"the shape of gamma or lmbda is {tuple(factor.shape)}, expected a number, or a tensor with a single element or of"
             f" the shape {tuple(like.shape)}"
         )
     return factor.to(like).reshape(()).expand(like.shape) if factor.numel() == 1 else factor.to(like)
@@ -472,5 +472,5 @@ def _carry(ends: Tensor, factor: Factor, dtype: torch.dtype) -> Tensor:
 
 
 def _over_time(value: Any, time_dim: int, new: int) -> Any:
-    """Return a tensor with the time axis last, and a new axis of size 1 at -1 or -2; a number is returned unchanged."""
+    """Return a tensor with the time axis last, and a new axis of size 1 at -1 or -2. A number is returned unchanged."""
     return value.movedim(time_dim, -1).unsqueeze(new) if isinstance(value, Tensor) else value

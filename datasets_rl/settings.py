@@ -1,12 +1,12 @@
 """Settings from environment variables and from files: the folder of the data, and the use of the network.
 
-    <project>/rlds.toml                  the project file: of the working directory, or of the project around it
-    ~/.config/datasets-rl/config.toml    the user file; RLDS_CONFIG names another one
+    <project>/rlds.toml                  the project file of the working directory, or of the project around it
+    ~/.config/datasets-rl/config.toml    the user file, or the file in RLDS_CONFIG
 
 An option of the command line takes precedence over a variable, a variable over the project file, and the project file
 over the user file. A project may be a clone of what other people published: where its file says that data are stored, and where
-from they are fetched, counts only once the user has trusted that file (`trust_project`). Both files have the same
-keys, those of `SETTINGS`:
+from they are fetched, counts only once the user has trusted that file (`trust_project`). Both files have the keys of
+`SETTINGS`:
 
     home = "/data/rl"
     jobs = 8
@@ -30,7 +30,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from datasets_rl import disk
@@ -54,7 +53,7 @@ _PROJECT_MARKS = (PROJECT_FILE, "pyproject.toml", ".git")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that are not arguments of a call; read once and passed down.
+    """The settings that are not arguments of a call, read once and passed down.
 
     >>> from pathlib import Path
     >>> from datasets_rl import Settings
@@ -63,22 +62,22 @@ class Settings:
     """
 
     home: Path
-    """RLDS_HOME: the folder that contains the folders of all sources; by default the user's data folder."""
+    """RLDS_HOME: the folder that contains the folders of all sources. By default the user's data folder."""
     offline: bool = False
     """RLDS_OFFLINE: disables all network requests."""
     timeout: float = 30.0
     """RLDS_TIMEOUT: seconds without a byte, or without complete headers, after which a connection counts as stalled."""
     min_rate: int = 100
     """RLDS_MIN_RATE: bytes per second, on average over `timeout` seconds of waiting, below which a server counts as too
-    slow; 0 sets no limit."""
+    slow. 0 sets no limit."""
     retries: int = 5
-    """RLDS_MAX_RETRIES: the number of further attempts at one address after a transient failure."""
+    """RLDS_MAX_RETRIES: the number of further attempts at an address after a transient failure."""
     jobs: int = 4
-    """RLDS_JOBS: the number of files, and of ranges of one large file, that are fetched at once."""
+    """RLDS_JOBS: the number of files, and of ranges of a large file, that are fetched at once."""
     image_cache: int = 256
     """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0 keeps
     none."""
-    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
     progress: bool = True
@@ -89,18 +88,18 @@ class Settings:
         """Read the settings from environment variables and, where a variable is not set, from the files.
 
         Args:
-            env: The variables; by default those of the process.
-            files: The files, in the order of their precedence; by default those of `config_files`.
+            env: The variables. By default the variables of the process.
+            files: The files, in the order of their precedence. By default the files of `config_files`.
 
         Raises:
-            InvalidArgumentError: If variables or files have invalid values; the error names all of them.
+            InvalidArgumentError: If variables or files have invalid values. The error names all of them.
         """
         return cls(**{key: one.value for key, one in setting_values(env, files).items()})
 
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """The value of a setting, and where it is from."""
+    """The value of a setting, and where the value is from."""
 
     value: Any
     origin: str
@@ -109,15 +108,15 @@ class SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as users write it: its key in the files, and its environment variable."""
+    """A setting as users write it: a key in the files, and an environment variable."""
 
     key: str
     """The key in the files, and the field of `Settings`."""
     variable: str
     expected: str
-    """The values that it takes, for messages."""
+    """The valid values, for messages."""
     parse: Callable[[Any], Any]
-    """Converts a value of a file, or a text; raises `ValueError` if it is not valid."""
+    """Converts a value of a file, or a text. Raises `ValueError` for an invalid value."""
     from_variable: Callable[[str], Any] | None = None
     """Converts the text of the variable, if that differs from the value in a file."""
     expected_variable: str = ""
@@ -159,14 +158,14 @@ def _parse_mirrors(value: Any) -> Mapping[str, tuple[str, ...]]:
         value = {source.strip(): urls.split(",") for source, _, urls in parts}
     if not isinstance(value, Mapping):
         raise ValueError(value)  # noqa: TRY004 - an invalid value, as of the other parsers
-    return MappingProxyType({source: parse_mirror(source, urls) for source, urls in value.items()})
+    return {source: parse_mirror(source, urls) for source, urls in value.items()}
 
 
 def parse_mirror(source: str, urls: Any) -> tuple[str, ...]:
-    """Return the mirrors of one source: base addresses, as a list, or as a text with commas.
+    """Return the mirrors of a source: base addresses, as a list, or as a text with commas.
 
     Raises:
-        ValueError: If no address is given, or one has no scheme.
+        ValueError: If no address is given, or an address has no scheme.
     """
     listed = urls.split(",") if isinstance(urls, str) else urls
     addresses = tuple(str(url).strip() for url in listed if str(url).strip()) if isinstance(listed, list) else ()
@@ -202,10 +201,10 @@ SETTINGS: Mapping[str, Setting] = {
 def setting_values(
     env: Mapping[str, str] | None = None, files: Sequence[Path] | None = None
 ) -> dict[str, SettingValue]:
-    """Return the value of every setting with its origin; the arguments are those of `Settings.from_env`.
+    """Return the value of every setting with its origin. The arguments are as for `Settings.from_env`.
 
     Raises:
-        InvalidArgumentError: If variables or files have invalid values; the error names all of them.
+        InvalidArgumentError: If variables or files have invalid values. The error names all of them.
     """
     env = os.environ if env is None else env
     problems: list[str] = []
@@ -219,7 +218,7 @@ def setting_values(
             try:
                 value = (one.from_variable or one.parse)(text)
             except ValueError:
-                problems.append(f"{one.variable} is {text!r}; expected {one.expected_variable or one.expected}")
+                problems.append(f"{one.variable} is {text!r}, expected {one.expected_variable or one.expected}")
             else:
                 values[one.key] = SettingValue(value, one.variable)
     if problems:
@@ -250,16 +249,16 @@ def user_file(env: Mapping[str, str] | None = None) -> Path:
 def project_file(folder: Path | None = None) -> Path:
     """Return the path of the project file, which need not exist.
 
-    It is in the root of the project around a folder: the nearest folder, from this one upwards, with an rlds.toml, a
-    pyproject.toml or a .git. Outside of projects it is in the folder itself, so that files that others leave in shared
-    folders above have no effect.
+    The file is in the root of the project around a folder: the nearest folder, from this folder upwards, with an
+    rlds.toml, a pyproject.toml or a .git. Outside of projects the file is in the folder itself, so that files that
+    others leave in shared folders above have no effect.
 
     Args:
-        folder: The folder; by default the working directory.
+        folder: The folder. By default the working directory.
     """
     start = _working_folder() if folder is None else folder.absolute()
     root = next(
-        (one for one in (start, *start.parents) if any(os.path.exists(one / mark) for mark in _PROJECT_MARKS)),  # noqa: PTH110 - False where it may not look
+        (one for one in (start, *start.parents) if any(os.path.exists(one / mark) for mark in _PROJECT_MARKS)),  # noqa: PTH110 - False without access
         start,
     )
     return root / PROJECT_FILE
@@ -297,10 +296,10 @@ def trust_key(path: Path) -> str:
 
 
 def trust_project(path: Path | str | None = None) -> Path:
-    """Trust a project file with its present content; once that changes, the file has to be trusted again.
+    """Trust a project file with its present content. Once that changes, the file has to be trusted again.
 
     Args:
-        path: The file, or the folder of the project; by default that of the working directory.
+        path: The file, or the folder of the project. By default the project of the working directory.
 
     Returns:
         The path of the file.
@@ -320,10 +319,10 @@ def trust_project(path: Path | str | None = None) -> Path:
 
 
 def revoke_trust(path: Path | str | None = None) -> Path:
-    """Trust a project file no longer; the file need not exist.
+    """Trust a project file no longer. The file need not exist.
 
     Args:
-        path: The file, or the folder of the project; by default that of the working directory.
+        path: The file, or the folder of the project. By default the project of the working directory.
 
     Returns:
         The path of the file.
@@ -342,17 +341,17 @@ def _project_file_at(path: Path | str | None) -> Path:
 
 def _write_trusted(trusted: dict[str, str]) -> None:
     file = trusted_file()
-    with file_errors(file, "fix its permissions; the list of trusted files has no other place"):
+    with file_errors(file, "fix its permissions. The list of trusted files has no other place"):
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.write_json(file, trusted)
 
 
 @contextmanager
 def file_errors(file: Path, hint: str) -> Iterator[None]:
-    """Convert the errors of the system about a file of settings, whose place is not that of the data.
+    """Convert the errors of the system about a file of settings, which is not in the folder of the data.
 
     Raises:
-        NotWritableError: If the file cannot be used; its hint is the given one.
+        NotWritableError: If the file cannot be used, with the hint of the argument.
     """
     try:
         yield
@@ -378,7 +377,7 @@ def _ignored_keys(path: Path) -> list[str]:
 def _working_folder() -> Path:
     try:
         return Path.cwd()
-    except OSError:  # it was deleted
+    except OSError:  # deleted
         return Path(os.sep)
 
 
@@ -388,12 +387,12 @@ def config_files(env: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def _file_values(path: Path, problems: list[str], ignored: Sequence[str]) -> dict[str, SettingValue]:
-    """Return the settings in a file, except for ignored ones; problems name the file and the line."""
+    """Return the settings in a file, except for ignored settings. Problems name the file and the line."""
     try:
         text = path.read_text("utf-8")
         document = parse_document(text)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or f"it is not valid TOML: {error}"
+        reason = getattr(error, "strerror", None) or f"the file is not valid TOML: {error}"
         problems.append(f"{path}: {reason}")
         return {}
     values: dict[str, SettingValue] = {}
@@ -403,7 +402,7 @@ def _file_values(path: Path, problems: list[str], ignored: Sequence[str]) -> dic
         place = f"{path}:{line_of(text, key)}"
         if key not in SETTINGS:
             near = difflib.get_close_matches(key.lower().removeprefix("rlds_"), SETTINGS, n=1, cutoff=0.5)
-            meant = f" (did you mean {near[0]}?)" if near else f"; expected one of {', '.join(SETTINGS)}"
+            meant = f" (did you mean {near[0]}?)" if near else f", expected one of {', '.join(SETTINGS)}"
             problems.append(f"{place}: there is no setting {key!r}{meant}")
             continue
         try:
@@ -424,13 +423,13 @@ def _bad_values(path: Path, text: str, key: str, value: Any) -> Iterator[str]:
         except ValueError:
             bad.append(source)
             line = line_of(text, source, table=key)
-            yield f"{path}:{line}: {key}.{source} is {urls!r}; expected a list of addresses, as in https://lab/d4rl"
+            yield f"{path}:{line}: {key}.{source} is {urls!r}, expected a list of addresses, as in https://lab/d4rl"
     if not bad:
-        yield f"{path}:{line_of(text, key)}: {key} is {value!r}; expected {SETTINGS[key].expected}"
+        yield f"{path}:{line_of(text, key)}: {key} is {value!r}, expected {SETTINGS[key].expected}"
 
 
 def _relative_to(folder: Path, value: Any) -> Any:
-    """Return the path in a file as an absolute one: paths are relative to the folder of the file."""
+    """Return the path in a file as an absolute path: paths are relative to the folder of the file."""
     return str(folder / disk.expand_home(value)) if isinstance(value, str) and value.strip() else value
 
 
@@ -438,7 +437,7 @@ def parse_document(text: str) -> dict[str, Any]:
     """Parse the text of a configuration file.
 
     Raises:
-        ValueError: If it is not valid TOML.
+        ValueError: If the text is not valid TOML.
     """
     # Most processes have no such file, and need no parser.
     if sys.version_info >= (3, 11):
@@ -448,16 +447,16 @@ def parse_document(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("the file is nested too deep") from error
 
 
 def line_of(text: str, key: str, *, table: str = "") -> int:
-    """Return the number of the line of a configuration file that sets a key; 1 if it cannot be found.
+    """Return the number of the line of a configuration file that sets a key, or 1 if not found.
 
     Args:
         text: The text of the file.
         key: The key.
-        table: The table that the key is in; by default the top level.
+        table: The table that the key is in. By default the top level.
     """
     name = rf"[\"']?{re.escape(key)}[\"']?"
     inside = ""
@@ -500,7 +499,7 @@ def require_memory(needed: int, purpose: str, *, hint: str | Remedy = "") -> Non
 
 @cache
 def memory_bytes() -> float:
-    """Return the size of the memory of this machine in bytes; infinity if the system does not report it."""
+    """Return the size of the memory of this machine in bytes, or infinity if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows

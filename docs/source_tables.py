@@ -51,7 +51,7 @@ def read_page(path: Path) -> Page:
     facts = dict(line.split(": ", 1) for line in head[2].splitlines()) if head else {}
     if head is None or "content" not in facts or not facts.keys() <= {"content", "other ids", "layout"}:
         raise ValueError(
-            f"{path} begins with {path.read_text('utf-8')[:80]!r}; expected a title, an empty line, and the comment "
+            f"{path} begins with {path.read_text('utf-8')[:80]!r}, expected a title, an empty line, and the comment "
             "'<!--', 'content: ...', perhaps 'other ids: any other' and 'layout: ...', '-->'"
         )
     return Page(path.stem, head[1], facts)

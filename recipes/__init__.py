@@ -1,1 +1,1 @@
-"""Preprocessing recipes by name, and training programs of one file each that import public names only."""
+"""Preprocessing recipes by name, and training programs in a file each that import public names only."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing.spawn
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -62,6 +62,7 @@ def _restore_handlers():
 
 
 def pytest_configure(config):
+    config.stash[_STDERR] = os.dup(2)  # before pytest captures what is written to it
     # A killed process loses nothing that it wrote. Only a power cut does, and no test cuts the power.
     if "bench" not in config.option.markexpr:
         os.fsync = lambda handle: None  # noqa: ARG005 - the name of the argument is that of os.fsync
@@ -72,6 +73,23 @@ def pytest_configure(config):
 
 def _free_bytes(folder):
     return shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else 0
+
+
+_STDERR = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """End a process whose test does not stop at its timeout: compiled code that waits lets no signal through.
+
+    The tests of the process that have not run go to a new worker.
+    """
+    mark = item.get_closest_marker("timeout")
+    seconds = mark.args[0] if mark else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[_STDERR])
+    result = yield
+    faulthandler.cancel_dump_traceback_later()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -140,33 +158,7 @@ def pytest_xdist_make_scheduler(config, log):
     """
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Places(list):
-        """The tests of a worker; the scheduler looks each of them up."""
-
-        def __init__(self, tests):
-            super().__init__(tests)
-            self.index = {test: place for place, test in enumerate(tests)}.__getitem__
-
-    class ByModuleOrCase(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            case = re.match(r"tests/conformance/test_sources.py::.*?\[[a-z0-9_]+", nodeid)
-            if nodeid.partition("::")[0].endswith("/test_ray.py"):
-                return "ray"
-            return case[0].partition("[")[2] if case else super()._split_scope(nodeid)
-
-        def add_node_collection(self, node, collection):
-            super().add_node_collection(node, collection)
-            if node in self.registered_collections:
-                self.registered_collections[node] = Places(collection)
-
-        def _assign_work_unit(self, node):
-            """Forget what is done, which the scheduler would count again after each test."""
-            units = self.assigned_work[node]
-            for done in [scope for scope, tests in units.items() if all(tests.values())]:
-                del units[done]
-            super()._assign_work_unit(node)
+    from scheduling import ByModuleOrCase
 
     config.option.loadscopereorder = False
     return ByModuleOrCase(config, log)

@@ -11,7 +11,7 @@ from datasets_rl.errors import Call, Remedy
 
 EXAMPLES = [
     errors.DatasetsRLError("it broke", hint="fix it"),
-    errors.InvalidArgumentError("batch_size is 0; expected at least 1"),
+    errors.InvalidArgumentError("batch_size is 0, expected at least 1"),
     errors.UnknownKeyError("observations", ["observation", "action"]),
     errors.UnknownIdError("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
     errors.NotADatasetError("/data/door", hint=Remedy("{}", Call("download", "d4rl/door"))),
@@ -24,7 +24,7 @@ EXAMPLES = [
     errors.MissingDependencyError("h5py", "minari", "reading HDF5"),
     errors.ConversionError("x", ["no rewards"]),
     errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="fix it"),
-    errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
+    errors.NotEnoughMemoryError("cat_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.LockedError("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.LossyExportError("d4rl/x", "minari", ["no final observations"]),
     errors.TimedOutError("sampling waited for 3 seconds"),
@@ -39,7 +39,7 @@ EXAMPLES = [
     ),
     errors.FileTooLargeError("/data", 5),
     errors.NotWritableError("/data", "Permission denied"),
-    errors.WrongTypeError("the keys are 1; expected a string, or a list of keys"),
+    errors.WrongTypeError("the keys are 1, expected a string, or a list of keys"),
     errors.LibraryError("av 15.0.0", "AttributeError: no attribute has_sidedata"),
 ]
 

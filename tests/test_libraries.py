@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import pickle
 import sys
+from functools import partial
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -19,6 +22,7 @@ from datasets_rl.read import npy, pickles
 from datasets_rl.read.hdf5 import Hdf5File
 from datasets_rl.read.outline import outline
 from datasets_rl.read.parquet import TableFile
+from datasets_rl.read.vault import Vault
 from datasets_rl.read.video import index_video
 from datasets_rl.sources.minari import episodes as minari_episodes
 
@@ -173,3 +177,41 @@ def test_tables_and_videos_are_not_blamed_for_their_libraries(tmp_path, monkeypa
     with pytest.raises(AttributeError) as lacking:
         index_video(tmp_path / "x.mp4")
     assert library_of(lacking.value) == f"av {av.__version__}"
+
+
+VAULTS = Path(__file__).with_name("golden") / "og_marl.zip"
+
+
+@pytest.fixture
+def tensorstore():
+    return pytest.importorskip("tensorstore", reason="pip install tensorstore, with Python 3.11")
+
+
+def test_vaults_are_not_blamed_for_tensorstore(tensorstore, monkeypatch):
+    read = tensorstore.Spec
+    with monkeypatch.context() as patched:
+        patched.setattr(tensorstore, "Spec", lambda spec: read({**spec, "driver": "later"}))  # an older version
+        with pytest.raises(LibraryError, match=r'tensorstore [\d.]+ cannot be used .*"later" is not a registered'):
+            Vault(VAULTS, "Good")
+    monkeypatch.setattr(tensorstore, "open", partial(tensorstore.open, later=True))  # an older version
+    with pytest.raises(TypeError, match="incompatible function arguments") as raised:
+        Vault(VAULTS, "Good")
+    assert library_of(raised.value).startswith("tensorstore ")
+
+
+def test_vaults_are_not_blamed_for_what_the_system_refuses(tensorstore, monkeypatch):
+    """TensorStore reports a file that cannot be opened, as all files are in use, like a damaged one."""
+    resource = pytest.importorskip("resource")
+    limits, context = resource.getrlimit(resource.RLIMIT_NOFILE), tensorstore.Context
+    os.close(free := os.dup(0))
+
+    def without_files(spec):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        return context(spec)
+
+    monkeypatch.setattr(tensorstore, "Context", without_files)
+    try:
+        with pytest.raises(OSError, match=r"og_marl\.zip: Good: vault_index: RESOURCE_EXHAUSTED.*Too many open files"):
+            Vault(VAULTS, "Good")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

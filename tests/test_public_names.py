@@ -80,9 +80,9 @@ def test_every_name_exists():
     ],
 )
 def test_a_name_that_is_not_at_the_root_is_answered_with_where_it_is(name, meant):
-    with pytest.raises(AttributeError, match=rf"did you mean {meant}\?$"):
+    with pytest.raises(AttributeError, match=rf"Did you mean {meant}\?$"):
         getattr(datasets_rl, name)
-    with pytest.raises(ImportError, match=rf"^cannot import name '{name}' .* did you mean {meant}\?$"):
+    with pytest.raises(ImportError, match=rf"^cannot import name '{name}' .* Did you mean {meant}\?$"):
         exec(f"from datasets_rl import {name}")
 
 

@@ -289,12 +289,12 @@ def test_other_shapes_are_refused(name):
     function = EVERY[name]
     unused = {"done"} if name == "td0_return_estimate" else set()
     for key in arguments(batch, function).keys() - {"gamma", "lmbda"} - unused:
-        with pytest.raises(InvalidArgumentError, match=rf"{key} \(2, 9\).*; expected the same shape"):
+        with pytest.raises(InvalidArgumentError, match=rf"{key} \(2, 9\).*, expected the same shape"):
             function(**arguments(batch | {key: batch[key][..., 0]}, function))
-    with pytest.raises(InvalidArgumentError, match=r"is \(9, 1\); expected a number, or"):
+    with pytest.raises(InvalidArgumentError, match=r"is \(9, 1\), expected a number, or"):
         function(**arguments(batch | {"gamma": torch.ones(9, 1)}, function))
     if "time_dim" in arguments(batch, function, time_dim=3):
-        with pytest.raises(InvalidArgumentError, match=r"time_dim is 3; expected an axis of the shape \(2, 9, 1\)"):
+        with pytest.raises(InvalidArgumentError, match=r"time_dim is 3, expected an axis of the shape \(2, 9, 1\)"):
             function(**arguments(batch, function, time_dim=3))
 
 

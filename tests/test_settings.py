@@ -121,11 +121,11 @@ def test_all_problems_of_all_files_and_variables_are_named_with_their_lines(tmp_
         setting_values({"RLDS_TIMEOUT": "x"}, [project, user])
     message = str(caught.value)
     assert f"{project}:2: there is no setting 'jbos' (did you mean jobs?)" in message
-    assert f"{project}:3: jobs is 0; expected an integer of at least 1" in message
+    assert f"{project}:3: jobs is 0, expected an integer of at least 1" in message
     assert f"{project}:4: offline is 'perhaps'" in message
     assert f"{project}:7: mirrors.d4rl is ['lab']" in message
     assert f"{project}:8: mirrors.my lab is 3" in message
-    assert f"{user}: it is not valid TOML" in message
+    assert f"{user}: the file is not valid TOML" in message
     assert "RLDS_TIMEOUT is 'x'" in message
 
 

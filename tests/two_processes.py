@@ -40,7 +40,7 @@ EXPECTED = (
 
 
 def recipe(draw):
-    return Recipe.inline([f"scale_rewards:{draw.choice([2, 3])}"])
+    return Recipe.inline([f"reward_scaling:scale={draw.choice([2, 3])}"])
 
 
 def factor(manifest):

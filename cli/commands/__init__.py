@@ -3,7 +3,7 @@
 The docstring of ``run`` is the help of the command, and ``GROUP`` of the module is the heading above the command in
 ``rlds --help``. A command with subcommands is a folder. If the folder has a ``run``, ``run`` is called without a subcommand.
 ``rlds --help`` imports all modules, so slow packages (torch, h5py, httpx, pandas) are imported inside the functions that
-need them.
+need such packages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["GROUPS", "command_names", "subcommand_names"]
 
 GROUPS = ("Choose", "Get", "Look", "Prepare", "Train", "Share", "Maintain")
-"""The headings of the commands, in the order in which a dataset meets them."""
+"""The headings of the commands, in the order of a dataset's way."""
 
 
 def command_names() -> tuple[str, ...]:

@@ -30,9 +30,9 @@ def run(
 ) -> Result:
     """Add the episodes of stored datasets to the end of a dataset of your own.
 
-    The dataset is created if it does not exist. If one of the others is not stored, nothing is added; then each is added in
-    one atomic step. One that was added before is not added again, so a command that was killed can be repeated.
-    Without others, the command adds the episodes that a program recorded before it was killed.
+    The dataset is created if it does not exist. If any of the others is not stored, nothing is added. Then each is
+    added in an atomic step. A dataset that was added before is not added again, so a command that was killed can be
+    repeated. Without others, the command adds the episodes that a program recorded before a kill.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def run(
         folder = locate(dataset, settings=shell.settings)
         manifest = Manifest.read(folder)
         after, steps = manifest.episodes, manifest.steps
-        shell.printer.note(f"{dataset}: {after - before:,} episodes added; {steps:,} steps in {after:,} episodes")
+        shell.printer.note(f"{dataset}: {after - before:,} episodes added, {steps:,} steps in {after:,} episodes")
     return Result(
         {
             "id": dataset,

@@ -33,7 +33,8 @@ def run(
 ) -> Result:
     """Measure how long batches of a stored dataset take, beside a bare copy of as many of its rows.
 
-    Kinds of batches are measured in turn; the table has medians. The first row is the lower limit: one copy of the records.
+    Kinds of batches are measured in turn. The table has medians. The first row is the lower limit: a single copy of the
+    records.
 
     \b
     Examples:

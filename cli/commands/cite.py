@@ -31,9 +31,9 @@ def run(
         ),
     ],
 ) -> Result:
-    """Print the BibTeX entries of datasets: their papers, and the sources that publish them.
+    """Print the BibTeX entries of datasets: their papers, and the sources that publish the datasets.
 
-    A derived dataset cites the datasets that it was made of, and a mixture cites all its members. Each entry is printed once.
+    A derived dataset cites its parent datasets, and a mixture cites all its members. Each entry is printed once.
 
     \b
     Examples:

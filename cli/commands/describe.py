@@ -1,4 +1,4 @@
-"""``rlds describe``: the distributions of a dataset's returns, lengths and fields, or the rows of one episode."""
+"""``rlds describe``: the distributions of a dataset's returns, lengths and fields, or the rows of an episode."""
 
 from __future__ import annotations
 
@@ -48,25 +48,26 @@ def run(
     bins: Annotated[int, typer.Option(min=2, max=1000, metavar="N", help="Number of bins of each histogram.")] = 12,
     episode: Annotated[
         int | None,
-        typer.Option("--episode", "-e", metavar="N", help="Show the rows of this episode; -1 is the last one."),
+        typer.Option("--episode", "-e", metavar="N", help="Show the rows of this episode. -1 is the last episode."),
     ] = None,
     rows: Annotated[
         str,
         typer.Option(
             metavar="START:STOP",
-            help="Rows of the episode, as a slice of Python; : shows all, and by default the first and the last ones "
+            help="Rows of the episode, as a slice of Python. : shows all, and by default the first and the last rows "
             "are shown.",
         ),
     ] = "",
 ) -> Result:
-    """Show histograms of the returns, lengths and fields of a dataset, or the rows of one episode.
+    """Show histograms of the returns, lengths and fields of a dataset, or the rows of an episode.
 
-    Values that are NaN or infinite, constants and outliers are counted, and it is shown whether returns and lengths
-    depend on how episodes end. Outliers are below q01 - (q99 - q01) or above q99 + (q99 - q01), where
-    q01 and q99 are the 1% and 99% quantiles. Of images at most 256 steps are read. A mixture's datasets are shown one after the other.
+    Values that are NaN or infinite, constants and outliers are counted, and the output shows whether returns and
+    lengths depend on how episodes end. Outliers are below q01 - (q99 - q01) or above q99 + (q99 - q01), where
+    q01 and q99 are the 1% and 99% quantiles. Of images at most 256 steps are read. A mixture's datasets are shown in
+    order.
 
     With --episode, row t has the state before action t, and the reward of that action. The last row is the observation
-    after the last action. Images are shown by their shapes.
+    after the last action. Images are shown by shape.
 
     \b
     Examples:
@@ -171,7 +172,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
 
     if dataset.endswith(".toml"):
         raise InvalidArgumentError(
-            f"{dataset} is a mixture; expected one of its datasets", hint="name one of its datasets"
+            f"{dataset} is a mixture, expected one of its datasets", hint="name a dataset of the mixture"
         )
     stored = StoredDataset(folder := locate(**dataset_arguments(shell, dataset)))
     steps = StepReader(stored)
@@ -182,7 +183,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
         found = dataclasses.replace(end, rows=(*found.rows, *end.rows))
     if not found.rows:
         raise InvalidArgumentError(
-            f"--rows {rows} has no row of episode {found.episode}; expected some of 0:{found.length}"
+            f"--rows {rows} has no row of episode {found.episode}, expected some of 0:{found.length}"
         )
     shown = name_of(shell, folder, stored.manifest)
     data = {
@@ -199,7 +200,7 @@ def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: l
 def _read_slice(text: str) -> slice:
     match = re.fullmatch(r"\s*(-?\d+)?\s*(:)?\s*(-?\d+)?\s*", text)
     if match is None or (match[1], match[2]) == (None, None):
-        raise InvalidArgumentError(f"--rows is {text!r}; expected START:STOP, as in 0:5, -3: or :")
+        raise InvalidArgumentError(f"--rows is {text!r}, expected START:STOP, as in 0:5, -3: or :")
     start, stop = (None if number is None else int(number) for number in (match[1], match[3]))
     if match[2] is None and start is not None:
         return slice(start, start + 1 or None)

@@ -16,10 +16,10 @@ GROUP = "Maintain"
 
 
 def run(shell: Shell, ids: Ids) -> Result:
-    """Print size and sha256 of a dataset's files, as each address states them, and the catalog's entry for them.
+    """Print size and sha256 of a dataset's files, as each address states them, and the catalog's entry.
 
-    Nothing is downloaded: the hub states the digests of its files, and web servers their sizes. A stored copy, whose
-    digest was recorded, is compared too. The exit code is 5 if two of them differ.
+    Nothing is downloaded: the hub states the digests of its files, and web servers the sizes. A stored copy, whose
+    digest was recorded, is compared too. The exit code is 5 if two places differ.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def run(shell: Shell, ids: Ids) -> Result:
             if not file.agree:
                 stated = [f"{one.origin}: {_text(one.size)} bytes, sha256 {_text(one.sha256)}" for one in file.reported]
                 raise IntegrityError(
-                    file.path, stated, hint="one of them serves another file: name the right one as a mirror"
+                    file.path, stated, hint="an address serves another file: name the right address as a mirror"
                 )
         return found
 

@@ -28,15 +28,15 @@ def run(
         str,
         typer.Argument(
             metavar="[ID|SOURCE]",
-            help="Probe every address of this dataset or source; by default, of one dataset of each source.",
+            help="Probe every address of this dataset or source. By default, of a dataset of each source.",
             autocompletion=candidates.all_ids,
         ),
     ] = "",
 ) -> Result:
     """Check settings, packages, the disk and the network, and print what to do about each problem.
 
-    Nothing is downloaded and nothing is changed. The exit code is 0 if there is no problem, and otherwise that of
-    a command with the same problem: 2 settings, 4 network, 5 a changed file, 6 disk space, 7 packages; 1 for several.
+    Nothing is downloaded and nothing is changed. The exit code is 0 if there is no problem, and otherwise the code of
+    a command with the same problem: 2 settings, 4 network, 5 a changed file, 6 disk space, 7 packages. 1 for several.
 
     \b
     Examples:
@@ -77,13 +77,13 @@ def run(
 
 
 def _settings(shell: Shell) -> tuple[Settings, list[Check]]:
-    """Return the settings and their check. For invalid settings, return the defaults and the problem."""
+    """Return the settings and the check of the settings. For invalid settings, return the defaults and the problem."""
     from datasets_rl.settings import Settings
 
     from ..machine import Check
 
     try:
-        return shell.settings, [Check("environment", "settings", "valid; `rlds config` lists them")]
+        return shell.settings, [Check("environment", "settings", "valid, and listed by `rlds config`")]
     except InvalidArgumentError as error:
         problem = Check("environment", "settings", error.message, InvalidArgumentError, str(error.remedy))
         return Settings.from_env({}, files=()), [problem]

@@ -43,27 +43,31 @@ def run(
     ids: Ids,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would be fetched, and where it would be stored; fetch nothing."),
+        typer.Option(
+            "--dry-run", help="Print what would be fetched, and where the dataset would be stored. Fetch nothing."
+        ),
     ] = False,
     from_local: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Read this raw file, or this folder of raw files, instead of fetching it."),
+        typer.Option(metavar="PATH", help="Read this raw file, or this folder of raw files, instead of a download."),
     ] = None,
     mirror: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Base address to try first; can be repeated.")
+        list[str] | None, typer.Option(metavar="URL", help="Base address to try first. Can be repeated.")
     ] = None,
     no_hash_check: Annotated[
-        bool, typer.Option("--no-hash-check", help="Accept a file whose digest differs; the manifest records it.")
+        bool, typer.Option("--no-hash-check", help="Accept a file with another digest. The manifest records this.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", "-f", help="Convert it again; the present version stays until the new one is complete."
+            "--force",
+            "-f",
+            help="Convert the dataset again. The present version stays until the new version is complete.",
         ),
     ] = False,
     keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Also keep the upstream's files.")] = False,
     raw_only: Annotated[
-        bool, typer.Option("--raw-only", help="Fetch and check the upstream's files, but do not convert them.")
+        bool, typer.Option("--raw-only", help="Fetch and check the upstream's files, but do not convert the files.")
     ] = False,
     limit_rate: Annotated[
         str, typer.Option(metavar="SIZE", help="Maximal bytes per second of all connections together, such as 5MB.")
@@ -85,10 +89,10 @@ def run(
         str, typer.Option(metavar="SIZE", help="Only the first files that fit into this size, such as 20GB.")
     ] = "",
     include: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only the upstream's files that match; can be repeated.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only the upstream's files that match. Can be repeated.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Not the upstream's files that match; can be repeated.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Not the upstream's files that match. Can be repeated.")
     ] = None,
     **choices: str,
 ) -> Result:
@@ -109,7 +113,7 @@ def run(
 
     names = tuple(name.strip() for name in keys.split(",") if name.strip())
     if keys and not names:
-        raise InvalidArgumentError(f"--keys {keys!r} names no field; expected names such as observation,action")
+        raise InvalidArgumentError(f"--keys {keys!r} names no field, expected names such as observation,action")
     selection = Selection(
         episodes=episodes,
         keys=names,
@@ -121,7 +125,7 @@ def run(
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
         raise InvalidArgumentError(
-            f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
+            f"--from-local {from_local} is a single file for {len(set(ids))} ids, expected a single id, or a folder"
         )
     options = DownloadOptions(
         force=force,
@@ -135,7 +139,7 @@ def run(
         engine=make_engine(engine, address),
         settings=settings,
     )
-    # Unknown ids come first: they are reported before hours of work on the others.
+    # Unknown ids come first: an error comes before hours of work on the others.
     ids = sorted(ids, key=is_id)
     if dry_run:
         return _dry_run(shell, ids, options)
@@ -195,7 +199,7 @@ def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> Downlo
         found = run_download(dataset_id, options)
     except IntegrityError as error:
         if options.from_local is not None:
-            edited = ", or accept this one with --no-hash-check" if options.hash_check else ""
+            edited = ", or accept this file with --no-hash-check" if options.hash_check else ""
             error.hint = f"give another file with --from-local{edited}"
         raise
     if found.manifest is not None:
@@ -210,12 +214,12 @@ def _note_result(shell: Shell, dataset_id: str, manifest: Manifest, *, present: 
 
     counts = f"{steps_text(manifest)}, {size_text(manifest.bytes)}"
     if manifest.selection:
-        counts += f"; a part: {spell_action(Selection.from_json(manifest.selection).call())}"
+        counts += f", a part: {spell_action(Selection.from_json(manifest.selection).call())}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if present else ''}{counts}")
     if evidence := manifest.metadata.get("layout_evidence"):
         shell.printer.note(f"  its files have the layout of {manifest.metadata['layout']}: {evidence}")
     if manifest.history:
-        shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
+        shell.printer.note("  the dataset was preprocessed, as `rlds info` says, and --force makes it anew")
     for name, text in manifest.images.items():
         shell.printer.note(f"  images of {name}: {'pixels' if text == 'raw' else text}")
     for fault in manifest.known_issues:
@@ -240,7 +244,7 @@ def _note_digests(shell: Shell, manifest: Manifest, entry: Entry, *, present: bo
         of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
     for file in copied_files(manifest, entry):
-        shell.printer.note(f"  {file.url} is a copy by others: it was compared with what the catalog states of it")
+        shell.printer.note(f"  {file.url} is a copy by others, and was compared with the catalog")
 
 
 def _dry_run(shell: Shell, ids: list[str], options: DownloadOptions) -> Result:
@@ -270,9 +274,9 @@ def _plan_facts(plan: Plan) -> Facts:
         for asset in plan.assets
         for number, url in enumerate(asset.urls)
     ]
-    urls = tuple(dict.fromkeys(listed))  # the files of an archive have one address
+    urls = tuple(dict.fromkeys(listed))  # the files of an archive have the same address
     if plan.present:
-        return Facts((("folder", str(plan.folder)), ("to do", "nothing: it is there already")), title=plan.id)
+        return Facts((("folder", str(plan.folder)), ("to do", "nothing: already there")), title=plan.id)
     return Facts(
         (
             ("folder", str(plan.folder)),
@@ -295,7 +299,7 @@ def _plan_facts(plan: Plan) -> Facts:
 def _choice_text(plan: Plan, choice: str) -> str:
     """Return the size of a dataset with a choice, and the time to read images."""
     seconds = plan.read_seconds.get(choice)
-    time = f"; a core reads the images of a step in about {seconds * 1e3:.2g} ms" if seconds else ""
+    time = f", and a core reads the images of a step in about {seconds * 1e3:.2g} ms" if seconds else ""
     return size_text(plan.choices[choice]) + time
 
 

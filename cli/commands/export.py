@@ -81,7 +81,7 @@ def run(
         return _list_formats()
     if not datasets or not to:
         missing = "dataset" if not datasets else "format"
-        hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}; {shell.rlds('export', '--list')} shows the formats"
+        hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}, and {shell.rlds('export', '--list')} shows the formats"
         raise InvalidArgumentError(f"no {missing} is named", hint=hint)
     from datasets_rl.exporting import plan_export
     from datasets_rl.exporting.formats import get_format
@@ -146,7 +146,7 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
 
     words = [one.dataset for one in read_mixture(Path(dataset))[0]]
     return InvalidArgumentError(
-        f"{dataset} is a mixture, whose shares and transforms exist only in batches",
+        f"{dataset} is a mixture, with shares and transforms that exist only in batches",
         hint=f"export its members: {shell.rlds('export', *words, '--to', 'FORMAT', '--out', 'DIR')}",
     )
 
@@ -177,7 +177,7 @@ def _planned(found: list[Outcome[ExportPlan]], *, lossy: bool) -> Result:
 def _plan_blocks(dataset: str, plan: ExportPlan) -> Iterator[Block]:
     facts = (
         ("path", str(plan.path)),
-        ("to do", "nothing: it is there already" if plan.present else ""),
+        ("to do", "nothing: already there" if plan.present else ""),
         ("steps", f"{plan.steps:,}"),
         ("episodes", f"{plan.episodes:,}"),
         ("values stored", size_text(plan.bytes)),
@@ -187,4 +187,4 @@ def _plan_blocks(dataset: str, plan: ExportPlan) -> Iterator[Block]:
     if plan.problems:
         yield Lines(plan.problems, title="cannot be written")
     if plan.losses:
-        yield Lines(plan.losses, title="lost, so it needs --lossy")
+        yield Lines(plan.losses, title="lost, so the export needs --lossy")

@@ -16,24 +16,24 @@ from ..output import Result, Table
 GROUP = "Maintain"
 
 _ENVIRONMENT = (
-    ("RLDS_HOME", "the folder of all datasets; --root takes precedence"),
-    ("RLDS_CONFIG", "the user's file of settings; `rlds config path` shows the default"),
+    ("RLDS_HOME", "the folder of all datasets, after --root"),
+    ("RLDS_CONFIG", "the user's file of settings, by default as in `rlds config path`"),
     ("RLDS_OFFLINE", "1: no network request at all"),
     ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
-    ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
+    ("RLDS_JOBS", "files, and ranges of a big file, fetched at once (4)"),
     (
         "RLDS_IMAGE_CACHE",
-        "megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0: none; 256",
+        "megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory, 0 for none (256)",
     ),
     (
         "RLDS_TIMEOUT",
-        "seconds without a byte, or without complete headers, after which a connection counts as stalled; 30",
+        "seconds without a byte, or without complete headers, after which a connection counts as stalled (30)",
     ),
     (
         "RLDS_MIN_RATE",
-        "bytes per second below which a server counts as too slow, on average over RLDS_TIMEOUT; 0: no limit; 100",
+        "bytes per second below which a server counts as too slow, on average over RLDS_TIMEOUT, 0 for no limit (100)",
     ),
-    ("RLDS_MAX_RETRIES", "further tries at one address; 5"),
+    ("RLDS_MAX_RETRIES", "further tries at an address (5)"),
     ("RLDS_NO_PROGRESS", "1: no progress bars and lines"),
     ("RLDS_DEBUG", "1: tracebacks, as -vv"),
     ("NO_COLOR", "any value: no colors"),

@@ -40,7 +40,7 @@ def run(
     shell: Shell,
     dataset: KnownOrMixture,
     layout: Annotated[
-        str, typer.Option(metavar="SOURCE", help="Source whose layout the files at an address have, if several fit.")
+        str, typer.Option(metavar="SOURCE", help="Source with the layout of the files at an address, if several fit.")
     ] = "",
 ) -> Result:
     """Show the environment, spaces, sizes, license and scores of a dataset, and the contents of a stored dataset.
@@ -65,9 +65,7 @@ def run(
     wanted, where = id_or_folder(dataset), dataset_arguments(shell, dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     if layout and entry is not None and not isinstance(sources.get_source(entry.source), Addressed):
-        raise InvalidArgumentError(
-            f"{dataset} is an id, whose source is {entry.source}; a layout is that of an address"
-        )
+        raise InvalidArgumentError(f"{dataset} is an id of the source {entry.source}, expected an address for a layout")
     try:
         folder = locate(**where)
     except NotADatasetError as error:
@@ -94,7 +92,7 @@ def _found(shell: Shell, dataset: str, entry: Entry, layout: str, *, is_derived:
     """Return the plan of a download from an address, with the layout of the files. None for an id of a catalog.
 
     Raises:
-        FetchError, ConversionError: If the address does not answer, or not exactly one layout fits the files.
+        FetchError, ConversionError: If the address does not answer, or no layout or several layouts fit the files.
     """
     from datasets_rl import sources
     from datasets_rl.downloading import DownloadOptions
@@ -131,7 +129,7 @@ def _not_stored_result(
             "first": first,
             "bytes": size,
         }
-        files = f"{count_text(len(sizes), 'file')}, {size_text(size)}; the first is {first}"
+        files = f"{count_text(len(sizes), 'file')}, {size_text(size)}, the first {first}"
         blocks.insert(0, Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"))
     return Result(data, blocks, quiet=[name])
 
@@ -179,7 +177,7 @@ def _stored_json(manifest: Manifest, folder: Path) -> dict[str, Any]:
 
 
 def _key_rows(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
-    """Yield the keys of TED as a batch has them: name, dtype, shape of the whole dataset, where the values lie."""
+    """Yield the keys of TED as a batch has them: name, dtype, shape of the whole dataset, place of the values."""
     for field in manifest.schema:
         yield field.name, field.read_dtype.name, [manifest.steps, *field.shape], field.file
     for field in manifest.schema:
@@ -268,7 +266,7 @@ def _element_names(manifest: Manifest, name: str) -> Sequence[str]:
 def _statistics_rows(
     name: str, numbers: Mapping[str, Any], element_names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, float | None]]]:
-    """Yield a row for each element of a field, at most `_ELEMENTS`, and one for the number of the others."""
+    """Yield a row for each element of a field, at most `_ELEMENTS`, and a row for the number of the others."""
     flat = {one: dict(_flattened(value)) for one, value in numbers.items()}
     indices = list(flat.get("min", {}))
     labels = (
@@ -350,7 +348,7 @@ def _stored_facts(manifest: Manifest, folder: Path) -> tuple[tuple[str, str], ..
 def unknown_text(manifest: Manifest) -> str:
     """Return in how many episodes the final observation is unknown, and how to leave the zeros out of targets."""
     counts = f"{manifest.final_unknown:,} of {manifest.episodes:,} episodes"
-    return f"{counts}; it reads as zeros where next.final_known is False, `-t drop_unknown_final` drops it"
+    return f"{counts}, zeros where next.final_known is False, dropped by `-t drop_unknown_final`"
 
 
 def _spread_text(numbers: Any) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_MATCH = 3
 """The exit code where no dataset matches: that of an unknown id."""
 _MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
-_LEGEND = "~ estimated; * recorded once, the upstream may have changed; others are exact"
+_LEGEND = "~ estimated, * recorded once before a possible change of the upstream, others are exact"
 
 GROUP = "Choose"
 
@@ -68,7 +68,7 @@ class _Stored:
             part = str(Selection.from_json(summary.selection)) if summary is not None and summary.selection else ""
         notes = (
             self.info.origin,
-            f"not in the catalog, open it by its folder: {self.info.folder}" if self.is_unknown else "",
+            f"not in the catalog, open the folder: {self.info.folder}" if self.is_unknown else "",
             f"part: {part}" if part else "",
             f"raw files kept: {size_text(self.raw_bytes)}" if self.raw_bytes else "",
             f"other versions: {size_text(self.version_bytes)}" if self.version_bytes else "",
@@ -99,7 +99,7 @@ def run(
     tag: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WORD", help="List only datasets with this tag, such as expert or locomotion; can be repeated."
+            metavar="WORD", help="List only datasets with this tag, such as expert or locomotion. Can be repeated."
         ),
     ] = None,
     used_for: Annotated[
@@ -107,14 +107,14 @@ def run(
         typer.Option(
             "--for",
             metavar="PURPOSE",
-            help=f"List only datasets that papers use for this; can be repeated: {', '.join(PURPOSES)}.",
+            help=f"List only datasets that papers use for a purpose: {', '.join(PURPOSES)}. Can be repeated.",
             autocompletion=lambda: list(PURPOSES),
         ),
     ] = None,
     downloaded: Annotated[
-        bool, typer.Option("--downloaded", help="List only stored datasets, with their sizes on disk.")
+        bool, typer.Option("--downloaded", help="List only stored datasets, with sizes on disk.")
     ] = False,
-    remote: Annotated[bool, typer.Option("--remote", help="Also ask the upstreams which ids they have today.")] = False,
+    remote: Annotated[bool, typer.Option("--remote", help="Also ask the upstreams for the present ids.")] = False,
     max_size: Annotated[
         str, typer.Option(metavar="SIZE", help="List only downloads up to this size, such as 500MB or 2GiB.")
     ] = "",
@@ -123,7 +123,7 @@ def run(
     ] = "name",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List only the first N datasets.")] = None,
 ) -> Result:
-    """List datasets, with their sizes, spaces and environments.
+    """List datasets, with sizes, spaces and environments.
 
     The network is used only with --remote. The exit code is 3 if no dataset matches.
 
@@ -175,7 +175,7 @@ def _report_damage(shell: Shell, shown: Sequence[DatasetInfo]) -> None:
                 Summary.read(locate(**dataset_arguments(shell, one.id if is_id(one.id) else str(one.folder))))
             except DatasetsRLError as error:
                 told = shell.explained(error)
-                shell.printer.note(f"damaged: {one.id}: {told.why or told.what}; {told.hint}")
+                shell.printer.note(f"damaged: {one.id}: {told.why or told.what}, next: {told.hint}")
 
 
 def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:
@@ -298,7 +298,9 @@ def _space_cells(dataset: DatasetInfo, *, piped: bool) -> tuple[str, ...]:
 def _print_totals(shell: Shell, stored: Sequence[_Stored], sums: dict[str, int], unfinished: dict[str, int]) -> None:
     for name, size in unfinished.items():
         again = shell.rlds("download", name)
-        shell.printer.note(f"unfinished: {name}, {size_text(size)}; `{again}` completes it, `rlds remove` deletes it")
+        shell.printer.note(
+            f"unfinished: {name}, {size_text(size)}; `{again}` completes the dataset, `rlds remove` deletes it"
+        )
     if stored:
         counts = (count_text(sums["steps"], "step"), count_text(sums["episodes"], "episode"))
         shell.printer.note(f"total: {size_text(sums['disk_bytes'])} on disk, {', '.join(counts)}")

@@ -1,4 +1,4 @@
-"""``rlds mix``: several datasets in one batch, as a file that a training script loads."""
+"""``rlds mix``: several datasets in a batch, as a file that a training script loads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     temperature: Annotated[
         float | None,
         typer.Option(
-            metavar="T", help="Make the shares proportional to steps ** (1 / T); with 1, every step is equally likely."
+            metavar="T", help="Make the shares proportional to steps ** (1 / T). With 1, every step is equally likely."
         ),
     ] = None,
     final_weights: Annotated[
@@ -48,7 +48,7 @@ def run(
     drawn: Annotated[
         bool,
         typer.Option(
-            "--drawn", help="Draw the dataset of each step at random; by default every batch has the exact shares."
+            "--drawn", help="Draw the dataset of each step at random. By default every batch has the exact shares."
         ),
     ] = False,
     transforms: Annotated[
@@ -57,7 +57,7 @@ def run(
             "-t",
             "--transform",
             metavar="STEP",
-            help="Transform of every dataset; can be repeated.",
+            help="Transform of every dataset. Can be repeated.",
             autocompletion=candidates.step_names,
         ),
     ] = None,
@@ -66,11 +66,11 @@ def run(
     ] = "refuse",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write; by default the text goes to stdout."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write. By default the text goes to stdout."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> Result:
-    """Write a mixture of stored datasets as TOML for `load_mixture`; print the contents of a batch to stderr.
+    """Write a mixture of stored datasets as TOML for `load_mixture`, and print the contents of a batch to stderr.
 
     \b
     Examples:
@@ -132,8 +132,8 @@ def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:
         names = [one if match is None else match["name"] for one, match in zip(datasets, parts, strict=True)]
         shares = ",".join("1" if match is None else match["share"] for match in parts)
         raise InvalidArgumentError(
-            f"{', '.join(datasets)} have shares in them; expected names alone",
-            hint=f"give them together: {shell.rlds('mix', *names, '--weights', shares)}",
+            f"{', '.join(datasets)} have shares in them, expected names alone",
+            hint=f"give the shares together: {shell.rlds('mix', *names, '--weights', shares)}",
         )
 
 
@@ -142,11 +142,11 @@ def _check_writable(out: Path) -> None:
     if not out.absolute().parent.is_dir():
         folder = out.absolute().parent
         raise InvalidArgumentError(
-            f"{out} cannot be written: {folder} is not a folder", hint=f"create it: mkdir -p {folder}"
+            f"{out} cannot be written: {folder} is not a folder", hint=f"create the folder: mkdir -p {folder}"
         )
     if out.is_dir():
         raise InvalidArgumentError(
-            f"{out} cannot be written: it is a folder", hint="give the path of a file, as in mix.toml"
+            f"{out} cannot be written: the path is a folder", hint="give the path of a file, as in mix.toml"
         )
 
 
@@ -157,11 +157,11 @@ def _parse_numbers(text: str, datasets: list[str]) -> list[float | None]:
         found: list[float | None] = [float(one) for one in text.split(",")]
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{text!r} is not a list of numbers; expected numbers with commas, as in 0.7,0.3"
+            f"{text!r} is not a list of numbers, expected numbers with commas, as in 0.7,0.3"
         ) from error
     if len(found) != len(datasets):
         raise InvalidArgumentError(
-            f"{text!r} has {len(found)} numbers for {len(datasets)} datasets; expected one for each"
+            f"{text!r} has {len(found)} numbers for {len(datasets)} datasets, expected {len(datasets)}"
         )
     return found
 

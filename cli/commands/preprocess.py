@@ -1,4 +1,4 @@
-"""``rlds preprocess``: make a dataset from another one by a recipe."""
+"""``rlds preprocess``: make a dataset from another dataset by a recipe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Derived:
 
     folder: Path
     present: bool
-    """It was there before."""
+    """Whether the result was there before."""
     manifest: Manifest
     derived: str
     """The id of the result."""
@@ -76,17 +76,17 @@ def run(
             "--transform",
             "-t",
             metavar="STEP:ARGS",
-            help="A step, such as resize:64; can be repeated.",
+            help="A step, such as resize:64. Can be repeated.",
             autocompletion=candidates.step_names,
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for the result.")] = None,
     as_: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME; by default the recipe's name.")
+        str, typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME. By default the recipe's name.")
     ] = "",
     in_place: Annotated[
         bool,
-        typer.Option("--in-place", help="Replace the dataset; its earlier versions are kept for `rlds use --undo`."),
+        typer.Option("--in-place", help="Replace the dataset. Earlier versions are kept for `rlds use --undo`."),
     ] = False,
     num_frames: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Use only the first N steps, to try a recipe.")
@@ -208,7 +208,7 @@ def _preprocess(
         folder,
         present=before == store.Version(store.version_folder(folder)),
         manifest=manifest,
-        # In place, the folder is the one that a link leads to.
+        # In place, the folder is the target of a link.
         derived=name_of(shell, source if options["in_place"] and isinstance(source, Path) else folder, manifest),
     )
     there = "already there, " if made.present else ""
@@ -248,11 +248,11 @@ def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where
 def _preview_blocks(preview: Preview) -> Iterator[Block]:
     facts = (
         ("folder", str(preview.folder)),
-        ("to do", "nothing: it is there already" if preview.present else ""),
+        ("to do", "nothing: already there" if preview.present else ""),
         ("steps, about", f"{preview.steps:,}"),
         ("episodes, about", f"{preview.episodes:,}"),
         ("stored, about", size_text(preview.bytes)),
-        ("time in one process, about", _duration(preview.seconds)),
+        ("time in a process, about", _duration(preview.seconds)),
         ("free now", size_text(preview.free_bytes)),
         ("fingerprint", preview.fingerprint),
         *((f"{key}, in order", order) for key, order in preview.orders.items()),

@@ -22,8 +22,8 @@ def run(
 ) -> Result:
     """Publish a stored dataset on the Hugging Face hub, with a README. Prints its address.
 
-    A token with write access is needed: HF_TOKEN, or that of `hf auth login`. All files appear in one commit. Run the same
-    command again to resume it.
+    A token with write access is needed: HF_TOKEN, or the token of `hf auth login`. All files appear in a single commit.
+    Run the same command again to resume it.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def run(
     if local := sorted({file.url for file in manifest.raw if file.url.startswith(LOCAL)}):
         shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
     pushed = push(address=address, private=private, message=message, **place)
-    shell.printer.note(f"license: {manifest.license or 'not stated'}; make sure that you may publish it")
+    shell.printer.note(f"license: {manifest.license or 'not stated'}. Make sure that you may publish the dataset")
     facts = (
         ("published", pushed.address),
         ("page", pushed.url),

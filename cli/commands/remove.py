@@ -52,7 +52,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
     ] = False,
 ) -> Result:
-    """Delete stored datasets, with all their versions and their raw and unfinished files.
+    """Delete stored datasets, with all versions, raw files and unfinished files.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
 
     if isinstance(folder := id_or_folder(dataset_id), Path):
         raise InvalidArgumentError(
-            f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
+            f"{folder} is a path, expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
     place = paths.folder.resolve()
@@ -114,7 +114,7 @@ def _removal_hint(shell: Shell, folder: Path) -> str:
     with suppress(UnknownIdError):
         if store.dataset_paths(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
             return shell.rlds("remove", dataset_id)
-    return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
+    return f"the dataset is yours, and rm -r {shlex.quote(str(folder))} deletes it"
 
 
 def _has_files(one: Outcome[_StoredFiles]) -> bool:
@@ -126,7 +126,7 @@ def _name_with_target(one: Outcome[_StoredFiles]) -> str:
     if one.value is None or one.value.link_to is None:
         return one.item
     if one.value.is_link_alone:
-        return f"the link {one.item}, whose target {one.value.link_to} stays"
+        return f"the link {one.item}, without the target {one.value.link_to}"
     return f"{one.item} at {one.value.link_to}"
 
 
@@ -151,9 +151,9 @@ def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:
         return f"{outcome.item}: nothing is stored"
     verb = "deleted" if removed else "would be deleted"
     if outcome.value.is_link_alone:
-        return f"{outcome.item}: link {verb}; {outcome.value.link_to} stays"
+        return f"{outcome.item}: link {verb}, and {outcome.value.link_to} stays"
     where = "" if outcome.value.link_to is None else f" in {outcome.value.link_to}"
     line = f"{outcome.item}: {size_text(outcome.value.bytes)}{where} {verb}"
     if not (kept := outcome.value.kept):
         return line
-    return f"{line}; {join_names(kept)} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"
+    return f"{line}, and {join_names(kept)} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"

@@ -1,4 +1,4 @@
-"""``rlds sample``: a batch, and how fast it is drawn."""
+"""``rlds sample``: a batch, and the speed of sampling."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(
     ] = "",
     fps: Annotated[
         float | None,
-        typer.Option("--fps", metavar="NUMBER", help="Steps per second of --delta-timestamps; by default as stated."),
+        typer.Option("--fps", metavar="NUMBER", help="Steps per second of --delta-timestamps. By default as stated."),
     ] = None,
 ) -> Result:
     """Draw a batch from a stored dataset or a mixture, and show its keys, shapes, first values and timing.
@@ -70,8 +70,8 @@ def run(
     shell.import_torch()
     import torch
 
-    from datasets_rl import datasets  # noqa: F401 -- they load before the clock starts
-    from datasets_rl.datasets import open_mixture  # noqa: F401 -- they load before the clock starts
+    from datasets_rl import datasets  # noqa: F401 -- loaded before the clock starts
+    from datasets_rl.datasets import open_mixture  # noqa: F401 -- loaded before the clock starts
 
     if seed is not None:
         torch.manual_seed(seed)
@@ -125,8 +125,8 @@ def _read_seconds(text: str) -> dict[str, Any] | None:
     if isinstance(seconds, dict) or seconds is None:
         return seconds
     raise InvalidArgumentError(
-        f"--delta-timestamps is {text!r}; expected JSON with a list of seconds for each field",
-        hint="""write it as '{"action": [0, 0.1]}'""",
+        f"--delta-timestamps is {text!r}, expected JSON with a list of seconds for each field",
+        hint="""write JSON as '{"action": [0, 0.1]}'""",
     )
 
 
@@ -145,7 +145,7 @@ def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[
     if dataset.endswith(".toml"):
         if windows:
             raise InvalidArgumentError(
-                f"{dataset} is a mixture; expected a dataset for --delta-timestamps and --fps",
+                f"{dataset} is a mixture, expected a dataset for --delta-timestamps and --fps",
                 hint="in Python, mix buffers that load(ID, delta_timestamps=...) returns",
             )
         from datasets_rl.datasets.open_mixture import load_mixture
@@ -178,7 +178,7 @@ def _draw_batch(replay: Any, size: int, options: dict[str, Any]) -> Any:
 
 
 def _time_batches(replay: Any, size: int, options: dict[str, Any]) -> tuple[int, float]:
-    """Return how many batches were drawn, and in how many seconds, at most about one second."""
+    """Return how many batches were drawn, and in how many seconds, at most about 1 second."""
     began, done, spent = time.perf_counter(), 0, 0.0
     while done < _ROUNDS and spent < _SECONDS:
         replay.sample(size, **options)

@@ -31,8 +31,8 @@ def run(
 ) -> Result:
     """Normalize returns, so that 0 is a random policy and 1 is an expert.
 
-    The two reference returns are published by the authors of a dataset, or by the field; those of your own data are
-    in its dataset.toml, or given by --low and --high.
+    The two reference returns are published by the authors of a dataset, or by the field. The reference returns of your
+    own data are in its dataset.toml, or given by --low and --high.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def run(
     place = _place(shell, dataset, is_named=low is None or high is None)
     reference = reference_score(**place, low=low, high=high)
     if _has_changed(place):
-        shell.printer.note("it was preprocessed here; the two are returns of the rewards that it had before")
+        shell.printer.note("the dataset was preprocessed here, and the two are returns of the original rewards")
     scores = [float(normalized_score(returns=value, percent=percent, **place, low=low, high=high)) for value in returns]
     mean = sum(scores) / len(scores)
     one = 100 if percent else 1
@@ -56,7 +56,7 @@ def run(
     digits = 2 if percent else 4
     rows = tuple((f"{value:g}", f"{score:.{digits}f}") for value, score in zip(returns, scores, strict=True))
     if len(scores) > 1:
-        shell.printer.note(f"their mean is {mean:.{digits}f}")
+        shell.printer.note(f"the mean is {mean:.{digits}f}")
     return Result(data, [Table(("return", "score"), rows)], quiet=[f"{score:.6g}" for score in scores])
 
 

@@ -1,4 +1,4 @@
-"""``rlds train``: one of the training programs of `datasets_rl.recipes.train`, in this process."""
+"""``rlds train``: a training program of `datasets_rl.recipes.train`, in this process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Module to import first, which registers an environment; give it before PROGRAM.",
+            help="Module to import first, which registers an environment. Give MODULE before PROGRAM.",
         ),
     ] = "",
     listed: Annotated[bool, typer.Option("--list", help="List the programs.")] = False,
@@ -54,16 +54,16 @@ def run(
     ] = "",
     copied: Annotated[
         str,
-        typer.Option("--copy", metavar="PROGRAM", help="Copy a program, to change it.", autocompletion=_program_names),
+        typer.Option("--copy", metavar="PROGRAM", help="Copy a program, for changes.", autocompletion=_program_names),
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy; by default this folder."),
+        typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy. By default this folder."),
     ] = None,
 ) -> Result:
-    """Train a policy on a dataset by a program of one file, and evaluate the policy in the dataset's environment.
+    """Train a policy on a dataset by a program in a single file, and evaluate the policy in the dataset's environment.
 
-    The result is one line of JSON. Ctrl-C saves the run, and the same command continues. Without an environment, a
+    The result is a line of JSON. Ctrl-C saves the run, and the same command continues. Without an environment, a
     validation loss is printed. `rlds train PROGRAM --help` lists the arguments of a program.
 
     \b
@@ -85,7 +85,7 @@ def run(
         return _copy(shell, copied, out)
     if not program:
         raise InvalidArgumentError(
-            "no program is named; expected one, such as bc or iql",
+            "no program is named, expected a program such as bc or iql",
             hint=f"{shell.rlds('train', '--list')} lists the programs",
         )
     path = _find_program(program)
@@ -120,7 +120,7 @@ def _copy(shell: Shell, name: str, out: Path | None) -> Result:
     if target.exists():
         raise InvalidArgumentError(f"{target} is not replaced: it exists", hint="give another name for the copy")
     disk.write_text(target, source.read_text(encoding="utf-8"))
-    shell.printer.note(f"run it with: python {target} --dataset demo/pendulum")
+    shell.printer.note(f"run the copy with: python {target} --dataset demo/pendulum")
     return Result({"program": name, "path": str(target)}, [Facts((("copied to", str(target)),))], quiet=[str(target)])
 
 
@@ -132,9 +132,9 @@ def _find_program(name: str) -> Path:
     if name in files:
         return files[name]
     near = difflib.get_close_matches(name, files, 1)
-    meant = f"did you mean {near[0]}?" if near else "`rlds train --list` shows what each one does"
+    meant = f"did you mean {near[0]}?" if near else "`rlds train --list` shows what each program does"
     meant = _NEAREST.get(name.lower(), meant)
-    raise InvalidArgumentError(f"no program {name!r}; expected one of {', '.join(files)}", hint=meant)
+    raise InvalidArgumentError(f"no program {name!r}, expected {', '.join(files)}", hint=meant)
 
 
 def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) -> dict[str, Any] | None:
@@ -143,7 +143,7 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
 
     name, output = path.stem, io.StringIO()
     try:
-        with contextlib.redirect_stdout(output):  # its last line is its result, which this command prints
+        with contextlib.redirect_stdout(output):  # the last line is the result, which this command prints
             # These checks take no second, and the import of torch takes several.
             _check_dataset(shell, read_arguments(path, arguments).dataset)
             if module:
@@ -161,8 +161,8 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
         raise missing from error
     except InvalidArgumentError as error:
         if "which is not registered" in error.message:
-            imports = f"`rlds train --import MODULE {name} ...` imports the module that registers it"
-            error.hint = f"{imports}; --no-eval trains without it"
+            imports = f"`rlds train --import MODULE {name} ...` imports the module that registers the environment"
+            error.hint = f"{imports}. --no-eval trains without an environment"
         raise
     except SystemExit as stop:
         if not stop.code:
@@ -174,7 +174,8 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
 
 
 def _check_dataset(shell: Shell, dataset: str) -> None:
-    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored; `load` downloads others."""
+    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads
+    others."""
     from datasets_rl.sources import split_derived
     from datasets_rl.store.find import locate
 
@@ -192,11 +193,11 @@ def _import(module: str) -> None:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise InvalidArgumentError(
-            f"--import {module}: {error}", hint="run the command in the folder of the module, or install it"
+            f"--import {module}: {error}", hint="run the command in the folder of the module, or install the module"
         ) from error
 
 
-_ONLINE = "learns from new experience only; from a dataset,"
+_ONLINE = "learns from new experience only. From a dataset,"
 _NEAREST = {
     "a2c": f"A2C {_ONLINE} bc or iql learn a policy",
     "ddpg": f"DDPG {_ONLINE} td3_bc and rebrac do the same with imitation",

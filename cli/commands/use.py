@@ -31,14 +31,14 @@ def run(
         typer.Argument(
             metavar="[VERSION]",
             show_default=False,
-            help="The number or the name of a version; `rlds info ID` lists them.",
+            help="The number or the name of a version, as `rlds info ID` lists versions.",
         ),
     ] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Use the version that the current one was made of.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the version that the current version was made of.")] = False,
 ) -> Result:
-    """Make another version of a dataset the current one. Prints the folder of the dataset.
+    """Make another version of a dataset the current version. Prints the folder of the dataset.
 
-    No version is deleted: `rlds cache prune --versions` deletes those that are not current.
+    No version is deleted: `rlds cache prune --versions` deletes the versions that are not current.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ def run(
         bool,
         typer.Option(
             "--deep",
-            help="Also check every rule of TED, NaN, jumps, statistics, and the raw files where they are available.",
+            help="Also check every rule of TED, NaN, jumps, statistics, and the raw files if available.",
         ),
     ] = False,
 ) -> Result:
@@ -103,18 +103,20 @@ def _remedy(shell: Shell, verification: Verification) -> str:
     from datasets_rl.store.layout import OWN_SOURCE
 
     if verification.id == str(verification.folder):
-        return "load another checkpoint: this one cannot be trusted"
+        return "load another checkpoint: this checkpoint cannot be trusted"
     again = shell.rlds("download", verification.id, "--force")
     if (
         is_id(verification.id)
-        and Manifest.read(verification.folder).id == verification.id  # else the folder is a copy of another one
+        and Manifest.read(verification.folder).id == verification.id  # else the folder is a copy of another dataset
         and store.dataset_paths(verification.id, settings=shell.settings).folder.resolve()
         == verification.folder.resolve()
     ):
         parent, derived = split_derived(verification.id)
         if derived:
-            return f"{shell.rlds('preprocess', parent, '--recipe', 'NAME', '--force')}: it was made from {parent}"
+            return (
+                f"{shell.rlds('preprocess', parent, '--recipe', 'NAME', '--force')}: the dataset was made from {parent}"
+            )
         if parent.startswith(f"{OWN_SOURCE}/") and not Manifest.read(verification.folder).raw:
-            return f"delete {verification.folder}, and restore a copy, or record it again: it cannot be downloaded"
+            return f"delete {verification.folder}, and restore a copy, or record the dataset again: it cannot be downloaded"
         return f"{again}, then preprocess it again" if verification.preprocessed else again
     return f"delete {verification.folder}, and copy or download the dataset to that place again"

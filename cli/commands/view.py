@@ -34,13 +34,13 @@ def run(
     ],
     port: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Port of the server; by default the first free one from 8765."),
+        typer.Option(min=0, metavar="N", help="Port of the server; by default the first free port from 8765."),
     ] = None,
     browser: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open a browser; by default, only where there is a display.")
+        bool | None, typer.Option("--open/--no-open", help="Open a browser. By default, only where there is a display.")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page with some episodes to one HTML file, and exit.")
+        Path | None, typer.Option(metavar="FILE", help="Write the page with some episodes to an HTML file, and exit.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> Result:
@@ -75,13 +75,13 @@ def run(
         {"url": server.url, "datasets": names, "pid": os.getpid()},
         [Lines((server.url,))],
         quiet=[server.url],
-        asides=[Lines((f"Ctrl-C ends it; from another machine, first: {forward}",))],
+        asides=[Lines((f"Ctrl-C ends the server. From another machine, first: {forward}",))],
         then=serve,
     )
 
 
 def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
-    """Return a panel for a dataset, or one for each member of a mixture."""
+    """Return a panel for a dataset, or a panel for each member of a mixture."""
     from datasets_rl.look.page import Panel
 
     if dataset.endswith(".toml"):
@@ -107,7 +107,9 @@ def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool)
 
     file = expand_home(export)
     if file.is_dir():
-        raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
+        raise InvalidArgumentError(
+            f"{export} cannot be written: the path is a folder", hint="give a file, as in report.html"
+        )
     disk.check_outside_versions(file)
     page = report_page(panels)
     # The same command run again finds its own file.

@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 
 def stack_items(items: Any) -> Any:
-    """Stack a list of items: TensorDicts (lazily if their shapes differ), tensors, numbers, or trees of these.
+    """Stack a list of items: TensorDicts (lazily if their shapes differ), tensors, numbers, or trees of such values.
 
     Raises:
         InvalidArgumentError: If the items are of another type.
@@ -31,7 +31,7 @@ def stack_items(items: Any) -> Any:
         type_names = ", ".join(sorted({type(item).__name__ for item in items}))
         raise InvalidArgumentError(
             f"a batch of {type_names} cannot be stacked: {error}",
-            hint="pass a collate_fn to the buffer; `lambda items: items` returns the list",
+            hint="pass a collate_fn to the buffer: `lambda items: items` returns the list",
         ) from error
 
 
@@ -44,7 +44,7 @@ def move_time_first(data: Any, axis: int) -> Any:
     if getattr(data, "ndim", axis + 1) <= axis:
         raise InvalidArgumentError(
             f"{type(data).__name__} of shape {list(data.shape)} has no axis {axis} to write along",
-            hint="pass [envs, time, ...] to extend for a storage with ndim=2, or one step of each environment to add",
+            hint="pass [envs, time, ...] to extend for a storage with ndim=2, or a step of each environment to add",
         )
     if is_tensor_collection(data):
         return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
@@ -54,14 +54,14 @@ def move_time_first(data: Any, axis: int) -> Any:
 
 
 def split_data(data: Any, part: slice) -> Any:
-    """Return some of several steps: of a list, a sequence of objects, or a tree whose leaves share the first axis."""
+    """Return some of several steps: of a list, a sequence of objects, or a tree of leaves that share the first axis."""
     if isinstance(data, (dict, tuple)):
         return tree_map(lambda leaf: leaf[part], data, is_leaf=is_tensor_collection)
     return data[part]
 
 
 def pin_batch(data: Any) -> Any:
-    """Copy a batch to page-locked memory; a TensorDict becomes one block, which a single copy moves to a GPU."""
+    """Copy a batch to page-locked memory. A TensorDict becomes a single block, which a single copy moves to a GPU."""
     if isinstance(data, TensorDictBase):
         return data.consolidate(pin_memory=True)
     return tree_map(lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf, data)

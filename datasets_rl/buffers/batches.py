@@ -1,7 +1,7 @@
-"""Runs of batches: many batches are drawn ahead, read by one gather, and handed out as views of it.
+"""Runs of batches: many batches are drawn ahead, read by a single gather, and returned as views of the result.
 
 rows of batches    | 7 2 9 | 4 4 1 | 0 3 8 |     drawn in the order of `sample`
-gathered           | 7 2 9   4 4 1   0 3 8 |     one call, one TensorDict
+gathered           | 7 2 9   4 4 1   0 3 8 |     a single call, a single TensorDict
 batches            | view  | view  | view  |     of the same memory
 """
 
@@ -39,8 +39,8 @@ def runs_of_batches(buffer: ReadPath, batches: int | None, batch_size: int | Non
 
     Args:
         buffer: A buffer for which `can_read_runs` is True.
-        batches: Number of batches; None until the sampler runs out.
-        batch_size: Number of steps of each; by default that of the constructor.
+        batches: Number of batches. None until the sampler runs out.
+        batch_size: Number of steps of each batch. By default the constructor's number.
     """
     size: Any = buffer.batch_size if batch_size is None else batch_size
     check_batch_size(size)
@@ -72,17 +72,17 @@ def runs_of_batches(buffer: ReadPath, batches: int | None, batch_size: int | Non
 
 @dataclass(eq=False)
 class Run:
-    """Batches that were drawn together, and are received one after the other."""
+    """Batches that were drawn together, and are received in order."""
 
     drawn: list[Drawn]
-    """The draws of all batches, or a single one for all of them."""
+    """The draws of all batches, or a single draw for all batches."""
     sizes: list[int]
     """The number of steps of each batch."""
     received: int = 0
     """Number of batches that the caller has received."""
 
     def read(self, buffer: ReadPath) -> Iterator[Any]:
-        """Yield the batches; those that nothing tells apart are read together."""
+        """Yield the batches. Batches that are read in the same way are read together."""
         drawn = self.drawn
         if len(drawn) > 1 and all(_is_plain(one) for one in drawn):
             drawn = [Drawn(drawn[0].storage, torch.cat([one.index for one in drawn]), {})]
@@ -115,7 +115,7 @@ def _is_plain(drawn: Drawn) -> bool:
 
 
 def _put_back(buffer: ReadPath, left: list[Drawn]) -> None:
-    """Let the next batches be those of a loop that ended early, if its sampler draws each item once."""
+    """Let the next batches be those of a loop that ended early, if the sampler draws each item once."""
     if not left or left[0].storage is not buffer.storage:
         return
     if left[0].before is not None:
@@ -149,7 +149,7 @@ def _draw_run(buffer: ReadPath, batches: int, size: int, *, to_end: bool) -> Run
 
 
 def split_steps(data: Any, sizes: Sequence[int]) -> Iterator[Any]:
-    """Split a TensorDict [B, ...] into consecutive parts along its first axis, as views; the sizes sum up to B."""
+    """Split a TensorDict [B, ...] into consecutive parts along the first axis, as views. The sizes sum up to B."""
     if type(data) is not TensorDict:
         return iter(data.split(list(sizes)))
     columns = [

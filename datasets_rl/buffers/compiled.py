@@ -1,7 +1,8 @@
 """Sampling in a compiled function, ``torch.compile(..., fullgraph=True)``.
 
-The compiled graph contains one operator that draws a batch and gathers its rows when the graph runs: under the lock of
-the buffer, with the steps that it then holds. What follows, the views of the rows and the transforms, is compiled.
+The compiled graph contains a single operator that draws a batch and gathers the rows when the graph runs: under the
+lock of the buffer, with the steps that the buffer then holds. What follows, the views of the rows and the transforms,
+is compiled.
 
     sample_in_graph     | datasets_rl::draw            -> rows, tables, info | views, TensorDict, transforms |
     runs                  sampler, lock, gather: Python                        compiled
@@ -26,15 +27,15 @@ _numbers = itertools.count()
 
 
 class GraphHandle:
-    """The number of a buffer, by which a compiled graph finds it."""
+    """The number of a buffer, by which a compiled graph finds the buffer."""
 
     def __init__(self, buffer: ReadPath) -> None:
         self.number = next(_numbers)
         self.buffer: Callable[[], Any] = weakref.ref(buffer)
         self.anchor = torch.zeros(())
-        """A tensor input of the operator, without which it would be computed once, when the graph is compiled."""
+        """A tensor input of the operator, without which the operator would run once, when the graph is compiled."""
         self.info: dict[Any, Tensor] = {}
-        """The info of a small batch, whose dtypes and shapes those of all batches have."""
+        """The info of a small batch, with the dtypes and shapes of all batches."""
         _handles[self.number] = self
 
 
@@ -43,16 +44,16 @@ def can_compile(buffer: ReadPath) -> bool:
     return isinstance(buffer.storage, TensorStorage) and not buffer.has_own_rows
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate this decorator
 def call_uncompiled(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a function from a compiled function, in a graph break: a write to a buffer is never compiled again."""
     return call(*arguments, **options)
 
 
-# Like a random number, a batch is drawn anew by each call: the tag excludes that two calls become one.
+# Like a random number, a batch is drawn anew by each call: the tag excludes that two calls are merged.
 @torch.library.custom_op("datasets_rl::draw", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def _draw(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
-    """Draw a batch, and return its rows, the parts of the batch, and its info in the order of `_describe`."""
+    """Draw a batch, and return the rows, the parts of the batch, and the info in the order of `_describe`."""
     del layout, anchor
     handle = _handles[number]
     buffer = handle.buffer()
@@ -64,7 +65,7 @@ def _draw(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Ten
             buffer.discard(drawn)
     if len(drawn.index) != batch_size:
         raise InvalidArgumentError(
-            f"the sampler returned {len(drawn.index)} steps; a compiled function needs batches of {batch_size}",
+            f"the sampler returned {len(drawn.index)} steps, expected {batch_size} for a compiled function",
             hint="pass drop_last=True to the sampler, or sample outside of the compiled function",
         )
     return [drawn.index.clone(), *parts, *(drawn.info[key].clone() for key in handle.info)]
@@ -72,7 +73,7 @@ def _draw(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Ten
 
 @_draw.register_fake
 def _(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
-    """Return tensors without values, of the shapes that the operator returns: real ones cannot be read here."""
+    """Return tensors without values, of the shapes that the operator returns: the real tensors cannot be read here."""
     del layout, anchor
     handle = _handles[int(number)]
     storage: Any = handle.buffer().storage
@@ -83,11 +84,11 @@ def _(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]
     return [torch.empty(batch_size, dtype=torch.int64), *kept, *entries]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # untyped in torch
 def _describe(number: int) -> tuple[str, tuple[Any, ...]]:
     """Return the layout of a batch, which tells compiled graphs apart, and the keys of its info.
 
-    The info of a smallest batch is remembered; it is drawn without a change of state.
+    The info of a smallest batch is remembered. That batch is drawn without a change of state.
     """
     handle = _handles[number]
     buffer = handle.buffer()
@@ -105,8 +106,8 @@ def sample_in_graph(buffer: ReadPath, handle: GraphHandle, batch_size: int) -> t
 
     Args:
         buffer: A buffer for which `can_compile` is True.
-        handle: Its handle.
-        batch_size: Number of steps; the sampler must return as many.
+        handle: The handle of the buffer.
+        batch_size: Number of steps. The sampler must return as many steps.
     """
     storage: Any = buffer.storage
     layout, keys = _describe(handle.number)

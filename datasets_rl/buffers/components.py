@@ -72,7 +72,7 @@ class Components:
     ) -> None:
         problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None, optional=True)]
         if prefetch and batch_size is None:
-            problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
+            problems.append("prefetch prepares batches before `sample` is called, and therefore requires batch_size")
         given = build_component(sampler, "sample", problems, RandomSampler)
         size = min(getattr(given, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE)  # a prioritized sampler has a capacity
         self.storage = build_component(storage, "get", problems, partial(ListStorage, size))
@@ -86,7 +86,7 @@ class Components:
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is not callable")
         if generator is not None and not isinstance(generator, Generator):
-            problems.append(f"generator is {generator!r}; expected a torch.Generator")
+            problems.append(f"generator is {generator!r}, expected a torch.Generator")
         check(problems)
         if generator is not None:
             self.sampler.generator = generator
@@ -94,7 +94,7 @@ class Components:
         self.writer.register_storage(self.storage)
         self.sample_unit = sample_unit
         self.collate_fn = collate_fn if collate_fn is not None else _collate_fn_of(self.storage)
-        # Without an accelerator, page-locked memory has no use, and torch cannot allocate it.
+        # Without an accelerator, page-locked memory has no use, and torch cannot allocate such memory.
         self.pin_memory = pin_memory and torch.accelerator.is_available()
         self.dim_extend = dim_extend
         self.lock: BufferLock | BufferLocks = BufferLock()
@@ -104,7 +104,7 @@ class Components:
             self.lock.share(self.storage)
 
     def replace_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None) -> Storage:
-        """Replace the storage and what belongs to its steps, and return the previous one."""
+        """Replace the storage and what depends on the stored steps, and return the previous one."""
         self.sampler.attach(storage)
         previous, self.storage = self.storage, storage
         self.writer.register_storage(storage)
@@ -119,14 +119,14 @@ class Composed(Stateful):
     """A buffer as far as its components are concerned.
 
     Args:
-        create: Creates the components when one of them is used first; after an error, the next use tries again.
+        create: Creates the components when a component is used first. After an error, the next use tries again.
     """
 
     def __init__(self, create: Callable[[], Components]) -> None:
         self._create = create
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has the same components, and keeps them when others replace theirs.
+        # A copy has the same components, and keeps them when other buffers replace theirs.
         return self.__dict__ | ({"_components": copy(self._components)} if self.initialized else {})
 
     @cached_property
@@ -144,7 +144,7 @@ class Composed(Stateful):
 
     @property
     def initialized(self) -> bool:
-        """Whether the components exist; False before the first use of a buffer with `delayed_init`."""
+        """Whether the components exist. False before the first use of a buffer with `delayed_init`."""
         return "_components" in self.__dict__
 
     @property
@@ -169,7 +169,7 @@ class Composed(Stateful):
 
     @property
     def lock(self) -> BufferLock | BufferLocks:
-        """The lock of the buffer: inside ``with buffer.lock``, no other thread or process uses it."""
+        """The lock of the buffer: inside ``with buffer.lock``, no other thread or process uses the buffer."""
         return self._components.lock
 
     @property
@@ -179,7 +179,7 @@ class Composed(Stateful):
 
     @property
     def transform(self) -> Compose:
-        """The transforms applied to every batch, as one transform; an empty one if the buffer has no transforms.
+        """The transforms applied to every batch, as a single transform, which is empty if the buffer has no transforms.
 
         If the buffer was created with a single `Compose`, that object is returned. A transform inserted into the result
         is applied to later batches.
@@ -191,7 +191,7 @@ class Composed(Stateful):
 
     @property
     def dim_extend(self) -> int:
-        """The axis of the data passed to `extend` along which it is written."""
+        """The axis of the data passed to `extend` along which the data is written."""
         axis = self._components.dim_extend
         return self.storage.ndim - 1 if axis is None else axis
 
@@ -202,15 +202,15 @@ class Composed(Stateful):
 
     @property
     def torn_count(self) -> int:
-        """Number of steps that `sample` skips because their writer process died; 0 once they are rewritten."""
+        """Number of steps that `sample` skips because their writer process died. 0 once such steps are rewritten."""
         return self.storage.torn
 
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
-        """Replace the storage, to which later writes go, and return the previous one.
+        """Replace the storage, to which later writes go, and return the previous storage.
 
         Args:
             storage: The new storage.
-            collate_fn: Applied to the data that the storage returns; by default the function that suits the storage.
+            collate_fn: Applied to the data that the storage returns. By default the function that suits the storage.
         """
         _check_component(storage, "get")
         with self.locked_for_change():
@@ -219,7 +219,7 @@ class Composed(Stateful):
         return previous
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Replace the sampler, and return the previous one."""
+        """Replace the sampler, and return the previous sampler."""
         _check_component(sampler, "sample")
         with self.locked_for_change():
             sampler.attach(self.storage)
@@ -227,7 +227,7 @@ class Composed(Stateful):
         return previous
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Replace the writer, and return the previous one."""
+        """Replace the writer, and return the previous writer."""
         _check_component(writer, "extend")
         with self.locked_for_change():
             writer.register_storage(self.storage)
@@ -243,7 +243,7 @@ class Composed(Stateful):
 
         Args:
             transform: A callable, or a sequence of callables.
-            invert: Whether to swap its directions: the callable is applied to written data, and its `inv` to batches.
+            invert: Whether to swap the directions: the callable is applied to written data, and its `inv` to batches.
         """
         self.insert_transform(len(self._components.transforms), transform, invert=invert)
         return self
@@ -259,7 +259,7 @@ class Composed(Stateful):
         count = len(self._components.transforms)
         if not -count <= index <= count:
             problems.append(
-                f"index is {index}; expected {-count} to {count}, because the buffer has {count} transforms"
+                f"index is {index}, expected {-count} to {count}, because the buffer has {count} transforms"
             )
         check(problems)
         with self.locked_for_change():
@@ -268,7 +268,7 @@ class Composed(Stateful):
 
     @contextmanager
     def locked_for_change(self) -> Iterator[None]:
-        """Hold the lock while no read is in progress; batches sampled ahead of time are discarded."""
+        """Hold the lock while no read is in progress. Batches sampled ahead of time are discarded."""
         with self.lock as lock:
             self._drain()
             lock.wait_for_reads()
@@ -297,7 +297,7 @@ class Composed(Stateful):
         if not shared and self.lock.shared:
             raise InvalidArgumentError(
                 "shared is False, and the buffer is shared already: other processes may use its memory",
-                hint="create a buffer, and load the state of this one",
+                hint="create a buffer, and load the state of this buffer",
             )
         if shared and not self.storage.read_only:
             with self.locked_for_change():
@@ -306,11 +306,11 @@ class Composed(Stateful):
         return self
 
     def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Add a function that is applied to the data of the storage when the state is saved; see `Storage`."""
+        """Add a function that is applied to the data of the storage when the state is saved, see `Storage`."""
         self.storage.register_save_hook(hook)
 
     def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Add a function that is applied to the saved data of the storage when a state is loaded; see `Storage`."""
+        """Add a function that is applied to the saved data of the storage when a state is loaded, see `Storage`."""
         self.storage.register_load_hook(hook)
 
     @property
@@ -337,17 +337,17 @@ class Composed(Stateful):
         ]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state from `state_dict`; the capacity may differ if the steps fit.
+        """Restore a state from `state_dict`. The capacity may differ if the steps fit.
 
         Raises:
-            InvalidArgumentError: If the state does not fit; nothing has changed.
+            InvalidArgumentError: If the state does not fit. Nothing has changed then.
         """
         with self.locked_for_change():
             try:
                 reasons = self.state_problems(state_dict)
             except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 # A dict that was edited may hold anything anywhere.
-                reasons = [f"it cannot be read: {type(error).__name__}: {error}"]
+                reasons = [f"the state cannot be read: {type(error).__name__}: {error}"]
             raise_reasons(reasons)
             state_dict = self.chronological_state(state_dict)
             for name, part in self._stateful.items():
@@ -358,13 +358,14 @@ class Composed(Stateful):
         """Restore the batches that were sampled ahead of time."""
 
     def chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return a state whose rings fit the storage, see `datasets_rl.buffers.state.chronological_state`."""
+        """Return a state with rings that fit the storage, see `datasets_rl.buffers.state.chronological_state`."""
         return chronological_state(self._stateful, state_dict, self.storage.max_size)
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder, see `state_dict` and `Stateful.dumps`, while holding the lock.
 
-        The folder may contain the `scratch_dir` of the storage as a subfolder; its files stay, and the steps are copied.
+        The folder may contain the `scratch_dir` of the storage as a subfolder. The files of the subfolder stay, and the
+        steps are copied.
         """
         with self.lock:
             live_files = getattr(self.storage, "scratch_dir", None)
@@ -392,10 +393,10 @@ class _Inverted:
 
 
 class _ComposeOfBuffer(Compose):
-    """View of the transforms of a buffer as one `Compose`; a change of this object changes the buffer.
+    """View of the transforms of a buffer as a single `Compose`. A change of this object changes the buffer.
 
     Args:
-        transforms: The list of transforms of the buffer; the list is shared, not copied.
+        transforms: The list of transforms of the buffer. The list is shared, not copied.
         locked: Function that returns a context in which the buffer may be changed.
     """
 
@@ -431,17 +432,17 @@ def build_component(
         problems.append(f"{part!r} cannot be called without arguments: {error}")
         return None
     if not callable(getattr(component, verb, None)):
-        problems.append(f"{part!r} has no method {verb}; expected an object with this method")
+        problems.append(f"{part!r} has no method {verb}, expected an object with this method")
     return component
 
 
 def _check_component(component: Any, verb: str) -> None:
     if isinstance(component, type) or not callable(getattr(component, verb, None)):
-        raise InvalidArgumentError(f"{component!r} has no method {verb}; expected an object with this method")
+        raise InvalidArgumentError(f"{component!r} has no method {verb}, expected an object with this method")
 
 
 def _transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
-    """Return the transforms that are given as None, one callable or a sequence; append problems to `problems`."""
+    """Return the transforms that are given as None, a callable or a sequence, and append problems to `problems`."""
     if transform is None:
         return []
     # A name is a sequence, too, of its letters.
@@ -452,7 +453,7 @@ def _transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
 
 
 def _transforms_from(transform: Any, factory: Any, problems: list[str]) -> list[Transform]:
-    """Return the transforms that are given directly, or created by a factory; append problems to `problems`."""
+    """Return the transforms that are given directly, or created by a factory, and append problems to `problems`."""
     if factory is None:
         return _transforms_of(transform, problems)
     if transform is not None:
@@ -465,14 +466,14 @@ def _transforms_from(transform: Any, factory: Any, problems: list[str]) -> list[
 
 
 def _consuming_sampler(sampler: Any, count: int | None, prefetch: int | None, problems: list[str]) -> Any:
-    """Return the sampler for `consume_after_n_samples`; append problems to `problems`."""
+    """Return the sampler for `consume_after_n_samples`, and append problems to `problems`."""
     if prefetch and (count is not None or isinstance(sampler, ConsumingSampler)):
-        problems.append("Prefetching is not supported with a ConsumingSampler: its steps leave when they are drawn")
+        problems.append("Prefetching is not supported with a ConsumingSampler: steps leave when they are drawn")
     if count is None or (isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == count):
         return sampler
     if type(sampler) is not RandomSampler:
         problems.append(
-            f"consume_after_n_samples is {count!r} and the sampler is {sampler!r}; it only supports the default "
+            f"consume_after_n_samples is {count!r} and the sampler is {sampler!r}, expected the default "
             "RandomSampler, or a ConsumingSampler with this max_sample_count"
         )
         return sampler

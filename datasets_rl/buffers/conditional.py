@@ -1,4 +1,4 @@
-"""Updates of steps that are applied only while the steps are those that were sampled."""
+"""Updates of steps that are applied only while the steps are the sampled steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ConditionalUpdateResult:
 
     Attributes:
         updated: Whether each step was overwritten, bool [B].
-        version_rejected: Whether each step that is still present was not overwritten because of its version, bool [B];
-            None without a version.
+        version_rejected: Whether each step that is still present was not overwritten because of the step's version,
+            bool [B]. None without a version.
     """
 
     updated: Tensor
@@ -58,22 +58,24 @@ def update_if_present(
     *,
     require_newer: bool,
 ) -> ConditionalUpdateResult:
-    """Overwrite the steps that are still present, see `ReplayBuffer.update_if_present`; all is checked before.
+    """Overwrite the steps that are still present, see `ReplayBuffer.update_if_present`.
+
+    All arguments are checked before.
 
     Args:
         storage: The storage of the steps.
         rows: The rows of the steps, int64 [B].
         patch: The new values by key, each [B, ...].
         live: Which of the steps are still present, bool [B].
-        version_key: Field with the version of each step; None for no comparison.
-        version: The new version, one number or one per step.
-        require_newer: Whether a new version must be above the stored one, or may equal it.
+        version_key: Field with the version of each step. None for no comparison.
+        version: The new version, a single number or a number per step.
+        require_newer: Whether a new version must be above the stored version, or may equal the stored version.
     """
     problems: list[str] = []
     if (version_key is None) is not (version is None):
-        problems.append("only one of version_key and version was given; expected both, or neither")
+        problems.append("version_key or version was given alone, expected both, or neither")
     if isinstance(version_key, str) and "." in version_key:
-        problems.append(f"Dotted-string version_key {version_key!r}; expected {tuple(version_key.split('.'))!r}")
+        problems.append(f"Dotted-string version_key {version_key!r}, expected {tuple(version_key.split('.'))!r}")
     check(problems)
     key = None if version_key is None else as_key(version_key)
     if key in patch:
@@ -96,32 +98,32 @@ def update_if_present(
 
 
 def _checked(storage: Storage, rows: Tensor, key: Key, value: Any, problems: list[str]) -> Tensor:
-    """Return the values of a field in the order of the rows; append problems to `problems`."""
+    """Return the values of a field in the order of the rows, and append problems to `problems`."""
     column: Any = storage.writable_column(key)
     new = torch.as_tensor(value)
     if not isinstance(column, Tensor):
-        problems.append(f"{dotted_name(key)!r} holds several fields; expected the key of one")
+        problems.append(f"{dotted_name(key)!r} holds several fields, expected the key of a single field")
         return new
     if new.dtype != column.dtype:
-        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}, expected {column.dtype}")
     shape = (len(rows), *column.shape[1:])
     if new.numel() != torch.Size(shape).numel():
-        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}, expected {list(shape)}")
         return new
-    # Values may have the shape of the data that was extended, [envs, time, ...]; rows are in order of time.
+    # Values may have the shape of the data that was extended, [envs, time, ...]. Rows are in order of time.
     axes = storage.ndim
     is_data_shaped = axes > 1 and new.shape[axes:] == column.shape[1:] and new.ndim == axes + column.ndim - 1
     return (new.movedim(axes - 1, 0) if is_data_shaped else new).reshape(shape)
 
 
 def _checked_version(storage: Storage, steps: int, key: Key, version: Tensor, problems: list[str]) -> Tensor:
-    """Return the new version of each step, [B]; append problems to `problems`."""
+    """Return the new version of each step, [B], and append problems to `problems`."""
     column: Any = storage.writable_column(key)
     if not isinstance(column, Tensor) or column[:1].numel() != 1:
-        problems.append(f"version_key {dotted_name(key)!r} does not hold one number per step")
+        problems.append(f"version_key {dotted_name(key)!r} does not hold a single number per step")
         return version
     if version.numel() not in {1, steps}:
-        problems.append(f"version has shape {list(version.shape)}; expected one number, or [{steps}]")
+        problems.append(f"version has shape {list(version.shape)}, expected a single number, or [{steps}]")
         return version
     return version.reshape(-1).expand(steps).to(column.dtype)
 
@@ -129,9 +131,9 @@ def _checked_version(storage: Storage, steps: int, key: Key, version: Tensor, pr
 def _accepted(stored: Tensor, rows: Tensor, version: Tensor, require_newer: bool) -> Tensor:
     """Return which of the present steps have an acceptable version, bool [present steps]."""
     accepted = version > stored if require_newer else version >= stored
-    # Of several updates of one step, the last one with the highest version wins.
+    # Of several updates of the same step, the last update with the highest version wins.
     steps, step = torch.unique(rows, return_inverse=True)
     order = torch.argsort(version, stable=True).numpy()
     winner = np.zeros(len(steps), np.int64)
-    winner[step.numpy()[order]] = order  # of several values for one element, numpy keeps the last
+    winner[step.numpy()[order]] = order  # of several values for the same element, numpy keeps the last
     return accepted & (torch.from_numpy(winner)[step] == torch.arange(len(rows)))

@@ -15,7 +15,7 @@ from datasets_rl.ted.keys import as_key, dotted_name
 
 
 def as_text(buffer: ReadPath) -> str:
-    """Return a buffer with its components as text, one component per line."""
+    """Return a buffer with its components as text, a component per line."""
     components = ",\n".join(f"{name}={value}" for name, value in _components(buffer))
     return f"{type(buffer).__name__}(\n{indent(components, '    ')})"
 

@@ -1,4 +1,4 @@
-"""Several replay buffers sampled as one."""
+"""Several replay buffers sampled as a single buffer."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ _INDEX = "index"
 
 
 class ReplayBufferEnsemble(ReplayBuffer):
-    """Several replay buffers whose batches are sampled and transformed separately and then stacked.
+    """Several replay buffers with batches that are sampled and transformed separately and then stacked.
 
         >>> rb = ReplayBufferEnsemble(rb0, rb1, p=[0.7, 0.3], batch_size=64)
-        >>> batch = rb.sample()                    # [2, 32]: two parts, each from one buffer
+        >>> batch = rb.sample()                    # [2, 32]: two parts, each from a single buffer
         >>> batch["index", "buffer_ids"]           # the buffer of each step
         >>> rb[1].extend(data), rb[:1], rb[0, 10:20]
 
-    A batch of B steps consists of n parts of B / n steps, [n, B / n, ...]; n is the number of buffers, or
+    A batch of B steps consists of n parts of B / n steps, [n, B / n, ...], where n is the number of buffers, or
     `num_buffer_sampled`. An integer index returns a buffer, a slice an ensemble of several buffers. Data is written to
     a single buffer, not to the ensemble.
 
     Args:
-        *rbs: The buffers; alternatively pass their components as `storages`, `samplers` and `writers`.
+        *rbs: The buffers. Alternatively, pass their components as `storages`, `samplers` and `writers`.
         storages: The storages, each with an optional transform.
         samplers: The samplers, with the probabilities of the buffers.
         writers: The writers.
         transform: Applied to the stacked batch.
         batch_size: Default number of steps in a batch.
-        collate_fn: Applied to the list of parts, instead of stacking them.
+        collate_fn: Applied to the list of parts, instead of a stack.
         collate_fns: Applied to the data of each storage, if `storages` are given.
-        p: Probabilities of the buffers, not necessarily normalized; uniform by default. Assign ``rb.sampler.p`` to
-            change them during training.
-        sample_from_all: Whether every buffer contributes one part; mutually exclusive with `p`.
+        p: Probabilities of the buffers, not necessarily normalized, uniform by default. Assign ``rb.sampler.p`` to
+            change the probabilities during training.
+        sample_from_all: Whether every buffer contributes a part. Mutually exclusive with `p`.
         num_buffer_sampled: Number of parts in a batch, n.
-        missing: How to treat keys that only some of the buffers have: "refuse" raises an error that names them; "drop"
-            removes them from every batch; "zero" adds them to every batch, with zeros (or empty text) for the steps of
-            the other buffers. The constructor determines the keys from the first steps of each buffer, after its
-            transforms, so that they do not depend on which buffers are sampled. An empty buffer counts once it has
-            steps. With a `collate_fn`, the parts are passed unchanged.
+        missing: How to treat keys that only some of the buffers have: "refuse" raises an error that names such keys,
+            "drop" removes them from every batch, "zero" adds them to every batch, with zeros (or empty text) for the
+            steps of the other buffers. The constructor determines the keys from the first steps of each buffer, after
+            its transforms, so that the keys do not depend on which buffers are sampled. An empty buffer counts once it
+            has steps. With a `collate_fn`, the parts are passed unchanged.
         **kwargs: Other arguments of `ReplayBuffer`.
 
     Raises:
-        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible; the message contains
+        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible. The message contains
             a table of all differing keys.
     """
 
@@ -88,11 +88,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ) -> None:
         check(choice_problems("refuse", "drop", "zero", missing=missing))
         if "sample_unit" in kwargs:
-            raise InvalidArgumentError("sample_unit was passed to an ensemble; expected it in a single buffer")
+            raise InvalidArgumentError(
+                "sample_unit was passed to an ensemble, expected a sample_unit of a single buffer"
+            )
         if kwargs.get("delayed_init"):
             raise InvalidArgumentError(
-                "delayed_init is True; expected False: an ensemble reads the keys of its buffers when it is created",
-                hint="create the ensemble where it is used first",
+                "delayed_init is True, expected False: an ensemble reads the keys of its buffers at its creation",
+                hint="create the ensemble where the ensemble is used first",
             )
         if rbs:
             _check_no_components(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
@@ -111,7 +113,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._reported: frozenset[Any] = frozenset()
         """The info keys that the samplers of the buffers return."""
         self._unreported: dict[Any, Tensor] = {}
-        """Default info of the steps of a buffer whose sampler does not return it."""
+        """Default info of the steps of a buffer with a sampler that does not return the info."""
         super().__init__(
             storage=storages,
             sampler=samplers,
@@ -181,7 +183,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return True
 
     def _fields_of_member(self, number: int, rows: Tensor, info: dict[Any, Tensor]) -> Mapping[Key, Field] | None:
-        """Return the fields of a batch of one buffer, without a change of state of its transforms."""
+        """Return the fields of a batch of a single buffer, without a change of state of the buffer's transforms."""
         member = self._members[number]
         storage: Any = self.storage
         ((_, part),) = storage.get(((number,), (rows,)))
@@ -190,7 +192,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             return fields_of(self._finish_part(number, part, info, len(rows)))
 
     def _finish_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
-        """Collate and transform the part of one buffer, and add the info of its sampler."""
+        """Collate and transform the part of a single buffer, and add the info of the buffer's sampler."""
         info = {key: value for key, value in info.items() if self._collates_itself or key in self._reported}
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
         return self._members[number].finish(part, info)
@@ -210,15 +212,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:
         del rows, fields
         raise InvalidArgumentError(
-            "rows name steps of one buffer, and this one samples from several buffers",
+            "rows name steps of a single buffer, and this buffer samples from several buffers",
             hint="rb[member].sample(rows=...)",
         )
 
     @override
     def read(self, drawn: Drawn) -> Any:
         index: Any = drawn.index
-        storage: Any = drawn.storage  # a storage of several, whose `get` takes keys to leave out
-        # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
+        storage: Any = drawn.storage  # an ensemble: its `get` takes keys to leave out
+        # A transform of the ensemble that needs other rows raises here: the rows are rows of the buffers.
         read_later = [own_reads(member.transforms, member.storage) for member in self._members]
         parts = add_gathered(self.transforms, storage, index.get(_INDEX), storage.get(index, read_later))
         members = [self._members[number] for number, _ in parts]
@@ -260,7 +262,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"the parts of the batch cannot be stacked: {error}",
-                hint="give the buffers transforms after which their batches have the same shapes",
+                hint="give the buffers transforms that give their batches the same shapes",
             ) from error
 
     @override
@@ -315,13 +317,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
         Args:
             index: The index of a batch, ``batch["index"]``, with ``"buffer_ids"`` and ``"index"``.
-            priority: One number for all steps, or one per step.
+            priority: A single number for all steps, or a number per step.
         """
         is_per_step = isinstance(priority, Tensor) and priority.ndim > 0
         self._update_members(index, lambda _, selected: priority[selected] if is_per_step else priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Update the priorities of the steps of a sampled batch, in the samplers of their buffers.
+        """Update the priorities of the steps of a sampled batch, in the samplers of the steps' buffers.
 
         Args:
             data: A batch with its ``"index"``, and with priorities at the `priority_key` of each buffer.
@@ -331,7 +333,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """
         index = data.get(_INDEX, None)
         if index is None:
-            raise InvalidArgumentError(f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index")
+            raise InvalidArgumentError(f"the batch has no {_INDEX!r}, expected a batch from sample(), with its index")
 
         def priority_of(member: ReplayBuffer, selected: Tensor) -> Any:
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
@@ -340,7 +342,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._update_members(index, priority_of)
 
     def _update_members(self, index: Any, priority_of: Callable[[ReplayBuffer, Tensor], Any]) -> None:
-        """Update the priorities of each buffer; `priority_of` maps the buffer and a mask of its steps to them."""
+        """Update the priorities of each buffer. `priority_of` maps the buffer and a mask of its steps to priorities."""
         rows = index[_INDEX]
         numbers = expand_as_right(index[_SOURCE], rows)
         for number, member in enumerate(self._members):
@@ -382,7 +384,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
 
     def _numbers(self, index: Any) -> int | list[int]:
-        """Return the number of one selected buffer, or the list of the numbers of several."""
+        """Return the number of a single selected buffer, or the list of the numbers of several."""
         numbers = range(len(self._members))
         if index is Ellipsis or isinstance(index, slice):
             return list(numbers[slice(None) if index is Ellipsis else index])
@@ -392,10 +394,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return selected
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write data into one of the buffers: ``rb[0, 10:20] = data``."""
+        """Write data into a buffer of the ensemble: ``rb[0, 10:20] = data``."""
         if not (isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], int)):
             raise InvalidArgumentError(
-                f"rb[{index!r}] = ... does not select a single buffer", hint="write to one buffer: rb[i, index] = ..."
+                f"rb[{index!r}] = ... does not select a single buffer",
+                hint="write to a single buffer: rb[i, index] = ...",
             )
         self._members[index[0]][index[1]] = data
 
@@ -410,15 +413,15 @@ def _check_members(rbs: Sequence[ReplayBuffer]) -> None:
     nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
     if nested:
         raise InvalidArgumentError(
-            f"buffers {nested} are ensembles themselves; expected buffers with flat batches",
-            hint="pass their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
+            f"buffers {nested} are ensembles themselves, expected buffers with flat batches",
+            hint="pass the buffers of these ensembles: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
         )
     own_rows = [number for number, rb in enumerate(rbs) if rb.has_own_rows]
     if own_rows:
         raise InvalidArgumentError(
-            f"buffers {own_rows} replace the steps that their samplers draw; expected buffers without a sample_unit or "
+            f"buffers {own_rows} replace the steps that their samplers draw, expected buffers without a sample_unit or "
             "hindsight goals",
-            hint="sample these buffers on their own, and concatenate the batches",
+            hint="sample these buffers separately, and concatenate the batches",
         )
 
 
@@ -432,7 +435,7 @@ def _check_no_components(**parts: Any) -> None:
 
 def _fixed_component_error(part: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{type(part).__name__} cannot become a component of an ensemble: it uses the components of its buffers",
+        f"{type(part).__name__} cannot become a component of an ensemble: an ensemble uses the components of its buffers",
         hint="create a new ensemble of the changed buffers, or assign `rb.sampler.p` to change the probabilities",
     )
 
@@ -450,7 +453,7 @@ def _buffers_from_components(
         counts["collate_fns"] = len(collate_fns)
     if len(set(counts.values())) > 1:
         raise InvalidArgumentError(
-            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}; expected equal numbers"
+            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}, expected equal numbers"
         )
     members = tuple(
         ReplayBuffer(storage=storage, sampler=sampler, writer=writer, collate_fn=collate_fn)
@@ -463,7 +466,7 @@ def _buffers_from_components(
 
 @contextmanager
 def _preserve_state(transforms: Sequence[Any]) -> Iterator[None]:
-    """Run transforms without a change of their state, and without drawing from torch's global generator."""
+    """Run transforms without a change of the transforms' state, and without drawing from torch's global generator."""
     states = [
         (transform, copy.deepcopy(transform.state_dict()))
         for transform in transforms
@@ -485,7 +488,7 @@ def _valid_batch_size(steps: int, sampler: Any) -> int:
 
 
 def info_at(info: Mapping[Any, Any], position: int) -> dict[Any, Tensor]:
-    """Return the info of one part of a batch."""
+    """Return the info of a part of a batch."""
     return {key: value[position] for key, value in info.items() if value[position] is not None}
 
 

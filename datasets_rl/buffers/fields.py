@@ -14,11 +14,11 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import Key, as_key, dotted_name, spelled_key
 
 _ROOT = "_data"
-"""Root key of the data in older TorchRL buffers; it is accepted as a name of the root."""
+"""Root key of the data in older TorchRL buffers, accepted as a name of the root."""
 
 
 def key_of(index: Any) -> Key | None:
-    """Return the key that an index names, () for the root; None if the index is not a key."""
+    """Return the key that an index names, () for the root, or None if the index is not a key."""
     key = (index,) if isinstance(index, str) else index
     if not (isinstance(key, tuple) and key and all(isinstance(name, str) for name in key)):
         return None
@@ -48,7 +48,7 @@ def field_of(data: Any, key: Key) -> Any:
 
 
 def leaves_by_key(values: Any) -> dict[Key, Any]:
-    """Return the leaves of a TensorDict, or of a mapping whose keys and values may be nested, by their full keys."""
+    """Return the leaves of a TensorDict, or of a mapping of possibly nested keys and values, by full key."""
     leaves: dict[Key, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, Mapping) or (is_tensor_collection(value) and not is_non_tensor(value))
@@ -62,8 +62,8 @@ def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor |
 
     Args:
         storage: The storage of the steps.
-        values: The new values by key; they are expanded to [*rows, *shape of the field].
-        rows: The rows of the steps, int64 [...]; by default all, in the shape of the storage.
+        values: The new values by key, which are expanded to [*rows, *shape of the field].
+        rows: The rows of the steps, int64 [...]. By default all, in the shape of the storage.
 
     Raises:
         UnknownKeyError: If there is no such key.
@@ -95,7 +95,7 @@ def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor |
 def _tensor_pairs(
     column: Any, value: Any, key: Key, problems: list[str], batch: torch.Size
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of target and source tensors; append problems to `problems`.
+    """Return pairs of target and source tensors, and append problems to `problems`.
 
     Args:
         column: The field of all rows.
@@ -105,11 +105,11 @@ def _tensor_pairs(
         batch: Shape of the rows that the values are for.
     """
     if is_non_tensor(column):
-        problems.append(f"{dotted_name(key)!r} holds non-tensor data; write whole steps instead")
+        problems.append(f"{dotted_name(key)!r} holds non-tensor data: write whole steps instead")
         return []
     if isinstance(column, TensorDictBase):
         if not is_tensor_collection(value) or set(value.keys()) != set(column.keys()):
-            problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
+            problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}, expected a TensorDict of these")
             return []
         names = [*column.keys()]
         return [
@@ -119,10 +119,10 @@ def _tensor_pairs(
         ]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
-        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}, expected {column.dtype}")
     shape = torch.Size((*batch, *column.shape[1:]))
     try:
         return [(column, new.expand(shape))]
     except RuntimeError:
-        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}, expected {list(shape)}")
         return []

@@ -1,4 +1,4 @@
-"""The choices of one call of `sample`: the rows and the fields of the batch, and its form.
+"""The choices of a call of `sample`: the rows, the fields and the form of the batch.
 
 format="tensordict"    {"observation": ..., "next": {"reward": ...}}    a TensorDict
 format="dict"          {"observation": ..., "next.reward": ...}         its tensors
@@ -30,10 +30,10 @@ def check_form(form: Any) -> None:
 
     Raises:
         InvalidArgumentError: If there is no such form.
-        MissingDependencyError: If it is "jax", which is not installed.
+        MissingDependencyError: If the form is "jax", and jax is not installed.
     """
     if form not in get_args(BatchForm):
-        raise InvalidArgumentError(f"format is {form!r}; expected one of {', '.join(map(repr, get_args(BatchForm)))}")
+        raise InvalidArgumentError(f"format is {form!r}, expected one of {', '.join(map(repr, get_args(BatchForm)))}")
     if form == "jax":
         _jax()
 
@@ -50,14 +50,14 @@ def as_form(batch: Any, form: BatchForm) -> Any:
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(
-            f"format is {form!r}, and the batch is a {type(batch).__name__}; expected a TensorDict",
+            f"format is {form!r}, and the batch is a {type(batch).__name__}, expected a TensorDict",
             hint="leave format out, or convert the batch in a transform",
         )
     if form == "tensordict":
         return batch
     arrays: dict[str, Any] = {}
     _add_leaves(batch, "", _CONVERTERS[form], arrays)
-    # One call for all: each costs as much as the gather of a small batch.
+    # A single call for all arrays: each call costs as much as the gather of a small batch.
     return _jax().device_put(arrays) if form == "jax" else arrays
 
 
@@ -92,22 +92,22 @@ def _jax() -> Any:
 def given_rows(rows: Any, storage: Storage) -> Any:
     """Return the index of given rows of a storage, as a sampler returns it.
 
-    Rows in main memory are checked. Rows on an accelerator are not, because the check would wait for it.
+    Rows in main memory are checked. Rows on an accelerator are not, because the check would wait for the accelerator.
 
     Args:
-        rows: Integers [B]; for a storage of several leading axes [B, ndim], as ``batch["index"]``.
+        rows: Integers [B], for a storage of several leading axes [B, ndim], as ``batch["index"]``.
         storage: The storage that has the rows.
 
     Raises:
-        InvalidArgumentError: If they have another shape, are no integers, or are out of range.
+        InvalidArgumentError: If the rows have another shape, are not integers, or are out of range.
     """
     index = rows if isinstance(rows, Tensor) else _integers(rows)
     axes, expected = (1, "[B]") if storage.ndim == 1 else (2, f"[B, {storage.ndim}]")
     if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-        raise InvalidArgumentError(f"rows are {index.dtype}; expected integers", hint="mask.nonzero() of a mask [N]")
+        raise InvalidArgumentError(f"rows are {index.dtype}, expected integers", hint="mask.nonzero() of a mask [N]")
     if index.ndim != axes or (axes > 1 and index.shape[1] != storage.ndim):
         raise InvalidArgumentError(
-            f"rows have the shape {list(index.shape)}; expected {expected}",
+            f"rows have the shape {list(index.shape)}, expected {expected}",
             hint="an index of another shape is read by buffer[rows]",
         )
     if index.is_cpu:
@@ -118,7 +118,7 @@ def given_rows(rows: Any, storage: Storage) -> Any:
             row = index[outside[0]].tolist()
             raise InvalidArgumentError(
                 f"{len(outside):,} of {len(index):,} rows are out of range, the first at position {int(outside[0])}: "
-                f"{row}; expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
+                f"{row}, expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
             )
     return storage.ravel(index.to(torch.int64))
 
@@ -129,7 +129,7 @@ def _integers(rows: Any) -> Tensor:
         return torch.zeros(array.shape, dtype=torch.int64)
     if array.dtype.kind not in "iu":
         kind = "mixed types" if array.dtype.kind == "O" else str(array.dtype)
-        raise InvalidArgumentError(f"rows are of {kind}; expected integers")
+        raise InvalidArgumentError(f"rows are of {kind}, expected integers")
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -146,7 +146,7 @@ def select_fields(batch: Any, names: Iterable[str | Key], info: Mapping[Any, Any
         InvalidArgumentError: If the batch is no TensorDict.
     """
     if not is_tensor_collection(batch):
-        raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}; expected a TensorDict")
+        raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}, expected a TensorDict")
     leaves = batch.keys(include_nested=True, leaves_only=True)
     present = [(key,) if isinstance(key, str) else key for key in leaves]
     chosen = keys_named(names, present)

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: goals that an episode has reached replace those that it was to reach."""
+"""Hindsight experience replay: goals that an episode has reached replace the desired goals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HindsightStrategy(str, Enum):
     """Which achieved goal replaces the desired goal of a step."""
 
     FUTURE = "future"
-    """That of the step itself or a later one of its episode."""
+    """The goal of the step itself or of a later step of the same episode."""
     FINAL = "final"
     """That of the last step of its episode."""
     EPISODE = "episode"
@@ -46,25 +46,26 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         >>> rb = HERReplayBuffer(reward_fn, storage=LazyTensorStorage(1_000_000), batch_size=256)
 
     The first ``int(her_ratio * B)`` steps of a batch get the achieved goal of another step as their desired goal, at t
-    and under "next", and a new reward; the other steps are unchanged.
+    and under "next", and a new reward. The other steps are unchanged.
 
         episode         t     0    1    2    3         batch of step 1, strategy "future", goal of step 3
                         goal  g    g    g    g         desired_goal                 a_3
                         state a_0  a_1  a_2  a_3       next: desired_goal, reward   a_3, reward_fn
 
     The goals are replaced before the transforms of the buffer. ``batch["goal_index"]``, int64 [B], is the row of the
-    step that each goal comes from, -1 for unchanged steps. Episodes are those of slice samplers: a ring may wrap, there
-    may be several environments, and the storage may be that of a dataset.
+    step that each goal comes from, -1 for unchanged steps. Episodes are the same as for slice samplers: a ring may
+    wrap, there may be several environments, and the storage may be the storage of a dataset.
 
     Args:
-        reward_fn: Maps the steps with new goals, a TensorDict [n], to their rewards, [n] or [n, 1].
+        reward_fn: Maps the steps with new goals, a TensorDict [n], to the new rewards, [n] or [n, 1].
         her_ratio: Share of every batch with new goals, from 0 to 1.
-        strategy: Which goals replace the desired ones, see `HindsightStrategy`.
+        strategy: Which goals replace the desired goals, see `HindsightStrategy`.
         goal_key: Key of the desired goal.
         achieved_goal_key: Key of the achieved goal.
         reward_key: Key of the reward.
-        end_key: Key of the flag at the end of an episode; the flag "terminated" beside it ends one as well.
-        sampler: Draws the steps of a batch; uniform with replacement by default.
+        end_key: Key of the flag at the end of an episode. The flag "terminated" beside this key ends an episode as
+            well.
+        sampler: Draws the steps of a batch, uniform with replacement by default.
         **kwargs: Other arguments of `TensorDictReplayBuffer`.
 
     Raises:
@@ -87,9 +88,9 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         function: Any = reward_fn
         strategies = [str(choice) for choice in HindsightStrategy]
         check(
-            unless(callable(function), f"reward_fn is {reward_fn!r}; expected a function of steps"),
-            unless(0 <= her_ratio <= 1, f"her_ratio is {her_ratio!r}; expected a number >= 0 and <= 1"),
-            unless(strategy in strategies, f"strategy is {strategy!r}; expected one of {', '.join(strategies)}"),
+            unless(callable(function), f"reward_fn is {reward_fn!r}, expected a function of steps"),
+            unless(0 <= her_ratio <= 1, f"her_ratio is {her_ratio!r}, expected a number >= 0 and <= 1"),
+            unless(strategy in strategies, f"strategy is {strategy!r}, expected one of {', '.join(strategies)}"),
         )
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
@@ -129,7 +130,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
                 raise
 
     def _choose_goals(self, storage: Storage, rows: Tensor) -> Tensor:
-        """Return the row of the step whose achieved goal each step gets, in the shape of `rows`."""
+        """Return the row of the achieved goal that each step gets, in the shape of `rows`."""
         generator = self.sampler.generator
         if self.strategy is HindsightStrategy.RANDOM:
             steps = storage.chronological_rows() if storage.torn else None
@@ -161,7 +162,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         rewards, stored = self.reward_fn(data[:count]), float_rewards(data.get(self.reward_key))
         if rewards.numel() != stored[:count].numel():
             raise InvalidArgumentError(
-                f"reward_fn returned the shape {list(rewards.shape)}; expected {list(stored[:count].shape)}"
+                f"reward_fn returned the shape {list(rewards.shape)}, expected {list(stored[:count].shape)}"
             )
         return data.set(self.reward_key, torch.cat([rewards.reshape_as(stored[:count]).to(stored), stored[count:]]))
 

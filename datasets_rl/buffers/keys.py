@@ -23,16 +23,16 @@ _DROP, _ZERO = Argument("missing", "drop"), Argument("missing", "zero")
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the batches of a buffer."""
+    """A field of the batches of a buffer."""
 
     dtype: torch.dtype | None
     """None for text and other non-tensor objects."""
     shape: tuple[int, ...]
-    """Shape of one step, without the batch axes."""
+    """Shape of a step, without the batch axes."""
     text: bool = False
     """Whether the values are text."""
     device: torch.device | None = None
-    """Device of non-tensor objects: they only stack with objects on the same device, which may differ from the batch."""
+    """Device of non-tensor objects: objects only stack on the same device, which may differ from the batch."""
 
     @property
     def kind(self) -> str:
@@ -49,12 +49,12 @@ class Field:
 
 @dataclass(frozen=True)
 class MixtureKey:
-    """One key of a mixture."""
+    """A key of a mixture."""
 
     key: str
     """The dotted key."""
     kinds: tuple[str | None, ...]
-    """Dtype and shape in each member, as in "float32 [17]"; None if the member lacks the key."""
+    """Dtype and shape in each member, as in "float32 [17]", or None if the member lacks the key."""
 
     @property
     def alike(self) -> bool:
@@ -68,7 +68,7 @@ class MixtureKey:
 
 
 def fields_of(batch: Any) -> Mapping[Key, Field] | None:
-    """Return the fields of a batch by key; None if the batch is not a TensorDict."""
+    """Return the fields of a batch by key, or None if the batch is not a TensorDict."""
     if not isinstance(batch, TensorDictBase):
         return None
     return {key: _field_of_leaf(batch.get(key), batch.ndim) for key in _keys_of(batch)}
@@ -92,19 +92,19 @@ def _keys_of(batch: TensorDictBase) -> set[Key]:
 class BatchKeys:
     """The keys of every batch from several buffers.
 
-    buffer 0   observation  action            refuse   an error that names them
+    buffer 0   observation  action            refuse   an error that names the keys
     buffer 1   observation          reward    drop     observation
                                               zero     observation  action  reward
     """
 
     members: tuple[Mapping[Key, Field] | None, ...]
-    """The fields of each buffer; None for an empty buffer, whose fields are unknown."""
+    """The fields of each buffer, None for the unknown fields of an empty buffer."""
     missing: Missing
     """How to treat keys that only some of the buffers have."""
 
     @cached_property
     def table(self) -> tuple[MixtureKey, ...]:
-        """Every key, with its dtype and shape in each buffer whose fields are known."""
+        """Every key, with its dtype and shape in each buffer with known fields."""
         known = [member for member in self.members if member is not None]
         every = sorted({key for member in known for key in member})
         return tuple(
@@ -114,7 +114,7 @@ class BatchKeys:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all buffers whose fields are known have the same keys."""
+        """Whether all buffers with known fields have the same keys."""
         return all(row.everywhere for row in self.table)
 
     @cached_property
@@ -163,11 +163,11 @@ class BatchKeys:
             if objects := [key for key in objects if key in partial]:
                 raise InvalidArgumentError(
                     f"missing='zero' cannot fill {', '.join(objects)}: the values are neither tensors nor text",
-                    hint=Remedy("leave them out with {}, or with a transform", _DROP),
+                    hint=Remedy("leave such keys out with {}, or with a transform", _DROP),
                 )
 
     def fit(self, part: Any, name: str) -> Any:
-        """Return the part of one buffer with the keys of the batch.
+        """Return the part of a buffer with the keys of the batch.
 
         Args:
             part: The part of the batch from this buffer.
@@ -185,7 +185,7 @@ class BatchKeys:
             changes = [f"no {', '.join(sorted(map(dotted_name, missing_keys)))}"] if missing_keys else []
             changes += [f"also {', '.join(sorted(map(dotted_name, extra_keys)))}"] if extra_keys else []
             raise InvalidArgumentError(
-                f"{name} returned {' and '.join(changes)}, unlike its first steps; expected the same keys in every batch",
+                f"{name} returned {' and '.join(changes)}, unlike its first steps, expected the same keys in every batch",
                 hint="let the transforms of this buffer return the same keys for every batch",
             )
         if extra_keys:

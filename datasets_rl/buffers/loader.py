@@ -19,13 +19,13 @@ class SampledBatches(IterableDataset[Any]):
 
         >>> loader = SampledBatches(rb, batches=1000).loader(num_workers=4, pin_memory=True)
 
-    Every worker samples the same batches and loads only its share of them. An epoch of a sampler without replacement is
-    therefore one epoch over all workers, and no batch is repeated. A `DataLoader` directly over the buffer loads single
-    steps, in order or shuffled, as for any other dataset.
+    Every worker samples the same batches and loads only a share of the batches. An epoch of a sampler without
+    replacement is therefore a single epoch over all workers, and no batch is repeated. A `DataLoader` directly over the
+    buffer loads single steps, in order or shuffled, as for any other dataset.
 
     Args:
         buffer: The buffer, with a batch size.
-        batches: Number of batches in an epoch; by default, an epoch lasts until the sampler runs out, which most
+        batches: Number of batches in an epoch. By default, an epoch lasts until the sampler runs out, which most
             samplers never do.
 
     Raises:
@@ -62,7 +62,8 @@ class SampledBatches(IterableDataset[Any]):
             return
         buffer, sampler = copy(self.buffer), self.buffer.sampler
         if sampler.position is None:
-            # All workers start every epoch with the same sampler state and seed: their last epochs may have ended anywhere.
+            # All workers start every epoch with the same sampler state and seed: earlier epochs may have ended
+            # anywhere.
             sampler = deepcopy(sampler)
             sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
             self._epoch += 1

@@ -1,4 +1,4 @@
-"""The lock of a buffer: one user at a time, across threads and, once the buffer is shared, across processes."""
+"""The lock of a buffer: a single user at a time, across threads and, once the buffer is shared, across processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _main = threading.main_thread().ident
 
 
 class _DeferredInterrupt:
-    """SIGINT handler while the main thread holds the lock: it defers Ctrl-C until the lock is released.
+    """SIGINT handler while the main thread holds the lock: Ctrl-C is deferred until the lock is released.
 
     No step is therefore half written. A second Ctrl-C is delivered immediately, so that a thread that waits forever can
     be interrupted.
@@ -38,7 +38,7 @@ class _DeferredInterrupt:
 
     def __init__(self) -> None:
         self.before: Any = None
-        """The handler that this one replaces while `depth` is above 0."""
+        """The handler that this handler replaces while `depth` is above 0."""
         self.depth = self.count = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -47,7 +47,7 @@ class _DeferredInterrupt:
             self.before(number, frame)
 
     def install(self) -> bool:
-        """Replace the handler of Python; False if Ctrl-C does nothing, or is not Python's."""
+        """Replace the handler of Python. False if Ctrl-C does nothing, or has another handler."""
         self.before = _signal.getsignal(_SIGINT)
         is_python = callable(self.before)
         if is_python:
@@ -55,7 +55,7 @@ class _DeferredInterrupt:
         return is_python
 
     def leave(self) -> None:
-        """End one use; at the end of the last one, restore the handler and deliver a deferred Ctrl-C."""
+        """End a use. At the end of the last use, restore the handler and deliver a deferred Ctrl-C."""
         self.depth -= 1
         if not self.depth:
             count, self.count = self.count, 0
@@ -67,10 +67,10 @@ class _DeferredInterrupt:
 class BufferLock:
     """The lock of a buffer.
 
-    Inside ``with lock`` there is one thread, and one process if the buffer is shared. Rows sampled inside may be read
-    outside by another thread, between `begin_read` and `end_read`; a writer first waits for these reads with
-    `wait_for_reads`, so that no row changes between its sampling and its reading. The lock is reentrant. Ctrl-C is
-    deferred until it is released.
+    Inside ``with lock`` there is a single thread, and a single process if the buffer is shared. Rows sampled inside may
+    be read outside by another thread, between `begin_read` and `end_read`. A writer first waits for these reads with
+    `wait_for_reads`, so that no row changes between sampling and reading. The lock is reentrant. Ctrl-C is deferred
+    until the lock is released.
 
         caller    | draw, begin_read |                    | wait ....... write |
         thread                         read ... end_read
@@ -105,8 +105,8 @@ class BufferLock:
         """Also exclude other processes that inherit the lock by fork or receive it in a pickle.
 
         Args:
-            storage: The storage that the lock protects. Its lock file is used if it has one, and each process that
-                acquires the lock recovers the write that a dead process left unfinished (see `Storage.recover`).
+            storage: The storage that the lock protects. The lock file of the storage is used, if any, and each process
+                that acquires the lock recovers the write that a dead process left unfinished (see `Storage.recover`).
         """
         if storage is not None:
             self._storage = storage
@@ -133,13 +133,13 @@ class BufferLock:
 
     @property
     def reading(self) -> AbstractContextManager[object]:
-        """The lock for a draw from a storage that nothing writes: Ctrl-C then loses one batch, and needs no deferral."""
+        """The lock for a draw from a read-only storage: Ctrl-C then loses a batch, and needs no deferral."""
         return self._threads if self._file is None and not self._forked else self
 
     def __enter__(self) -> Self:
         if self._forked:
-            # The parent's compute threads do not exist here, and torch would wait for them forever once an operation is
-            # large enough to be split (32,768 elements or more).
+            # The parent's compute threads do not exist here, and torch would wait for these threads forever once an
+            # operation is large enough to be split (32,768 elements or more).
             torch.set_num_threads(1)
             self._forked = False
         interrupt = self._interrupt
@@ -179,17 +179,17 @@ class BufferLock:
             self._interrupt.leave()
 
     def begin_read(self) -> None:
-        """Announce a read that ends outside the lock; called while the lock is held."""
+        """Announce a read that ends outside the lock. Called while the lock is held."""
         self._reads += 1
 
     def end_read(self) -> None:
-        """End an announced read; called outside the lock."""
+        """End an announced read. Called outside the lock."""
         with self._threads:
             self._reads -= 1
             self._changed.notify_all()
 
     def wait_for_reads(self) -> None:
-        """Wait until all announced reads have ended; called by a writer while it holds the lock."""
+        """Wait until all announced reads have ended. Called by a writer that holds the lock."""
         while self._reads:
             self._changed.wait()
 
@@ -204,10 +204,10 @@ class BufferLock:
 
 
 class BufferLocks:
-    """The locks of several buffers, acquired together, always in the same order, so that they cannot deadlock.
+    """The locks of several buffers, acquired together, always in the same order, which excludes deadlocks.
 
     Args:
-        locks: The locks; duplicates are allowed.
+        locks: The locks. Duplicates are allowed.
     """
 
     def __init__(self, locks: Iterable[BufferLock]) -> None:
@@ -220,7 +220,7 @@ class BufferLocks:
         return any(lock.shared for lock in self._locks)
 
     def share(self, storage: Storage | None = None) -> None:
-        """Also exclude other processes; each lock has its own storage."""
+        """Also exclude other processes. Each lock has a separate storage."""
         del storage
         for lock in self._locks:
             lock.share()
@@ -242,17 +242,17 @@ class BufferLocks:
             lock.__exit__(*failure)
 
     def begin_read(self) -> None:
-        """Announce a read that ends outside the locks; called while the locks are held."""
+        """Announce a read that ends outside the locks. Called while the locks are held."""
         for lock in self._locks:
             lock.begin_read()
 
     def end_read(self) -> None:
-        """End an announced read; called outside the locks."""
+        """End an announced read. Called outside the locks."""
         for lock in self._locks:
             lock.end_read()
 
     def wait_for_reads(self) -> None:
-        """Wait until all announced reads have ended; called by a writer while it holds the locks."""
+        """Wait until all announced reads have ended. Called by a writer that holds the locks."""
         for lock in self._locks:
             lock.wait_for_reads()
 

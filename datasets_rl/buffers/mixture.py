@@ -1,4 +1,4 @@
-"""A replay buffer that mixes several buffers in one flat batch, in given shares."""
+"""A replay buffer that mixes several buffers in a flat batch, in given shares."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _INDEX = "index"
 
 
 class Mixture(ReplayBufferEnsemble):
-    """Several replay buffers whose batches are sampled and transformed separately and then concatenated, [B].
+    """Several replay buffers with batches that are sampled and transformed separately and then concatenated, [B].
 
         >>> rb = Mixture(medium, expert, p=[0.7, 0.3], batch_size=256)
-        >>> batch = rb.sample()                    # [256]: 179 or 180 steps of medium, then those of expert
+        >>> batch = rb.sample()                    # [256]: 179 or 180 steps of medium, then steps of expert
         >>> batch["index", "buffer_ids"]           # the buffer of each step
         >>> rb.names[0], rb.sampler.shares
 
@@ -36,22 +36,22 @@ class Mixture(ReplayBufferEnsemble):
 
     Args:
         *rbs: The buffers.
-        p: Shares of the buffers, not necessarily normalized; equal by default.
+        p: Shares of the buffers, not necessarily normalized, equal by default.
         exact: If False, the buffer of each step is drawn at random.
-        final_p: Final shares; the shares change linearly from `p` to these.
+        final_p: Final shares, to which the shares change linearly from `p`.
         anneal: Number of batches until the final shares are reached.
         unit: Number of steps that the samplers of the buffers return together: the length of slices.
-        interleave: Whether the steps of the buffers alternate in a batch, so that each part of it has all buffers in
-            their shares: with two equal shares, rows 0, 2, 4, ... are from the first buffer and rows 1, 3, 5, ... from
-            the second, as `combine` in RLPD (Ball et al., 2023, arXiv:2302.02948). Slices stay whole. By default, the
-            batch is in buffer order.
-        names: Names of the buffers, for messages; by default their numbers.
+        interleave: Whether the steps of the buffers alternate in a batch, so that each part of the batch has all
+            buffers in their shares: with two equal shares, rows 0, 2, 4, ... are from the first buffer and rows 1, 3,
+            5, ... from the second, as `combine` in RLPD (Ball et al., 2023, arXiv:2302.02948). Slices stay whole. By
+            default, the batch is in buffer order.
+        names: Names of the buffers, for messages. By default the numbers of the buffers.
         missing: How to treat keys that only some buffers have, in every batch alike: "refuse", "drop" or "zero", see
             `ReplayBufferEnsemble`.
         **kwargs: Other arguments of `ReplayBuffer`.
 
     Raises:
-        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible; the message contains
+        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible. The message contains
             a table of all differing keys.
     """
 
@@ -144,9 +144,9 @@ class Mixture(ReplayBufferEnsemble):
 
 @lru_cache(maxsize=64)
 def _interleaved_order(counts: tuple[int, ...], unit: int) -> Tensor:
-    """Return the order of the steps of a batch in which those of each buffer are evenly spread, int64 [B].
+    """Return the order of the steps of a batch in which the steps of each buffer are evenly spread, int64 [B].
 
-    Slot k of the c slots of a buffer has its center at (k + 1/2) / c of the batch; equal centers are in buffer order:
+    Slot k of the c slots of a buffer has its center at (k + 1/2) / c of the batch. Equal centers are in buffer order:
 
         counts 2 and 4      centers  1/4 3/4 | 1/8 3/8 5/8 7/8      order  2 0 3 4 1 5
 

@@ -14,11 +14,12 @@ Batch = tuple[Any, dict[Any, Any]]
 """A batch and its info."""
 
 _WORTH_A_THREAD = 250e-6
-"""Seconds: batches that are made faster cost more in a thread than without one, because threads of Python wait for each
-other. Measured on two cores: of a batch of 256 steps, 50 us without threads and 80 us with them; of 4096 steps, about
-the same; of 16,384 steps beside a training step of 3 ms, 740 us without threads and nothing with them."""
+"""Seconds. Batches that are made faster cost more in a thread than without threads, because threads of Python wait for
+each other. Measured on two cores: a batch of 256 steps takes 50 us without threads and 80 us with threads, and a batch
+of 4096 steps about the same. A batch of 16,384 steps beside a training step of 3 ms takes 740 us without threads and
+nothing with threads."""
 _RECENT = 8
-"""Number of batches whose times decide."""
+"""Number of batches with times that decide."""
 
 
 class _Pending(Protocol):
@@ -32,7 +33,7 @@ class _Pending(Protocol):
 
 
 class _Done:
-    """A batch that was made at once, or the error of making it, with the methods of a `concurrent.futures.Future`."""
+    """A batch that was made at once, or the error that occurred, with the methods of a `concurrent.futures.Future`."""
 
     __slots__ = ("_batch", "_error")
 
@@ -52,12 +53,12 @@ class Prefetch:
     """Prepares the batches of a buffer ahead of time.
 
     The caller's thread samples the batches, in order, so that the random sequence is that of a buffer without
-    prefetching; threads read and transform them. Where one of the last 8 batches took less than 0.25 ms, the caller
-    makes the next ones itself, equally far ahead: that costs less than to exchange them with a thread. The batches are
-    the same in both cases.
+    prefetching. Threads read and transform the batches. Where any of the last 8 batches took less than 0.25 ms, the
+    caller makes the next batches itself, equally far ahead: that costs less than an exchange with a thread. The batches
+    are the same in both cases.
 
     Args:
-        buffer: The buffer. Its lock is held while batches are sampled, but not while the caller waits for them.
+        buffer: The buffer. The lock is held while batches are sampled, but not while the caller waits for batches.
         depth: Number of batches in progress, and of threads.
     """
 
@@ -73,7 +74,7 @@ class Prefetch:
         """Whether the next batch is made in a thread."""
 
     def next(self) -> tuple[Drawn, Batch]:
-        """Return the oldest batch in progress with its sample, and start new ones after it."""
+        """Return the oldest batch in progress with its sample, and start new batches."""
         buffer = self._buffer
         with buffer.lock.reading if buffer.storage.read_only else buffer.lock:
             self._leave_parent()
@@ -89,11 +90,11 @@ class Prefetch:
             self._in_progress.clear()
 
     def start(self, drawn: Drawn) -> None:
-        """Read and transform a sampled batch after those in progress, in a thread if that is faster."""
+        """Read and transform a sampled batch after the batches in progress, in a thread if that is faster."""
         if not self.uses_threads:
             try:
                 done = _Done(self._make(drawn))
-            except Exception as error:  # noqa: BLE001 - it is raised when the batch is taken, as by a future
+            except Exception as error:  # noqa: BLE001 - raised when the batch is taken, as by a future
                 done = _Done(None, error)
             self._in_progress.append((drawn, done))
             return
@@ -116,7 +117,7 @@ class Prefetch:
         return [drawn for drawn, _ in self._in_progress]
 
     def drain(self) -> None:
-        """Discard the batches in progress: the data they were sampled from has changed."""
+        """Discard the batches in progress: the sampled data has changed."""
         self._leave_parent()
         while self._in_progress:
             drawn, batch = self._in_progress.popleft()

@@ -26,15 +26,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         >>> rb.update_priority(info["index"], td_error.abs())
 
     Args:
-        alpha: Exponent of the priorities; 0 gives uniform sampling.
-        beta: Exponent of the importance weights; 1 corrects the bias fully.
+        alpha: Exponent of the priorities. 0 gives uniform sampling.
+        beta: Exponent of the importance weights. 1 corrects the bias fully.
         eps: Constant added to every priority, so that no priority is 0.
         dtype: Dtype of the weights.
-        storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
-        reduction: Reduction of several priorities of one step to one: "max", "min", "mean" or "median".
+        storage: Storage of the steps, with a `max_size`. By default a `ListStorage` of 1,000.
+        reduction: Reduction of several priorities of a step to a single number: "max", "min", "mean" or "median".
         sampler_device: Device of the priorities: only the CPU, which is also the default.
-        sync: Whether the sampler processes writes at once. If False, it does so at the next draw: then spawned
-            processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
+        sync: Whether the sampler processes writes at once. If False, writes are processed at the next draw: then
+            spawned processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
         **kwargs: Other arguments of the base class, except `sampler`.
 
     Raises:
@@ -88,7 +88,7 @@ class TensorDictPrioritizedReplayBuffer(PrioritizedReplayBuffer, TensorDictRepla
 
     >>> rb = TensorDictPrioritizedReplayBuffer(alpha=0.7, beta=0.9, storage=LazyTensorStorage(100_000), batch_size=256)
     >>> rb.extend(data)
-    >>> batch = rb.sample()                       # batch["priority_weight"]: multiply the loss by it
+    >>> batch = rb.sample()                       # batch["priority_weight"]: multiply the loss by this
     >>> batch["td_error"] = ...
     >>> rb.update_tensordict_priority(batch)
     """

@@ -1,4 +1,4 @@
-"""The query language for trajectories: conditions on them, and the trajectories that fulfill a condition."""
+"""The query language for trajectories: conditions, and the trajectories that fulfill a condition."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _FLAG_KEYS: tuple[tuple[Key, ...], ...] = (
     tuple((name,) for name in DEFAULT_DONE_KEYS),
 )
 _MAX_STEPS = 1 << 16
-"""Number of steps that are read at once, unless one trajectory has more."""
+"""Number of steps that are read at once, unless a trajectory has more."""
 
 
-_TensorClass: Any = TensorClass["nocast"]  # type: ignore[misc]  # an index of it is an option
+_TensorClass: Any = TensorClass["nocast"]  # type: ignore[misc]  # its index is an option
 
 
 class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an entry
-    """One trajectory: T consecutive steps whose entries are attributes.
+    """A trajectory: T consecutive steps with entries as attributes.
 
         >>> trajectory = rb.query(traj.length >= 50)[0]
         >>> trajectory.observation, trajectory.reward       # [T, ...] each
@@ -65,7 +65,7 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
             return
         if steps.ndim != 1:
             raise InvalidArgumentError(
-                f"the steps have the batch size {list(steps.batch_size)}; expected a single batch dimension, time"
+                f"the steps have the batch size {list(steps.batch_size)}, expected a single batch dimension, time"
             )
         self.batch_size = steps.batch_size
 
@@ -76,15 +76,15 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 
     @property
     def total_reward(self) -> Tensor:
-        """Return of the trajectory: the undiscounted sum of its rewards, a scalar; sums of integers are int64.
+        """Return of the trajectory: the undiscounted sum of the rewards, a scalar. Sums of integers are int64.
 
-        Floating-point rewards keep their dtype. They are summed in float64, so that only the result is rounded.
+        Floating-point rewards keep their dtype. The sum is in float64, so that only the result is rounded.
         """
         rewards: Tensor = self.reward
         return rewards.double().sum().to(rewards.dtype) if rewards.is_floating_point() else rewards.sum()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
-        """Return the entry of a key; without one, that of the same name under "next"; without both, `default`."""
+        """Return the entry of a key, or the entry of the same name under "next", or `default`."""
         value = self.data.get(resolve_key(key, self.data), None)
         if value is None and isinstance(key, str):
             value = self.data.get(resolve_key((NEXT, key), self.data), None)
@@ -98,7 +98,7 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 def _make_entries_attributes(cls: Any) -> None:
     """Let attributes and keys of a trajectory find its entries.
 
-    tensordict replaces the methods of these names when it creates the class.
+    tensordict replaces the methods of these names when the class is created.
     """
     attribute_of, item_of = cls.__getattr__, cls.__getitem__
 
@@ -133,7 +133,7 @@ class _Expression:
     Args:
         fn: Computes the value from a `Trajectory`.
         description: Text for messages.
-        keys: The keys of the entries that the value depends on; None if they are unknown.
+        keys: The keys of the entries that the value depends on. None if unknown.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class _Expression:
         self.keys = keys
 
     def __bool__(self) -> bool:
-        """Refuse: `and`, `or`, `not` and chained comparisons would take the truth of one part, and drop the other.
+        """Refuse: `and`, `or`, `not` and chained comparisons would take the truth of a part, and drop the other part.
 
         Raises:
             WrongTypeError: Always.
         """
         raise WrongTypeError(
-            f"{self.description} has a truth value only for a trajectory; `and`, `or`, `not` and "
-            "comparisons such as 0 < x < 1 need one",
+            f"{self.description} has a truth value only for a trajectory: `and`, `or`, `not` and "
+            "comparisons such as 0 < x < 1 need a truth value",
             hint="combine conditions with & (and), | (or) and ~ (not), each in parentheses: (0 < x) & (x < 1)",
         )
 
@@ -162,7 +162,7 @@ class _Expression:
 class TrajectoryPredicate(_Expression):
     """Condition on a trajectory. Conditions are combined with ``&`` (and), ``|`` (or) and ``~`` (not).
 
-    The words `and`, `or` and `not`, and chained comparisons, raise an error: Python would drop one of the conditions.
+    The words `and`, `or` and `not`, and chained comparisons, raise an error: Python would drop a condition.
 
         >>> good = (traj.reward.sum() > 100) & ~(traj.length < 50)
         >>> rb.query(good), good(trajectory), good.required_keys()
@@ -170,11 +170,11 @@ class TrajectoryPredicate(_Expression):
     Args:
         fn: Maps a `Trajectory` to a bool.
         description: Text for messages.
-        keys: The keys of the entries that the condition reads; None if they are unknown.
+        keys: The keys of the entries that the condition reads. None if unknown.
     """
 
     def required_keys(self) -> frozenset[NestedKey] | None:
-        """Return the keys of the entries that the condition reads; None if they are unknown."""
+        """Return the keys of the entries that the condition reads, or None if unknown."""
         return self.keys
 
     def __call__(self, trajectory: Any) -> bool:
@@ -200,11 +200,11 @@ class _ConditionOnSteps(_Expression):
     """A condition on every step of a trajectory, which `any` or `all` reduces to a condition on the trajectory."""
 
     def any(self) -> TrajectoryPredicate:
-        """Return the condition that at least one step fulfills this one."""
+        """Return the condition that at least one step fulfills this condition."""
         return TrajectoryPredicate(lambda item: self.value(item).any(), f"{self.description}.any()", self.keys)
 
     def all(self) -> TrajectoryPredicate:
-        """Return the condition that every step fulfills this one."""
+        """Return the condition that every step fulfills this condition."""
         return TrajectoryPredicate(lambda item: self.value(item).all(), f"{self.description}.all()", self.keys)
 
     def __call__(self, trajectory: Any = None) -> bool:
@@ -215,8 +215,8 @@ class _ConditionOnSteps(_Expression):
         """
         del trajectory
         raise WrongTypeError(
-            f"{self.description} is a condition on every step; expected a condition on the whole trajectory",
-            hint="call .any() or .all() on it",
+            f"{self.description} is a condition on every step, expected a condition on the whole trajectory",
+            hint="call .any() or .all() on the condition",
         )
 
 
@@ -240,7 +240,7 @@ def _joined_keys(one: _Expression, other: _Expression) -> frozenset[NestedKey] |
 
 
 class _Comparable(_Expression):
-    """An expression whose comparison with a value, or with another expression, is a condition."""
+    """An expression. A comparison with a value, or with another expression, is a condition."""
 
     condition: type[_Expression]
     """The class of the condition."""
@@ -254,7 +254,7 @@ class _Comparable(_Expression):
 
 
 class _Number(_Comparable):
-    """One number per trajectory."""
+    """A number per trajectory."""
 
     condition = TrajectoryPredicate
 
@@ -268,7 +268,7 @@ def _reduction(name: str, reduce: Callable[[Any], Any]) -> Any:
 
 
 class _Field(_Comparable):
-    """One entry of a trajectory: a value per step."""
+    """An entry of a trajectory: a value per step."""
 
     condition = _ConditionOnSteps
     sum = _reduction("sum", Tensor.sum)
@@ -280,7 +280,7 @@ class _Field(_Comparable):
 
 
 class _TrajectoryExpression:
-    """Expressions of a query: entries of trajectories by their names or keys.
+    """Expressions of a query: entries of trajectories by name or key.
 
         >>> from datasets_rl import load, traj
         >>> rb = load("demo/pendulum")
@@ -292,7 +292,7 @@ class _TrajectoryExpression:
         1
 
     Names are looked up in the steps, and then under "next". An entry has the reductions `sum`, `mean`, `max`, `min`,
-    `first` and `last`; a comparison of an entry has `any` and `all`.
+    `first` and `last`. A comparison of an entry has `any` and `all`.
     """
 
     @property
@@ -335,8 +335,8 @@ Predicate = Callable[[Any], Any]
 def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Iterator[Trajectory]:
     """Yield the trajectories of consecutive steps, as views of the steps.
 
-    A trajectory ends where the id of the next step differs; without ids, where a flag is True, with a warning, because
-    a trajectory that ends without a flag cannot be told from the next one.
+    A trajectory ends where the id of the next step differs. Without ids, a trajectory ends where a flag is True, with a
+    warning, because a trajectory that ends without a flag cannot be distinguished from the next trajectory.
 
         >>> from datasets_rl import iter_trajectories, load
         >>> steps = load("demo/pendulum")[:400]
@@ -346,7 +346,7 @@ def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Ite
     Args:
         data: Steps in chronological order, a TensorDict [N].
         trajectory_key: Key of the trajectory id. By default the first existing key of ``("collector", "traj_ids")``,
-            ``"traj_ids"`` and ``"episode"``; without an id, the flags "done", "truncated" and "terminated" under
+            ``"traj_ids"`` and ``"episode"``. Without an id, the flags "done", "truncated" and "terminated" under
             "next", or else in the steps themselves.
 
     Raises:
@@ -354,9 +354,11 @@ def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Ite
         UnknownKeyError: If the steps lack `trajectory_key`, or have neither an id nor a flag.
     """
     if not isinstance(data, TensorDictBase):
-        raise WrongTypeError(f"the data is a {type(data).__name__}; expected steps in a TensorDict [N]")
+        raise WrongTypeError(f"the data is a {type(data).__name__}, expected steps in a TensorDict [N]")
     if data.ndim != 1:
-        raise InvalidArgumentError(f"the data has the batch size {list(data.batch_size)}; expected one dimension, [N]")
+        raise InvalidArgumentError(
+            f"the data has the batch size {list(data.batch_size)}, expected a single dimension, [N]"
+        )
     if not len(data):
         return
     ids, flags = _bound_keys(lambda key: data.get(key, None) is not None, trajectory_key, lambda: _leaf_names(data))
@@ -379,11 +381,11 @@ def filter_trajectories(
 
     Args:
         data: Steps in chronological order, a TensorDict [N].
-        predicate: A condition, or any function that maps a `Trajectory` to a bool; None for all trajectories.
+        predicate: A condition, or any function that maps a `Trajectory` to a bool. None for all trajectories.
         trajectory_key: Key of the trajectory id, see `iter_trajectories`.
 
     Raises:
-        InvalidArgumentError: As for `iter_trajectories`, and if the condition is one on single steps.
+        InvalidArgumentError: As for `iter_trajectories`, and if the condition is on single steps.
         UnknownKeyError: If a key is missing.
     """
     _check_predicate(predicate)
@@ -403,11 +405,11 @@ def query_storage(
 ) -> list[Trajectory]:
     """Return the trajectories of a storage that fulfill a condition, see `ReplayBuffer.query`.
 
-    If the keys that the condition reads are known, and no transform can change them, only these entries are read of
-    trajectories that do not fulfill it.
+    If the keys that the condition reads are known, and no transform can change these keys, only these entries are read
+    of trajectories that do not fulfill the condition.
 
     Args:
-        storage: The storage; no write is in progress.
+        storage: The storage. No write is in progress.
         read: Returns the steps at rows, int64 [B], as a batch after all transforms.
         transforms: The transforms that `read` applies.
         predicate: The condition.
@@ -418,8 +420,8 @@ def query_storage(
         return []
     if isinstance(storage, StorageEnsemble):
         raise InvalidArgumentError(
-            f"an ensemble of {len(storage)} storages was queried; expected a single one",
-            hint="query one of its buffers: rb[i].query(...)",
+            f"an ensemble of {len(storage)} storages was queried, expected a single storage",
+            hint="query a buffer of the ensemble: rb[i].query(...)",
         )
     if isinstance(storage, ListStorage):
         return filter_trajectories(read(storage.chronological_rows()), predicate, trajectory_key=trajectory_key)
@@ -436,7 +438,7 @@ def query_storage(
             continue
         parts = _split(read(_rows_of(found, numbers)), found.lengths[numbers])
         kept = parts if keys is not None or predicate is None else [part for part in parts if predicate(part)]
-        # A view would keep the memory of all trajectories that were read with it.
+        # A view would keep the memory of all trajectories that were read together.
         results += kept if len(kept) == len(parts) else [part.clone() for part in kept]
     return results
 
@@ -445,7 +447,7 @@ def _check_predicate(predicate: Any) -> None:
     if isinstance(predicate, _ConditionOnSteps):
         predicate()
     if predicate is not None and not callable(predicate):
-        raise InvalidArgumentError(f"predicate is {predicate!r}; expected a condition on trajectories or a function")
+        raise InvalidArgumentError(f"predicate is {predicate!r}, expected a condition on trajectories or a function")
 
 
 def _bound_keys(
@@ -463,7 +465,7 @@ def _bound_keys(
         raise error
     warnings.warn(
         f"the data has no trajectory id, so the end-of-episode flags {', '.join(map(dotted_name, flags))} divide it: a "
-        "trajectory that ends without a flag is joined with the next one; store an id, or pass trajectory_key",
+        "trajectory that ends without a flag is joined with the next trajectory. Store an id, or pass trajectory_key",
         stacklevel=4,
     )
     return None, flags
@@ -484,7 +486,7 @@ def _has_entry(storage: Storage, key: Key) -> bool:
 
 
 def _separate_keys(storage: Storage, transforms: Sequence[Any], predicate: Any) -> list[Key] | None:
-    """Return the keys of the stored entries that a condition reads; None if it needs complete batches."""
+    """Return the keys of the stored entries that a condition reads, or None if the condition needs complete batches."""
     required = getattr(predicate, "required_keys", lambda: None)()
     if required is None:
         return None
@@ -500,7 +502,7 @@ def _separate_keys(storage: Storage, transforms: Sequence[Any], predicate: Any) 
 
 
 def _changed_keys(transforms: Sequence[Any]) -> list[Key] | None:
-    """Return the keys that transforms may change or remove; None if one of them does not say."""
+    """Return the keys that transforms may change or remove, or None if a transform does not say."""
     keys: list[Key] = []
     for transform in transforms:
         if isinstance(transform, Compose):
@@ -516,7 +518,7 @@ def _changed_keys(transforms: Sequence[Any]) -> list[Key] | None:
 
 
 def _overlap(key: Key, other: Key) -> bool:
-    """Return whether one of the keys is the other, or a group that contains it."""
+    """Return whether a key is the other key, or a group that contains the other key."""
     return all(name == name_of_other for name, name_of_other in zip(key, other, strict=False))
 
 
@@ -538,7 +540,7 @@ def _rows_of(found: Trajectories, numbers: NDArray[np.int64]) -> Tensor:
 def _split(steps: Any, lengths: NDArray[np.int64]) -> list[Trajectory]:
     if not isinstance(steps, TensorDictBase):
         raise WrongTypeError(
-            f"the buffer returns a {type(steps).__name__}; expected a TensorDict", hint="store the steps as TensorDicts"
+            f"the buffer returns a {type(steps).__name__}, expected a TensorDict", hint="store the steps as TensorDicts"
         )
     return [Trajectory(part) for part in steps.split(lengths.tolist())]
 

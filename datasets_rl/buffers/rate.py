@@ -10,7 +10,7 @@ from datasets_rl.errors import InvalidArgumentError, TimedOutError
 
 
 class SamplesPerInsert:
-    """Limit on how often each step is sampled on average: the faster side waits for the other one.
+    """Limit on how often each step is sampled on average: the faster side waits for the other side.
 
     After the first `min_size` steps, with i further inserted and s sampled steps:
 
@@ -21,9 +21,9 @@ class SamplesPerInsert:
     an insertion may exceed the limit by its own steps.
 
     Args:
-        ratio: Number of sampled steps for each inserted one.
+        ratio: Number of sampled steps for each inserted step.
         min_size: Number of steps that are inserted before the first sample.
-        tolerance: Sampled steps by which either side may be ahead; by default twice the largest batch so far.
+        tolerance: Sampled steps by which either side may be ahead. By default twice the largest batch so far.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -32,7 +32,7 @@ class SamplesPerInsert:
     def __init__(self, ratio: float, min_size: int = 1, tolerance: float | None = None) -> None:
         if not ratio > 0 or min_size < 0 or (tolerance is not None and not tolerance > 0):
             raise InvalidArgumentError(
-                f"ratio, min_size and tolerance are {ratio}, {min_size} and {tolerance}; expected positive numbers"
+                f"ratio, min_size and tolerance are {ratio}, {min_size} and {tolerance}, expected positive numbers"
             )
         self.ratio = ratio
         self.min_size = min_size
@@ -61,7 +61,7 @@ class SamplesPerInsert:
 
     @contextmanager
     def insertion(self, steps: int, timeout: float | None = None) -> Iterator[None]:
-        """Wait until steps may be inserted, and count them when the block ends without an error.
+        """Wait until steps may be inserted. The steps count when the block ends without an error.
 
         Raises:
             TimedOutError: If the samplers did not catch up within `timeout` seconds.
@@ -74,7 +74,7 @@ class SamplesPerInsert:
 
     @contextmanager
     def sample(self, steps: int, timeout: float | None = None) -> Iterator[None]:
-        """Wait until steps may be sampled, and count them.
+        """Wait until steps may be sampled, and count the steps.
 
         Raises:
             InvalidArgumentError: If a batch of this size could never be sampled.

@@ -1,4 +1,4 @@
-"""A replay buffer in a process of a Ray cluster, beside the programs that fill it and train on it.
+"""A replay buffer in a process of a Ray cluster, beside the programs that fill the buffer and train with it.
 
 collector ── extend ──>  actor: buffer, limiter, checkpoint  <── sample ── trainer
 <── sample ── trainer
@@ -53,7 +53,7 @@ def _forwarded(name: str) -> Any:
 
 
 class RayReplayBufferClient:
-    """One program's access to a `RayReplayBuffer`; it can be sent to other processes of the cluster.
+    """A program's access to a `RayReplayBuffer`, which can be sent to other processes of the cluster.
 
     Args:
         actor: The handle of the actor.
@@ -77,7 +77,7 @@ class RayReplayBufferClient:
         """Write several steps, as `ReplayBuffer.extend`.
 
         Args:
-            data: The steps; tensors are sent from the CPU.
+            data: The steps. Tensors are sent from the CPU.
             update_priority: Whether to use the priorities in the data.
             timeout: Seconds to wait for the limiter.
 
@@ -91,13 +91,14 @@ class RayReplayBufferClient:
         return index
 
     def add(self, data: Any, *, timeout: float | None = None) -> Any:
-        """Write one step, as `ReplayBuffer.add`; `timeout` as for `extend`."""
+        """Write a step, as `ReplayBuffer.add`, with `timeout` as for `extend`."""
         return self._call("add", _packed(data), timeout)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, *, timeout: float | None = None) -> Any:
         """Sample a batch, as `ReplayBuffer.sample`.
 
-        Batches of the default size are requested ahead of time, so they do not hold steps that were written since.
+        Batches of the default size are requested ahead of time, and therefore do not hold steps that were written
+        since.
 
         Raises:
             InvalidArgumentError: If no batch size is given, or the buffer is empty.
@@ -112,7 +113,7 @@ class RayReplayBufferClient:
         return self._received.popleft()[0]
 
     def _next_batches(self, size: int | None, timeout: float | None) -> list[Any]:
-        """Return the batches of the oldest request; if it is lost, those of a new one."""
+        """Return the batches of the oldest request, or of a new request if it is lost."""
         while len(self._requests) <= self.prefetch:
             self._requests.append(self._submit("sample", size, self.batches_per_call, timeout))
         try:
@@ -156,7 +157,7 @@ class RayReplayBufferClient:
         """Return figures of the process.
 
         Returns:
-            ``size``, ``write_count``, and the numbers of steps ``inserted`` and ``sampled``; whether the process was
+            ``size``, ``write_count``, and the numbers of steps ``inserted`` and ``sampled``. Whether the process was
             ``restarted``, the number of steps ``restored`` from a checkpoint, and the ``pid`` on its node.
         """
         return self._call("stats")  # type: ignore[no-any-return]  # a call may return anything
@@ -166,7 +167,7 @@ class RayReplayBufferClient:
         return self._actor.run.options(concurrency_group=kind).remote(method, *arguments)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the actor; while an actor that died starts again, the call is repeated."""
+        """Call a method of the actor. While an actor that died starts again, the call is repeated."""
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             try:
@@ -194,24 +195,25 @@ class RayReplayBuffer(RayReplayBufferClient):
         >>> batch = rb.sample()
         >>> rb.shutdown()
 
-    If its process dies, Ray starts it again with the steps of the last checkpoint; calls wait for it, and those that
-    were running are repeated, so that steps may be written twice.
+    If the process of the buffer dies, Ray starts it again with the steps of the last checkpoint. Calls wait, and calls
+    that were running are repeated, so that steps may be written twice.
 
     Args:
         replay_buffer_cls: The class of the buffer.
-        prefetch: Number of requests for batches that each client sends ahead of time; 0 or None sends none. Batches are
-            then older by as many requests.
+        prefetch: Number of requests for batches that each client sends ahead of time. 0 or None sends no request.
+            Batches are then older by as many requests.
         batches_per_call: Number of batches that each request asks for: with small batches, the time of a call counts
             more than its bytes.
         limiter: The number of samples for each inserted step; by default neither side waits for the other.
-        checkpoint: Folder of the checkpoints, which all nodes see. If it holds one, the buffer starts with it.
+        checkpoint: Folder of the checkpoints, which all nodes see. If the folder holds a checkpoint, the buffer starts
+            with the checkpoint.
         checkpoint_every: Number of inserted steps between two checkpoints.
-        ray_init_config: Arguments of `ray.init`; by default the cluster of RAY_ADDRESS or of this machine, or one that is
-            started here and ends with `shutdown`.
+        ray_init_config: Arguments of `ray.init`. By default the cluster of RAY_ADDRESS or of this machine, or a cluster
+            that is started here and ends with `shutdown`.
         remote_config: Options of the actor, such as ``num_cpus`` (0 by default) and ``resources``.
-        transform_factory: Returns the transform; created in the process of the buffer, unlike `transform`.
+        transform_factory: Returns the transform, created in the process of the buffer, unlike `transform`.
         **kwargs: Arguments of `replay_buffer_cls`. Storages, samplers and writers are best given as factories, so that
-            they are created in the process of the buffer.
+            these are created in the process of the buffer.
 
     Raises:
         MissingDependencyError: If Ray is not installed.
@@ -235,7 +237,7 @@ class RayReplayBuffer(RayReplayBufferClient):
     ) -> None:
         if (checkpoint is None) != (checkpoint_every is None):
             raise InvalidArgumentError(
-                f"checkpoint is {checkpoint!r} and checkpoint_every {checkpoint_every!r}; expected both or neither"
+                f"checkpoint is {checkpoint!r} and checkpoint_every {checkpoint_every!r}, expected both or neither"
             )
         with importing("ray", "ray", "a buffer in another process"):
             import ray
@@ -258,14 +260,14 @@ class RayReplayBuffer(RayReplayBufferClient):
             raise
 
     def client(self) -> RayReplayBufferClient:
-        """Return an object for other processes, which have access to the buffer but cannot end it."""
+        """Return an object for other processes, which can use the buffer but cannot end its process."""
         return RayReplayBufferClient(self._actor, self.batch_size, self.prefetch, self.batches_per_call)
 
     def __reduce__(self) -> Any:
         return RayReplayBufferClient, (self._actor, self.batch_size, self.prefetch, self.batches_per_call)
 
     def shutdown(self) -> None:
-        """End the process of the buffer, and the cluster if it was started here."""
+        """End the process of the buffer, and a cluster that was started here."""
         import ray
 
         self._requests.clear()
@@ -307,20 +309,20 @@ class _Actor:
                 self._buffer.loads(checkpoint)
                 self._restored = len(self._buffer)
                 self._limiter.inserted = self._buffer.write_count
-        except Exception as error:  # noqa: BLE001 - Ray would start a process again and again whose start fails
+        except Exception as error:  # noqa: BLE001 - Ray would repeat a start that fails again and again
             self._failure = error
 
     def run(self, method: str, *arguments: Any) -> Any:
-        """Call a method; an error is returned, because Ray prints errors of requests for which no caller waits."""
+        """Call a method. An error is returned, because Ray prints errors of requests for which no caller waits."""
         if self._failure is not None:
             return _Failure(self._failure)
         try:
             return getattr(self, method)(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client raises it
+        except Exception as error:  # noqa: BLE001 - the client raises any error
             return _Failure(error)
 
     def extend(self, data: Any, update_priority: bool, timeout: float | None) -> Any:
-        """Write several steps, when the limiter allows it."""
+        """Write several steps, when the limiter allows the write."""
         steps = _unpacked(data)
         count = _step_count(steps)
         with self._limiter.insertion(count, timeout):
@@ -329,14 +331,14 @@ class _Actor:
         return _packed(index)
 
     def add(self, data: Any, timeout: float | None) -> Any:
-        """Write one step, when the limiter allows it."""
+        """Write a step, when the limiter allows the write."""
         with self._limiter.insertion(1, timeout):
             index = self._buffer.add(_unpacked(data))
         self._save(1)
         return _packed(index)
 
     def sample(self, batch_size: int | None, batches: int, timeout: float | None) -> list[Any]:
-        """Sample several batches, each with its info, when the limiter allows it."""
+        """Sample several batches, each with its info, when the limiter allows the draw."""
         size = self._buffer.batch_size if batch_size is None else batch_size
         with self._limiter.sample((size or 1) * batches, timeout):
             return [_packed(self._buffer.sample(size, return_info=True)) for _ in range(batches)]
@@ -358,7 +360,7 @@ class _Actor:
         }
 
     def _save(self, steps: int) -> None:
-        """Write a checkpoint if it is due."""
+        """Write a checkpoint if a checkpoint is due."""
         if self._checkpoint is None:
             return
         with self._saving:
@@ -369,7 +371,7 @@ class _Actor:
 
 
 def _actor_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of calls whose actor died or is being started again."""
+    """Return the errors of calls to an actor that died or is being started again."""
     import ray
 
     return (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError)
@@ -392,7 +394,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _PackedTensorDict:
-    """A TensorDict whose tensors are arrays, which Ray passes through shared memory."""
+    """A TensorDict with arrays as tensors, which Ray passes through shared memory."""
 
     values: dict[Any, Any]
     batch_size: list[int]
@@ -414,7 +416,7 @@ def _packed(value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
-    """Return the data of `_packed`, with tensors of their own memory."""
+    """Return the data of `_packed`, with tensors in separate memory."""
     if isinstance(value, _PackedTensorDict):
         return TensorDict(nest_keys({key: _unpacked(leaf) for key, leaf in value.values.items()}), value.batch_size)
     if isinstance(value, np.ndarray):

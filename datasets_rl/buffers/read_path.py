@@ -1,11 +1,11 @@
 """The read path of a buffer: a batch is drawn, read and finished.
 
-    draw      sampler, sample unit            the rows of a batch, and the info of the sampler; under the lock
+    draw      sampler, sample unit            the rows of a batch, and the info of the sampler, under the lock
     read      storage, fields, device         the steps at these rows
     finish    collate_fn, transforms, pin     the batch
 
-Single batches, runs of batches, prefetching, given rows, an index and compiled graphs differ in when and where they do
-these three, and in nothing else.
+Single batches, runs of batches, prefetching, given rows, an index and compiled graphs differ in when and where these
+three steps happen, and in nothing else.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _UNREAD = object()
 
 @dataclass(slots=True)
 class Drawn:
-    """A sampled batch, before it is read."""
+    """A sampled batch, before the steps are read."""
 
     storage: Storage
     index: Any
     info: dict[Any, Any]
     fields: tuple[Key, ...] | None = None
-    """Keys of the fields to read; None for all."""
+    """Keys of the fields to read, or None for all."""
     last: bool = False
     """Whether the batch ends an epoch of the sampler."""
     data: Any = _UNREAD
-    """The steps, if they were read under the lock."""
+    """The steps, if read under the lock."""
     announced: bool = False
     """Whether its read outside the lock was announced."""
     before: Any = None
-    """The position of the sampler before the batch, if it has one."""
+    """The position of the sampler before the batch, if the sampler has a position."""
     size: int | None = None
-    """The requested number of steps; None if it is not known."""
+    """The requested number of steps, or None if unknown."""
 
     def unread(self) -> dict[str, Any]:
         """Return the arguments of a batch of the same rows that is not read yet."""
@@ -74,23 +74,23 @@ class ReadPath(Composed):
     batch_size: int | None
     """Default number of steps in a batch."""
     waiting: deque[Drawn]
-    """Batches that were drawn before they were needed, by an earlier loop or process: the next ones, the oldest first."""
+    """Batches that an earlier loop or process drew ahead: the next batches, the oldest first."""
 
     runs: list[Run]
     """The runs of batches of which a loop has not received all."""
 
     @property
     def has_own_rows(self) -> bool:
-        """Whether batches differ from what the sampler draws, so that only this buffer can make them."""
+        """Whether batches differ from what the sampler draws, so that only this buffer can make batches."""
         return self._components.sample_unit is not None
 
     def draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
-        """Draw a batch; of a storage that can be written, read it too.
+        """Draw a batch. A batch of a storage that can be written is read, too.
 
         Args:
-            batch_size: Number of steps, B; by default that of the constructor.
+            batch_size: Number of steps, B. By default the constructor's number.
             ahead: Whether `make` or `discard` follows outside the lock, which writers wait for.
-            fields: Keys of the fields to read; None for all.
+            fields: Keys of the fields to read, or None for all.
 
         Raises:
             InvalidArgumentError: If no batch size is given, or the buffer is empty.
@@ -116,14 +116,14 @@ class ReadPath(Composed):
         return drawn
 
     def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
-        """Return the next of the batches that were drawn earlier, if it has this size; None if it has not."""
+        """Return the next batch that was drawn earlier, or None if the next batch has another size."""
         if not self.waiting:
             return None
         try:
             if self.waiting[0].size not in {None, size}:
                 return None
             drawn = self.waiting.popleft()
-        except IndexError:  # another thread took it
+        except IndexError:  # another thread took the batch
             return None
         drawn.fields = fields
         if drawn.data is _UNREAD and not drawn.storage.read_only:
@@ -131,7 +131,7 @@ class ReadPath(Composed):
         return drawn
 
     def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:
-        """Draw a batch of given rows, see `ReplayBuffer.sample`; the state of the sampler does not change."""
+        """Draw a batch of given rows, see `ReplayBuffer.sample`. The state of the sampler does not change."""
         with self.lock:
             storage = self.storage
             index, info = self._expand(storage, given_rows(rows, storage), {})
@@ -141,7 +141,7 @@ class ReadPath(Composed):
         return drawn
 
     def choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Return the rows of a batch, and its info; the caller holds the lock."""
+        """Return the rows of a batch, and the info. The caller holds the lock."""
         parts = self._components
         index, info = parts.sampler.sample(storage, batch_size)
         return (index, info) if parts.sample_unit is None else self._expand(storage, index, info)
@@ -156,7 +156,7 @@ class ReadPath(Composed):
         return storage.ravel(index), info
 
     def make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
-        """Read and finish a drawn batch, and return it with its info."""
+        """Read and finish a drawn batch, and return the batch with its info."""
         data, info = drawn.data, drawn.info
         if data is _UNREAD:
             try:
@@ -179,7 +179,7 @@ class ReadPath(Composed):
         transforms = self._components.transforms
         if isinstance(index, Tensor):
             return take_gathered(transforms, storage, index) if transforms else storage.take(index)
-        # A custom sampler may also return one index per axis.
+        # A custom sampler may also return an index per axis.
         data = storage.get(index)
         return add_gathered(transforms, storage, storage.ravel(index), data) if transforms else data
 
@@ -188,8 +188,8 @@ class ReadPath(Composed):
 
         Args:
             data: The steps.
-            info: The info of the sampler, and the index of the batch; empty for steps that no sampler drew.
-            collate: Whether the steps are those of a batch, and not a single one.
+            info: The info of the sampler, and the index of the batch. Empty for steps that no sampler drew.
+            collate: Whether the steps are a batch, and not a single step.
         """
         del info
         parts = self._components
@@ -209,20 +209,21 @@ class ReadPath(Composed):
             >>> good = rb.query((traj.reward.sum() > 100) & (traj.length >= 50))
             >>> good[0].observation, good[0].length
 
-        The trajectories are those of slice samplers: a ring may wrap, and environments may alternate. Conditions and
-        results see steps after the transforms, as in batches. Of trajectories that do not fulfill a condition built
-        from `traj`, only the entries that it names are read.
+        The trajectories are the same as for slice samplers: a ring may wrap, and environments may alternate. Conditions
+        and results see steps after the transforms, as in batches. Of trajectories that do not fulfill a condition built
+        from `traj`, only the entries in the condition are read.
 
         Args:
-            predicate: A condition on `traj`, or any function that maps a `Trajectory` to a bool; None for all
-                trajectories. It must not write to the buffer.
-            trajectory_key: Key of the trajectory id; by default an id of the data, or flags, see `iter_trajectories`.
+            predicate: A condition on `traj`, or any function that maps a `Trajectory` to a bool. None for all
+                trajectories. The function must not write to the buffer.
+            trajectory_key: Key of the trajectory id. By default an id of the data, or flags, see `iter_trajectories`.
 
         Returns:
-            The trajectories, from the oldest to the newest; with several environments, those of the first one first.
+            The trajectories, from the oldest to the newest. With several environments, the trajectories of the first
+            environment are first.
 
         Raises:
-            InvalidArgumentError: If the steps are not TensorDicts, or the condition is one on single steps.
+            InvalidArgumentError: If the steps are not TensorDicts, or the condition is on single steps.
             UnknownKeyError: If a key is missing.
         """
         from datasets_rl.buffers.query import query_storage  # deferred: tensordict creates its class for 20 ms
@@ -238,8 +239,8 @@ class ReadPath(Composed):
             )
 
     def __getitem__(self, index: Any) -> Any:
-        # With several environments, time is the first axis, [slots, *envs, ...], as in the documentation of TorchRL;
-        # TorchRL 0.14 itself moves it back.
+        # With several environments, time is the first axis, [slots, *envs, ...], as in the documentation of TorchRL.
+        # TorchRL 0.14 itself moves that axis back.
         key, transforms = key_of(index), self._components.transforms
         with self.lock:
             storage = self.storage
@@ -275,7 +276,10 @@ class ReadPath(Composed):
         return flat.reshape(*rows.shape, *inner)
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return the steps at a list of indices; `torch.utils.data.DataLoader` reads a batch with one such call."""
+        """Return the steps at a list of indices.
+
+        `torch.utils.data.DataLoader` reads a batch with a single such call.
+        """
         data = self[indices]
         # The loader's default collate function stacks the items of a list, and combines a TensorDict key by key.
         if isinstance(data, Tensor):
@@ -283,7 +287,7 @@ class ReadPath(Composed):
         return data if is_tensor_collection(data) else [*map(self.__getitem__, indices)]
 
     def __len__(self) -> int:
-        """Return the number of stored steps; with a `ConsumingSampler`, of those that can still be drawn."""
+        """Return the number of stored steps. With a `ConsumingSampler`, the number of steps that can still be drawn."""
         sampler: Any = self.sampler
         return sampler.available_count(self.storage) if getattr(sampler, "consumes", False) else len(self.storage)
 

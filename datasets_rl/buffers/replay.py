@@ -53,33 +53,34 @@ class ReplayBuffer(WritePath):
     processes.
 
     Args:
-        storage: Stores the steps; a `ListStorage` of 1,000, or of the `max_capacity` of a prioritized sampler below that,
-            by default. A class or a factory is called without arguments.
-        sampler: Samples the steps; uniform with replacement by default.
-        sample_unit: Replaces each step that the sampler draws, such as `Sequence`, by a window of steps; by default,
-            each is one step of the batch.
-        writer: Chooses the slots of new steps; a ring buffer by default.
+        storage: Stores the steps. A `ListStorage` of 1,000, or of the `max_capacity` of a prioritized sampler below
+            that, by default. A class or a factory is called without arguments.
+        sampler: Samples the steps, uniform with replacement by default.
+        sample_unit: Replaces each step that the sampler draws, such as `Sequence`, by a window of steps. By default,
+            each is a step of the batch.
+        writer: Chooses the slots of new steps. A ring buffer by default.
         collate_fn: Applied to the data that the storage returns. By default, the list of items of a `ListStorage` is
             stacked, and the data of other storages is not changed.
         pin_memory: Whether batches are copied to page-locked memory, which speeds up copies to a GPU. A TensorDict
-            becomes one block, so that ``to(device, non_blocking=True)`` is a single copy.
-        prefetch: Number of batches prepared ahead of time, by as many threads; requires `batch_size`. The sampling
-            order is the same as without prefetching; a transform that draws its own random numbers runs in the threads,
-            in no fixed order. None and 0 prepare none.
-        transform: Applied to every batch; a callable, or a sequence of callables applied in order. If a transform has a
-            method `inv`, it is applied to written data, the last transform first. If it has a method `gather(storage,
-            rows, data)`, it is applied directly after the rows are read, and may read other rows.
-        transform_factory: Creates the transform when the components are created; mutually exclusive with `transform`.
+            becomes a single block, so that ``to(device, non_blocking=True)`` is a single copy.
+        prefetch: Number of batches prepared ahead of time, by as many threads. Requires `batch_size`. The sampling
+            order is the same as without prefetching. A transform that draws its own random numbers runs in the threads,
+            in no fixed order. None and 0 prepare no batch.
+        transform: Applied to every batch: a callable, or a sequence of callables applied in order. If a transform has a
+            method `inv`, the method is applied to written data, the last transform first. If it has a method
+            `gather(storage, rows, data)`, this method is applied directly after the rows are read, and may read other
+            rows.
+        transform_factory: Creates the transform when the components are created. Mutually exclusive with `transform`.
         batch_size: Default number of steps in a batch.
-        dim_extend: The axis of the data passed to `extend` along which it is written; by default the last leading axis
-            of the storage, ``storage.ndim - 1``: time.
-        generator: Random generator of the sampler; by default torch's global generator.
+        dim_extend: The axis of the data passed to `extend` along which the data is written. By default the last leading
+            axis of the storage, ``storage.ndim - 1``: time.
+        generator: Random generator of the sampler. By default torch's global generator.
         consume_after_n_samples: Number of batches in which a step occurs before its slot is free for a new step, see
-            `ConsumingSampler`; mutually exclusive with another sampler and with `prefetch`. None keeps all steps.
+            `ConsumingSampler`. Mutually exclusive with another sampler and with `prefetch`. None keeps all steps.
         shared: Whether to share the memory with other processes from the start, see `share`.
-        compilable: Accepted for compatibility with TorchRL; has no effect: `sample` runs in ``torch.compile`` anyway.
-        delayed_init: Whether the components are created at the first use of the buffer, in the process that uses it
-            first; by default if there is a `transform_factory`. Errors in the arguments are then raised there.
+        compilable: Accepted for compatibility with TorchRL. Has no effect: `sample` runs in ``torch.compile`` anyway.
+        delayed_init: Whether the components are created at the first use of the buffer, in the process that uses the
+            buffer first. By default if there is a `transform_factory`. Errors in the arguments are then raised there.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or invalid. The message lists all problems.
@@ -90,7 +91,8 @@ class ReplayBuffer(WritePath):
     _warned = False
     """Whether a warning said that a state does not continue exactly."""
     workers_draw_shares: ClassVar[bool] = False
-    """Whether each worker of a `DataLoader` draws batches of its own, as `for_worker` returns; else all draw the same ones."""
+    """Whether each worker of a `DataLoader` draws separate batches, as `for_worker` returns. Otherwise all draw the
+    same batches."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class ReplayBuffer(WritePath):
         del compilable
         if sample_unit is not None and not isinstance(sample_unit, SampleUnit):
             raise WrongTypeError(
-                f"sample_unit is {sample_unit!r}; expected an instance of a SampleUnit, such as Sequence(8)"
+                f"sample_unit is {sample_unit!r}, expected an instance of a SampleUnit, such as Sequence(8)"
             )
         super().__init__(
             partial(
@@ -155,30 +157,30 @@ class ReplayBuffer(WritePath):
         *,
         keys: str | Iterable[str | Key] | None = None,
         rows: Any = None,
-        format: BatchForm | None = None,  # noqa: A002 -- what users call it
+        format: BatchForm | None = None,  # noqa: A002 -- the users' word
     ) -> Any:
-        """Sample a batch, or read one of given rows.
+        """Sample a batch, or read a batch of given rows.
 
             >>> rb.sample(256, keys=["observation", "action", "next.reward"])
             >>> rb.sample(rows=[0, 4, 4], format="numpy")["next.reward"]
 
         Args:
-            batch_size: Number of steps, B; by default that of the constructor.
+            batch_size: Number of steps, B. By default the constructor's number.
             return_info: Whether to return the info of the sampler, too.
-            keys: Fields of the batch, each as a dotted name or a tuple of names; a name of several fields, "next", stands
-                for all of them. By default all fields. Over a dataset without transforms, the others are not read. A
-                batch with a next observation keeps ``("next", "final_known")``, if it has it.
-            rows: Rows of the batch, integers [B], in the form of ``batch["index"]``, instead of a random choice; the
+            keys: Fields of the batch, each as a dotted name or a tuple of names. A name of several fields, "next",
+                stands for all of these fields. By default all fields. Over a dataset without transforms, the others are
+                not read. A batch with a next observation keeps ``("next", "final_known")``, if present.
+            rows: Rows of the batch, integers [B], in the form of ``batch["index"]``, instead of a random choice. The
                 state of the sampler does not change. Rows in the memory of an accelerator are not checked.
             format: The form of the batch. "tensordict" is the default. "dict" is a flat dict of tensors by dotted name,
-                ``batch["next.reward"]``, "numpy" one of arrays that share the memory of the batch, and "jax" one of
-                arrays on the default device of jax.
+                ``batch["next.reward"]``, "numpy" a dict of arrays that share the memory of the batch, and "jax" a dict
+                of arrays on the default device of jax.
 
         Returns:
             The batch, or the batch and a dict of info, with its ``"index"``.
 
         Raises:
-            InvalidArgumentError: If no batch size is given, or the buffer is empty; or if rows are out of range.
+            InvalidArgumentError: If no batch size is given, or the buffer is empty, or rows are out of range.
             UnknownKeyError: If a batch has no such field.
         """
         if format is not None:
@@ -193,7 +195,7 @@ class ReplayBuffer(WritePath):
         fields = None if names is None else self._fields_to_read(names)
         if rows is not None:
             if batch_size is not None:
-                raise InvalidArgumentError("rows and batch_size were given; expected one of them")
+                raise InvalidArgumentError("rows and batch_size were given, expected only one")
             batch, info = self.make(self.draw_rows(rows, fields))
         elif is_dynamo_compiling() and can_compile(self):
             size: Any = self.batch_size if batch_size is None else batch_size
@@ -212,25 +214,25 @@ class ReplayBuffer(WritePath):
         return batch, info
 
     def _fields_to_read(self, names: tuple[str | Key, ...]) -> tuple[Key, ...] | None:
-        """Return the keys of the fields of a batch if the storage can read them without the others, else None."""
+        """Return the keys of the fields of a batch if the storage can read only these fields, else None."""
         parts, storage = self._components, self.storage
         alone = not parts.transforms and parts.collate_fn is None and not self.has_own_rows
         return storage.keys_named(names) if alone and isinstance(storage, EpisodicStorage) else None
 
     def batches(self, count: int | None = None, batch_size: int | None = None) -> Iterator[Any]:
-        """Yield batches, as `sample` returns them; over a dataset, faster than as many calls of it.
+        """Yield batches, as `sample` does. Over a dataset, this is faster than calls of `sample`.
 
-        Over a read-only storage, up to 64 batches are drawn ahead and read at once; the batches are views of the result.
-        With the same seed, they equal those of `sample`. A state that is saved while a loop runs has the batches that
-        were drawn and not received, so that the next batch after it is loaded is the next one of the loop. A loop that
-        ends early gives the rest of an epoch back.
+        Over a read-only storage, up to 64 batches are drawn ahead and read at once. The batches are views of the
+        result. With the same seed, they equal the batches of `sample`. A state that is saved while a loop runs has the
+        batches that were drawn and not received, so that the next batch after loading is the next batch of the loop. A
+        loop that ends early gives the rest of an epoch back.
 
             >>> for batch in dataset.batches(100_000):
             ...     train(batch)
 
         Args:
-            count: Number of batches; by default until the sampler runs out, which most samplers never do.
-            batch_size: Number of steps in a batch, B; by default that of the constructor.
+            count: Number of batches. By default until the sampler runs out, which most samplers never do.
+            batch_size: Number of steps in a batch, B. By default the constructor's number.
 
         Raises:
             InvalidArgumentError: If no batch size is given, the number of batches is negative, or the buffer is empty.
@@ -246,7 +248,7 @@ class ReplayBuffer(WritePath):
         yield from self._sampled(count, batch_size)
 
     def _sampled(self, count: int | None, batch_size: int | None) -> Iterator[Any]:
-        """Yield batches, one call of `sample` each: the state of the sampler is that after the last one."""
+        """Yield batches by a call of `sample` each: the sampler has the state after the last batch."""
         ran_out = False
         while (count is None and not ran_out) or (count is not None and count > 0):
             batch = self.sample(batch_size)
@@ -256,7 +258,7 @@ class ReplayBuffer(WritePath):
             yield batch
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches of the constructor's batch size, until the sampler runs out; most samplers never do.
+        """Yield batches of the constructor's batch size, until the sampler runs out, which most samplers never do.
 
         Raises:
             InvalidArgumentError: If the buffer has no batch size.
@@ -274,7 +276,7 @@ class ReplayBuffer(WritePath):
             return self.sampler.skip_epoch(self.storage, size)
 
     def for_worker(self, worker: int, workers: int) -> ReplayBuffer:
-        """Return a buffer with the share of one worker of a `DataLoader`, if `workers_draw_shares`.
+        """Return a buffer with the share of a worker of a `DataLoader`, if `workers_draw_shares`.
 
         Args:
             worker: The number of the worker.
@@ -284,10 +286,10 @@ class ReplayBuffer(WritePath):
         return self
 
     def next(self) -> Any:
-        """Return the next batch of an iterator that the buffer keeps; None at its end, after which a new one starts.
+        """Return the next batch of an iterator that the buffer keeps, or None at the end. The next call starts anew.
 
         Raises:
-            InvalidArgumentError: As `sample` does; the next call starts a new iterator.
+            InvalidArgumentError: As `sample` does. The next call starts a new iterator.
         """
         iterator, self._iterator = self._iterator or iter(self), None
         batch = next(iterator, None)
@@ -296,11 +298,11 @@ class ReplayBuffer(WritePath):
         return batch
 
     def stats(self) -> dict[str, int | float | bool]:
-        """Return the state of the buffer in numbers, for monitoring; nothing changes.
+        """Return the state of the buffer in numbers, for monitoring. Nothing changes.
 
         Returns:
-            ``"size"``, the number of steps; ``"write_count"``; ``"prefetch_queue_size"``, the number of batches in
-            progress; ``"initialized"``; ``"capacity"``, the maximum number of steps; and ``"utilization"``, their
+            ``"size"``, the number of steps, ``"write_count"``, ``"prefetch_queue_size"``, the number of batches in
+            progress, ``"initialized"``, ``"capacity"``, the maximum number of steps, and ``"utilization"``, their
             ratio. Before the first use of a buffer with `delayed_init`, the capacity is known only if the storage was
             given as an instance.
         """
@@ -329,14 +331,15 @@ class ReplayBuffer(WritePath):
         """Return the state of storage, sampler and writer, and the batches that were sampled ahead of time.
 
         Without its own `generator`, a sampler draws from torch's global generator, which is not a part of the
-        state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy them before it changes.
+        state: a warning says so once. Transforms are not included. Tensors share memory with the buffer: save or copy
+        the tensors before the buffer changes.
         """
         with self.lock:
             self._warn_of_global_generator()
             drawn = self._prefetch.draws_in_progress if self._prefetch is not None else []
             drawn = [*drawn, *self._left_of_runs(), *self.waiting]
             state = super().state_dict()
-            if drawn and drawn[0].before is not None:  # they are drawn again, by these ranks or others
+            if drawn and drawn[0].before is not None:  # drawn again, by these ranks or others
                 state["sampler"] = {**state["sampler"], "state": self.sampler.state_at(drawn[0].before)}
                 drawn = []
             ahead = [batch_to_state(batch.index, batch.info, last=batch.last, size=batch.size) for batch in drawn]
@@ -347,7 +350,7 @@ class ReplayBuffer(WritePath):
         found = [left for run in self.runs if (left := run.left)]
         if len(found) > 1:
             raise InvalidArgumentError(
-                f"{len(found)} loops over batches() are running, and a state has one position",
+                f"{len(found)} loops over batches() are running, and a state has a single position",
                 hint="end the other loops, or save between them",
             )
         return found[0] if found else []
@@ -356,8 +359,8 @@ class ReplayBuffer(WritePath):
         if getattr(self.sampler, "draws_from_global", False) and not self._warned:
             self._warned = True
             warnings.warn(
-                f"the state of {type(self.sampler).__name__} does not continue exactly: it draws from torch's global "
-                "generator, which is not saved; give the buffer one, generator=torch.Generator().manual_seed(0)",
+                f"the state of {type(self.sampler).__name__} does not continue exactly: the sampler draws from torch's global "
+                "generator, which is not saved. Give the buffer a generator: generator=torch.Generator().manual_seed(0)",
                 stacklevel=3,
             )
 
@@ -384,7 +387,7 @@ class ReplayBuffer(WritePath):
             "_iterator": None,
             "_graph": None,
             "_prefetch": None if self._prefetch is None else self._prefetch.depth,
-            "waiting": [one.unread() for one in (*drawn, *self.waiting)],  # the copy reads them from its own storage
+            "waiting": [one.unread() for one in (*drawn, *self.waiting)],  # the copy reads from its storage
             "runs": [],
         }
         return super().__getstate__() | own
@@ -403,7 +406,7 @@ class ReplayBuffer(WritePath):
 
 
 def _field_names(keys: Any) -> tuple[str | Key, ...]:
-    """Return names of fields as a tuple that can be hashed; the index is in every batch."""
+    """Return names of fields as a tuple that can be hashed. The index is in every batch."""
     if type(keys) is list:
         keys = tuple(keys)
     if type(keys) is tuple or isinstance(keys, str):

@@ -26,9 +26,9 @@ Index = NDArray[np.int64]
 
 
 class SampleUnit(ABC):
-    """Base class of sample units. A sampler draws anchors; the unit replaces each of them by the steps of the batch.
+    """Base class of sample units. A sampler draws anchors. The unit replaces each anchor by steps of the batch.
 
-    The buffer calls the unit after the sampler, while it holds its lock, and reads the steps afterwards.
+    The buffer calls the unit after the sampler, under the lock of the buffer, and reads the steps afterwards.
     """
 
     @abstractmethod
@@ -36,13 +36,13 @@ class SampleUnit(ABC):
         """Replace the anchors by steps.
 
         Args:
-            index: The anchors, int64 [B]; for a storage with several leading axes, a tuple with one such tensor each.
-            info: The info of the sampler, by its key in the batch; entries [B, ...] have one value per anchor.
+            index: The anchors, int64 [B]. For a storage with several leading axes, a tuple with such a tensor per axis.
+            info: The info of the sampler, by key in the batch. Entries [B, ...] have a value per anchor.
             storage: The storage that the steps will be read from, which must not be changed.
 
         Returns:
-            The steps in the form of `index`, int64 [N], and the info, with one value per step, [N, ...], in every
-            entry that had one per anchor.
+            The steps in the form of `index`, int64 [N], and the info, with a value per step, [N, ...], in every
+            entry that had a value per anchor.
         """
 
     def anchor_priorities(self, batch: Any, priority: Tensor) -> tuple[Any, Tensor]:
@@ -56,7 +56,7 @@ class SampleUnit(ABC):
 
 
 class Transition(SampleUnit):
-    """Every anchor is one step of the batch: the default of buffers."""
+    """Every anchor is a step of the batch: the default of buffers."""
 
     def expand(self, index: Any, info: dict[Any, Any], storage: Storage) -> tuple[Any, dict[Any, Any]]:
         """Return the anchors and the info unchanged."""
@@ -65,7 +65,7 @@ class Transition(SampleUnit):
 
 
 class Sequence(SampleUnit):
-    """Every anchor becomes a window of steps, one after the other in the batch: ``[B * (burn_in + length + bootstrap)]``.
+    """Every anchor becomes a window of consecutive steps in the batch: ``[B * (burn_in + length + bootstrap)]``.
 
         >>> rb = TensorDictReplayBuffer(storage=storage, sample_unit=Sequence(3, burn_in=2, bootstrap=1), batch_size=32)
         >>> rb.sample().reshape(32, 6)
@@ -74,16 +74,17 @@ class Sequence(SampleUnit):
         step            a-2 a-1 | a a+1 a+2 | a+3             dilation d: a-2d a-d | a a+d a+2d | a+3d
         learning_mask     0   0 | 1  1   1  |  0
 
-    A recurrent network warms up on the steps of `burn_in`, learns from those of `length`, and has those of `bootstrap`
-    for its target. At the end of an episode, here of the anchor's episode 5 6 7 8, `episode_boundary` decides:
+    A recurrent network warms up on the steps of `burn_in`, learns from the steps of `length`, and has the steps of
+    `bootstrap` for its target. At the end of an episode, here of the anchor's episode 5 6 7 8, `episode_boundary`
+    decides:
 
         length 4, anchor 7        steps      validity_mask
         "pad"                     7 8 8 8    1 1 0 0            the last step is repeated
-        "stop"                    5 6 7 8    1 1 1 1            the window starts earlier; padded if the episode is short
+        "stop"                    5 6 7 8    1 1 1 1            the window starts earlier, padded in a short episode
         "include_reset"           7 8 9 10   1 1 1 1            the window continues in the next episode
 
     Before the start of an episode, the first step is repeated, and invalid. No window contains the newest and the oldest
-    step of a ring one after the other, or a slot without a step.
+    step of a ring in a row, or a slot without a step.
 
     The unit adds to the batch ``"sequence_id"`` (the number of the window in the batch), ``"step_in_sequence"``,
     ``"learning_mask"``, ``"validity_mask"`` and ``"anchor_index"``. `update_tensordict_priority` gives an anchor the
@@ -92,7 +93,8 @@ class Sequence(SampleUnit):
     Args:
         length: Number of steps to learn from, at least 1.
         episode_boundary: What happens at the end of an episode: "pad", "stop" or "include_reset".
-        done_key: Key of the flag that is True on the last step of an episode; None if the stored steps are one episode.
+        done_key: Key of the flag that is True on the last step of an episode. None if the stored steps are a single
+            episode.
         burn_in: Number of steps before the anchor.
         bootstrap: Number of steps after those to learn from.
         dilation: Distance between successive steps of a window.
@@ -145,7 +147,7 @@ class Sequence(SampleUnit):
         return (flat if storage.ndim == 1 else storage.unravel(flat)), info
 
     def _windows(self, storage: Storage, anchors: Index) -> tuple[Index, NDArray[np.bool_]]:
-        """Return the rows of the window of each anchor, [B, H], and whether they are valid, in the same shape."""
+        """Return the rows of the window of each anchor, [B, H], and whether the rows are valid, in the same shape."""
         crosses = self.episode_boundary == "include_reset" or self.done_key is None
         rows_at, place, first, last = _written_span(storage, anchors) if crosses else self._episodes(storage, anchors)
         after = self.length + self.bootstrap - 1
@@ -160,7 +162,7 @@ class Sequence(SampleUnit):
         return rows, valid
 
     def _episodes(self, storage: Storage, anchors: Index) -> tuple[Callable[[Index], Index], Index, Index, Index]:
-        """Return a function from places to rows, and the places of the anchors and of the ends of their episodes."""
+        """Return a function from places to rows, and the places of the anchors and of the ends of the episodes."""
         episodes = storage.trajectories(end_key=self.done_key)
         owner, place = episodes.locate(anchors)
         first = episodes.firsts[owner]
@@ -190,7 +192,7 @@ def _as_entry(rows: Tensor, storage: Storage) -> Tensor:
 
 
 def _written_span(storage: Storage, anchors: Index) -> tuple[Callable[[Index], Index], Index, Index, Index]:
-    """Return what `Sequence._episodes` returns, for all steps of an environment as one episode."""
+    """Return what `Sequence._episodes` returns, for all steps of an environment as a single episode."""
     slots, envs, held = storage.slot_count, storage.envs, storage.filled_count
     oldest = storage.write_count % slots if held == slots else 0
     env = (anchors % envs)[:, None]
@@ -204,6 +206,6 @@ def _written_span(storage: Storage, anchors: Index) -> tuple[Callable[[Index], I
 
 
 def _repeated(value: Any, steps: int) -> Any:
-    """Return the info of the anchors for each of their steps; other info is returned unchanged."""
+    """Return the info of the anchors for each step. Other info is returned unchanged."""
     values = torch.as_tensor(value)
     return values.repeat_interleave(steps, 0) if values.ndim else value

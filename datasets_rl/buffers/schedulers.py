@@ -1,4 +1,4 @@
-"""Schedulers: they change a parameter of a sampler during training, such as the exponents of priorities."""
+"""Schedulers: objects that change a parameter of a sampler during training, such as the exponents of priorities."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from datasets_rl.samplers.base import Sampler
 class ParameterScheduler(ABC):
     """Base class of schedulers, which set a parameter of a sampler anew with every call of `step`.
 
-    A subclass implements `_step`, which returns the next value; it may use `initial_val`, the value when the scheduler
+    A subclass implements `_step`, which returns the next value, and may use `initial_val`, the value when the scheduler
     was created, and `_step_cnt`, the number of calls of `step`, from 1.
 
     Args:
         obj: A sampler, or a buffer, for its sampler.
         param_name: Name of the parameter: "alpha" or "beta" of a prioritized sampler, "offline_fraction" of an
             `OfflineToOnlineReplayBuffer`, "p" of an ensemble, or any other attribute that is a number or a tensor.
-        min_value: Lower bound of the values; None for no bound.
-        max_value: Upper bound of the values; None for no bound.
+        min_value: Lower bound of the values. None for no bound.
+        max_value: Upper bound of the values. None for no bound.
 
     Raises:
         InvalidArgumentError: If `obj` is neither a sampler nor a buffer, or its sampler lacks the parameter.
@@ -40,13 +40,13 @@ class ParameterScheduler(ABC):
         max_value: float | None = None,
     ) -> None:
         if not isinstance(obj, (ReplayBuffer, Sampler)):
-            raise InvalidArgumentError(f"obj is a {type(obj).__name__}; expected a ReplayBuffer or a Sampler")
+            raise InvalidArgumentError(f"obj is a {type(obj).__name__}, expected a ReplayBuffer or a Sampler")
         self.sampler: Any = obj.sampler if isinstance(obj, ReplayBuffer) else obj
         self.param_name = param_name
         initial = getattr(self.sampler, param_name, None)
         if not isinstance(initial, (int, float, Tensor)):
             raise InvalidArgumentError(
-                f"{param_name} of {type(self.sampler).__name__} is {initial!r}; expected a number or a tensor to change"
+                f"{param_name} of {type(self.sampler).__name__} is {initial!r}, expected a number or a tensor to change"
             )
         self.initial_val: Any = initial.clone() if isinstance(initial, Tensor) else initial
         self.min_value = min_value
@@ -73,7 +73,7 @@ class ParameterScheduler(ABC):
         """Return the next value: a hook for subclasses."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps and the initial value; the current value is in the state of the sampler."""
+        """Return the number of steps and the initial value. The current value is in the state of the sampler."""
         return {"step_count": self._step_cnt, "initial_value": self.initial_val}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class LambdaScheduler(ParameterScheduler):
 
 
 class LinearScheduler(ParameterScheduler):
-    """Change a parameter linearly from its initial value to another one, and keep that.
+    """Change a parameter linearly from its initial value to another value, and keep that value.
 
         beta 0.6, final_value 1.0, num_steps 4       step    0    1    2    3    4    5
                                                      beta    0.6  0.7  0.8  0.9  1.0  1.0
@@ -146,7 +146,7 @@ class LinearScheduler(ParameterScheduler):
 
 
 class StepScheduler(ParameterScheduler):
-    """Multiply a parameter by a factor, or add a number to it, every `n_steps` steps.
+    """Multiply a parameter by a factor, or add a number, every `n_steps` steps.
 
         beta 0.6, gamma 0.1, mode "additive", n_steps 2, max_value 0.8     step    0    1    2    3    4    5    6
                                                                            beta    0.6  0.6  0.7  0.7  0.8  0.8  0.8
@@ -192,7 +192,7 @@ class StepScheduler(ParameterScheduler):
 
 
 class SchedulerList:
-    """Several schedulers that take their steps together.
+    """Several schedulers that step together.
 
     Args:
         schedulers: A scheduler, or a sequence of schedulers.

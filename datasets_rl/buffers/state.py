@@ -17,13 +17,13 @@ _INDEX = "index"
 
 
 def document_problems(names: list[str], state: Any) -> list[str]:
-    """Return what is wrong with the document of a buffer's state, before the components check their states."""
+    """Return what is wrong with the document of a buffer's state, before the components check the parts."""
     if not isinstance(state, dict):
-        return [f"it is a {type(state).__name__}; expected the state of a replay buffer"]
+        return [f"the state is a {type(state).__name__}, expected the state of a replay buffer"]
     missing = [
         name for name in names if not (isinstance(state.get(name), dict) and isinstance(state[name].get("state"), dict))
     ]
-    return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"] if missing else []
+    return [f"the state has no {', no '.join(missing)}, expected the state of a replay buffer"] if missing else []
 
 
 def component_problems(component: Stateful, saved: Mapping[str, Any]) -> list[str]:
@@ -31,26 +31,26 @@ def component_problems(component: Stateful, saved: Mapping[str, Any]) -> list[st
     saved_class, state = saved.get("kind"), saved["state"]
     reasons = component.state_problems(state)
     if state and saved_class != type(component).__name__ and not isinstance(component, Storage):
-        return [f"the saved component is a {saved_class}; expected a {type(component).__name__}", *reasons]
+        return [f"the saved component is a {saved_class}, expected a {type(component).__name__}", *reasons]
     return reasons
 
 
 def chronological_state(components: Mapping[str, Stateful], state: dict[str, Any], max_size: int) -> dict[str, Any]:
-    """Rotate a full ring into chronological order if it is restored into a ring of another capacity.
+    """Rotate a full ring into chronological order for a ring of another capacity.
 
     Args:
         components: The components that restore the state.
-        state: Their states by the same names; the storage accepts its state.
+        state: The states of the components by the same names. The storage accepts its state.
         max_size: Maximum number of steps of the storage.
 
     Returns:
-        The state itself if no rotation is needed; else a state without batches sampled ahead of time.
+        The state itself if no rotation is needed. Otherwise a state without batches sampled ahead of time.
     """
     ring = state["storage"]["state"]
     slots, written = ring.get("slots"), ring.get("written")
     if slots is None or written is None or written < slots:
         return state
-    # The environment axes of an empty storage are unknown, so the saved ones are used.
+    # The environment axes of an empty storage are unknown, so the saved axes are used.
     if slots == max_size // env_count(ring):
         return state
     result = {**state, "ahead": []}
@@ -89,7 +89,7 @@ def batch_from_state(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], boo
 def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
     """Return what is wrong with the batches that were sampled ahead of time from `steps` steps."""
     if not isinstance(ahead, list):
-        return [f"ahead is a {type(ahead).__name__}; expected a list of batches"]
+        return [f"ahead is a {type(ahead).__name__}, expected a list of batches"]
     problems = []
     for number, saved in enumerate(ahead):
         try:
@@ -101,7 +101,7 @@ def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
                 and isinstance(saved["last"], bool)
                 and all(isinstance(value, Tensor) for value in info.values())
             )
-            # A custom sampler may return numbers, or one index per axis.
+            # A custom sampler may return numbers, or an index per axis.
             per_axis = isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Tensor)
             is_valid &= all(_are_rows(axis, steps) for axis in (rows if per_axis else [rows]))
             if not is_valid:

@@ -24,13 +24,13 @@ _INDEX = "index"
 
 
 class _Info(dict[Any, Any]):
-    """The info of a sample, and the entries of the data that it replaced in the batch."""
+    """The info of a sample, and the entries of the data that the info replaced in the batch."""
 
     replaced: Mapping[Any, Any] = {}
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """Replay buffer whose batches are TensorDicts.
+    """Replay buffer with TensorDicts as batches.
 
         >>> from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer
         >>> rb = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
@@ -41,7 +41,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     Batches contain the info of the sampler and the index of every step: ``batch["index"]`` is int64 [B], or [B, ndim]
     for a storage with several leading axes. The index is not stored: an index in written data, such as a batch that was
-    sampled before, is removed. If written data has priorities at `priority_key`, they are used.
+    sampled before, is removed. If written data has priorities at `priority_key`, these are used.
 
     Args:
         priority_key: Key of the priorities in batches and in written data, for a prioritized sampler.
@@ -72,11 +72,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """Update the priorities of the steps of a sampled batch.
 
         Args:
-            data: A TensorDict with ``"index"``, and with priorities at `priority_key`: one per step, or several, which
-                the sampler reduces to one. Without priorities, nothing happens.
+            data: A TensorDict with ``"index"``, and with priorities at `priority_key`: a number per step, or several
+                numbers, which the sampler reduces to a single number. Without priorities, nothing happens.
 
         Raises:
-            InvalidArgumentError: If the batch has no index, or a priority is negative or not finite; nothing has
+            InvalidArgumentError: If the batch has no index, or a priority is negative or not finite. Nothing has
                 changed.
         """
         priority = data.get(resolve_key(self.priority_key, data), None)
@@ -88,12 +88,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
             index, priority = unit.anchor_priorities(data, priority)
         if index is None:
             raise InvalidArgumentError(
-                f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index",
+                f"the batch has no {_INDEX!r}, expected a batch from sample(), with its index",
                 hint="for an index from extend(), call update_priority(index, priority)",
             )
         with self.lock:
             rows = self.storage.ravel(index if self.storage.ndim == 1 else index.reshape(-1, self.storage.ndim))
-            # If an element is a whole trajectory, each of its steps has its index: the priorities are reduced to one.
+            # If an element is a whole trajectory, each step has the index of the trajectory: the priorities are reduced
+            # to a single number.
             while rows.ndim > 1 and bool((rows == rows[..., :1]).all()):
                 rows = rows[..., 0]
             priority = priority.reshape(rows.numel(), -1)
@@ -107,13 +108,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
         *,
         keys: str | Iterable[str | Key] | None = None,
         rows: Any = None,
-        format: BatchForm | None = None,  # noqa: A002 -- what users call it
+        format: BatchForm | None = None,  # noqa: A002 -- the users' word
     ) -> Any:
-        """Sample a batch, or read one of given rows, see `ReplayBuffer.sample`.
+        """Sample a batch, or read a batch of given rows, see `ReplayBuffer.sample`.
 
         The index and the other info of the sampler are added to the batch, whatever `keys` name. With
-        ``include_info=False``, the batch contains neither; flags at the ends of slices are then those of the data, before
-        transforms.
+        ``include_info=False``, the batch contains neither. Flags at the ends of slices are then the flags of the data,
+        before transforms.
         """
         if format is not None:
             check_form(format)
@@ -141,7 +142,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             info.replaced = replaced
         data = super().finish(data, {}, collate=False)
         if parts.transforms:
-            # Transforms see the info; if one of them selects keys, the index and the other info are added again.
+            # Transforms see the info. If a transform selects keys, the index and the other info are added again.
             lost = {key: value for key, value in entries.items() if data.get(key, None) is None}
             if lost:
                 _set_entries(data, _as_entries(lost, data))
@@ -167,7 +168,7 @@ def _without_index(data: Any) -> Any:
 
 
 def _as_entries(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
-    """Return the info that has one value per element of a batch, as entries of the batch; other info is left out."""
+    """Return the info with a value per element of a batch, as entries of the batch. Other info is left out."""
     shape, device = data.shape, data.device
     axes = len(shape)
     entries: dict[Any, Tensor] = {}
@@ -182,7 +183,7 @@ def _as_entries(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
 
 
 def _set_entries(data: Any, new_entries: dict[Any, Tensor]) -> dict[Any, Any]:
-    """Set entries of a batch, and return the entries that they replaced."""
+    """Set entries of a batch, and return the replaced entries."""
     replaced: dict[Any, Any] = {}
     for key, value in new_entries.items():
         node, name = data, key

@@ -1,4 +1,4 @@
-"""The write path of a buffer: inverse transforms, writer, storage; and the sampler is notified."""
+"""The write path of a buffer: inverse transforms, writer, storage, and a notification of the sampler."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class WritePath(ReadPath):
     """The part of a buffer that writes steps, fields of steps, and priorities."""
 
     def add(self, data: Any) -> Any:
-        """Write one step; for a storage with several environments, one step of each.
+        """Write a step, or a step of each environment for a storage with several environments.
 
         Args:
-            data: One element, without a leading axis. Inverse transforms receive it as a batch of one.
+            data: An element, without a leading axis. Inverse transforms receive a batch of a single element.
 
         Returns:
-            Its index; int64 [envs, ndim] with several environments; None if the writer did not store it.
+            The index of the step, int64 [envs, ndim] with several environments. None if the writer did not store the
+            step.
         """
         if is_dynamo_compiling():
             return call_uncompiled(self.add, data)
@@ -58,12 +59,12 @@ class WritePath(ReadPath):
         """Write several steps.
 
         Args:
-            data: A tensor, TensorDict or pytree whose leaves have one more axis than a step, `dim_extend`; or a list of
+            data: A tensor, TensorDict or pytree with an additional axis compared to a step, `dim_extend`, or a list of
                 steps. A tuple is a pytree.
             update_priority: Whether to use the priorities in the data, which a buffer of TensorDicts supports.
 
         Returns:
-            The indices of the steps, int64 [n], or [n * envs, ndim] with several environments; -1 for steps that the
+            The indices of the steps, int64 [n], or [n * envs, ndim] with several environments, -1 for steps that the
             writer did not store.
         """
         if is_dynamo_compiling():
@@ -92,7 +93,7 @@ class WritePath(ReadPath):
         return rows if storage.ndim == 1 else self._as_indices(rows)
 
     def _write_free_slot(self, data: Any) -> int | Tensor | None:
-        """Write one step to the slot of a consumed step, if there is one."""
+        """Write a step to the slot of a consumed step, if any."""
         sampler: Any = self.sampler
         free = sampler.slots_for(self.storage, 1)
         return self.writer.write_at(int(free), data) if len(free) else self.writer.add(data)
@@ -109,12 +110,12 @@ class WritePath(ReadPath):
         return torch.cat([rows, self.writer.extend(rest)]) if self.storage.size_of(rest) else rows
 
     def _validate_data(self, data: Any, *, single: bool) -> Any:
-        """Validate data before it is written, as one step or several, and return the part to write."""
+        """Validate data before the write, as a single step or several steps, and return the part to write."""
         del single
         return data
 
     def _to_write(self, data: Any, *, single: bool) -> Any:
-        """Return data as it is stored, after the inverse transforms; None if one of them returns None."""
+        """Return data in stored form, after the inverse transforms, or None if a transform returns None."""
         data = self._validate_data(data, single=single)
         transforms = self._components.transforms
         found = (getattr(transform, "inv", None) for transform in reversed(transforms))
@@ -128,7 +129,7 @@ class WritePath(ReadPath):
         return data.squeeze(0) if batched and data is not None else data
 
     def _priority_of(self, data: Any, axes: int) -> Any:
-        """Return the priorities, [rows, ...], in data that is about to be written; None if it has none.
+        """Return the priorities, [rows, ...], in data that is about to be written, or None without priorities.
 
         Args:
             data: The data to write.
@@ -143,13 +144,14 @@ class WritePath(ReadPath):
         """Update the priorities of steps in the sampler.
 
         Args:
-            index: An index from `extend` or a batch: an integer, int64 [n], a tuple with one index per axis, or [n,
+            index: An index from `extend` or a batch: an integer, int64 [n], a tuple with an index per axis, or [n,
                 ndim].
-            priority: One number for all steps, or one per step; for an index from `extend` of data with environments
-                also in the shape of that data, ``[envs, time]``.
+            priority: A single number for all steps, or a number per step. For an index from `extend` of data with
+                environments also in the shape of that data, ``[envs, time]``.
 
         Raises:
-            InvalidArgumentError: If a priority is negative or not finite, or the shapes differ; nothing has changed.
+            InvalidArgumentError: If a priority is negative or not finite, or the shapes differ. Nothing has changed
+                then.
         """
         with self.lock:
             rows = self.storage.ravel(index)
@@ -161,9 +163,9 @@ class WritePath(ReadPath):
             self.sampler.update_priority(rows, priority, storage=self.storage)
 
     def mark_update(self, index: Any) -> None:
-        """Report that steps have been replaced in the storage: a prioritized sampler gives them the default priority.
+        """Report that steps were replaced in the storage: a prioritized sampler gives these steps the default priority.
 
-        Writes through a buffer of this storage report themselves, if its sampler is the one of this buffer.
+        Writes through a buffer of this storage report themselves, if both buffers have the same sampler.
 
         Args:
             index: As for `update_priority`.
@@ -186,7 +188,7 @@ class WritePath(ReadPath):
             self.sampler.empty()
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Overwrite stored steps, or one of their fields; inverse transforms are applied to whole steps only."""
+        """Overwrite stored steps, or a field of stored steps. Inverse transforms are applied to whole steps only."""
         key = key_of(index)
         if key:
             self._overwrite({key: data})
@@ -206,11 +208,11 @@ class WritePath(ReadPath):
         self[: self.storage.size_of(data) if end is None else end] = data
 
     def set_(self, key: str | Key, value: Any) -> Self:
-        """Overwrite one field of all steps in place, see `update_`: ``rb[key] = value``."""
+        """Overwrite a field of all steps in place, see `update_`: ``rb[key] = value``."""
         return self.update_({key: value})
 
     def set_at_(self, key: str | Key, value: Any, index: Any) -> Self:
-        """Overwrite one field of the steps at an index of the leading axes of the storage, see `update_`."""
+        """Overwrite a field of the steps at an index of the leading axes of the storage, see `update_`."""
         return self._overwrite({as_key(key): value}, index)
 
     def update_(
@@ -219,9 +221,10 @@ class WritePath(ReadPath):
         """Overwrite several fields of all steps in place. Transforms are not applied.
 
         Args:
-            input_dict_or_td: The new values by key, which may be nested; they are expanded to the shapes of the fields.
+            input_dict_or_td: The new values by key, which may be nested. Values are expanded to the shapes of the
+                fields.
             clone: Accepted for compatibility with TorchRL: the values are copied in any case.
-            keys_to_update: The fields to overwrite; by default every given one.
+            keys_to_update: The fields to overwrite. By default every given field.
 
         Returns:
             This buffer.
@@ -257,26 +260,26 @@ class WritePath(ReadPath):
         version: Any = None,
         require_newer: bool = False,
     ) -> ConditionalUpdateResult:
-        """Overwrite fields of steps that are still those that were sampled.
+        """Overwrite fields of sampled steps that were not replaced since.
 
             >>> rb = TensorDictReplayBuffer(writer=TensorDictRoundRobinWriter(track_generations=True), ...)
-            >>> batch = rb.sample()               # its steps may be overwritten while their values are computed
+            >>> batch = rb.sample()               # the steps may be overwritten while new values are computed
             >>> rb.update_if_present(
             ...     index=batch["index"], generation=batch["index_generation"], patch={"value": values}
             ... ).stale_count
 
-        A step is still the same if its slot has the generation that it had when it was sampled. Others stay unchanged.
-        A later update of the same steps may use the same index and generation.
+        A step was not replaced if its slot has the same generation as when the step was sampled. Other steps stay
+        unchanged. A later update of the same steps may use the same index and generation.
 
         Args:
-            index: The steps, as for `update_priority`; B steps.
-            generation: The generations of their slots, from the same batch, int64 [B].
+            index: The steps, as for `update_priority`, B steps.
+            generation: The generations of the steps' slots, from the same batch, int64 [B].
             patch: The new values by key, each [B, ...].
-            version_key: A field with one number per step. A step is overwritten only if its new version is not below
-                the stored one, and the new version is stored with it. Of several updates of one step, the one with the
-                highest version is used, and of equal ones the last.
-            version: The new version, one number for all steps or one per step.
-            require_newer: Whether the new version must be above the stored one.
+            version_key: A field with a number per step. A step is overwritten only if the new version is not below
+                the stored version, and the new version is stored, too. Of several updates of the same step, the update
+                with the highest version is used, and of equal versions the last.
+            version: The new version, a single number for all steps or a number per step.
+            require_newer: Whether the new version must be above the stored version.
 
         Returns:
             Which steps were overwritten.
@@ -289,7 +292,7 @@ class WritePath(ReadPath):
         storage, writer = self.storage, self.writer
         if not writer.tracks_generations or isinstance(storage, ListStorage):
             raise InvalidArgumentError(
-                f"conditional updates need fields and generations; the buffer has a {type(storage).__name__} and "
+                f"conditional updates need fields and generations, and the buffer has a {type(storage).__name__} and "
                 f"a {type(writer).__name__} with tracks_generations={writer.tracks_generations}",
                 hint="pass writer=RoundRobinWriter(track_generations=True), and a storage of tensors",
             )
@@ -299,7 +302,7 @@ class WritePath(ReadPath):
             current, sampled = writer.generations_of(storage.unravel(rows)), torch.as_tensor(generation)
             if sampled.numel() != len(rows):
                 raise InvalidArgumentError(
-                    f"there are {sampled.numel()} generations for {len(rows)} steps; expected one each"
+                    f"there are {sampled.numel()} generations for {len(rows)} steps, expected {len(rows)}"
                 )
             live = (current >= 0) & (current == sampled.reshape(-1).to(current.device)) & (rows < len(storage))
             new = leaves_by_key(patch)

@@ -1,1 +1,1 @@
-"""Building a stored dataset: shard by shard, in one process or several, resumable after a kill."""
+"""Building a stored dataset: shard by shard, in a single process or several, resumable after a kill."""

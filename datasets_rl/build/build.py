@@ -1,6 +1,6 @@
 """The loop that builds a stored dataset, for downloads and for preprocessing.
 
-chunks   0 1 2 3 4 5     in order; each appends its rows in this process, or as a partial dataset of a worker
+chunks   0 1 2 3 4 5     in order, where each appends its rows in this process, or as a partial dataset of a worker
 writer   0 1 2           the rows of chunk 2 are appended, and synced
 journal  0 1 2           then a line for chunk 2 is synced: a build that is run again continues with chunk 3
 release  0 1             then the inputs of chunk 2 may be deleted
@@ -30,16 +30,16 @@ class Chunk(ABC):
 
     @abstractmethod
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the rows, and return their entry for the journal, a JSON value."""
+        """Append the rows, and return the entry for the journal, a JSON value."""
 
     def release(self) -> None:
-        """Delete the files that are no longer needed once the rows are on the disk; by default there are none."""
+        """Delete the files that are no longer needed once the rows are on the disk. By default there are none."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Close the files; by default none is open."""
+        """Close the files. By default no file is open."""
 
 
 def build(
@@ -49,16 +49,16 @@ def build(
     chunk_count: int,
     is_complete: Callable[[], bool] = bool,
 ) -> list[Mapping[str, Any]]:
-    """Append chunks in order, and commit each of them except the last.
+    """Append chunks in order, and commit each chunk except the last.
 
-    The last chunk is not committed, so that after a kill there is always a chunk left whose files are opened again.
+    The last chunk is not committed, so that after a kill the files of at least one chunk are opened again.
 
     Args:
         chunks: The chunks that are not in the journal.
         writer: The writer of the dataset, which holds the rows of the chunks in the journal.
-        journal: The journal; None if an interrupted build starts over.
+        journal: The journal. None if an interrupted build starts over.
         chunk_count: The number of chunks, including those in the journal.
-        is_complete: Returns whether the chunks after the last appended one have no rows to append.
+        is_complete: Returns whether the chunks after the last appended chunk have no rows to append.
 
     Returns:
         The entries of the journal, followed by the entries of the appended chunks.
@@ -76,7 +76,7 @@ def build(
 
 
 def submitted_ahead(chunks: Iterator[T], max_in_flight: int) -> Iterator[T]:
-    """Yield chunks in order; each is created, and its task submitted, up to `max_in_flight` chunks ahead."""
+    """Yield chunks in order. Each is created, and its task submitted, up to `max_in_flight` chunks ahead."""
     in_flight: deque[T] = deque()
     for chunk in chunks:
         in_flight.append(chunk)
@@ -110,7 +110,7 @@ class WorkerResult:
         return self._result()
 
     def correct_report(self, steps: int) -> None:
-        """Correct the reported number of steps to `steps`: an engine may report none of them, or some of them twice."""
+        """Correct the reported number of steps to `steps`: an engine may report no steps, or some steps twice."""
         self._report(steps - self._reported.done)
 
     def remove(self) -> None:

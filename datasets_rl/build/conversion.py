@@ -49,7 +49,7 @@ from datasets_rl.sources.selection import IMAGES, MIN_RATIO
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, dotted_name
 
 _SILENT = Report()
-_BAD_SHARDS_TEXT = "files whose images take more than a quarter of the bytes of their pixels, although those of the first rows take less"
+_BAD_SHARDS_TEXT = "files with images that take more than a quarter of the bytes of their pixels, although the images of the first rows take less"
 _LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
 
 
@@ -79,7 +79,7 @@ class ConversionJob:
 
 
 def _modification_time(asset: Asset) -> int | None:
-    """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
+    """Return the modification time of a local file in nanoseconds, which replaces the digest until the file is read."""
     paths = [path_of_url(url) for url in asset.urls if url.startswith(LOCAL)]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
@@ -95,25 +95,25 @@ def convert(
     keep_raw: bool = True,
     report: Report = _SILENT,
 ) -> Manifest:
-    """Convert a dataset into a folder, shard by shard; the manifest is written last.
+    """Convert a dataset into a folder, shard by shard. The manifest is written last.
 
     Args:
         job: The dataset.
         fetcher: The fetcher of the raw files.
         folder: The folder of the result. With `work`, it may contain the files of an interrupted call.
         work: The folder of the journal and of partial datasets, by which an interrupted conversion of several shards is
-            resumed; by default the conversion starts over.
-        engine: The engine that reads the shards in other processes; by default processes of this machine read them if
+            resumed. By default the conversion starts over.
+        engine: The engine that reads the shards in other processes. By default processes of this machine read them if
             `settings` allow several and the files are large. The result does not depend on the engine.
         settings: The settings, which have the number of processes.
-        keep_raw: Whether fetched files are kept once their rows are on the disk.
+        keep_raw: Whether fetched files are kept once the rows are on the disk.
         report: Called with the number of steps since its last call.
 
     Returns:
         The manifest.
 
     Raises:
-        ConversionError: If the upstream files violate their own format.
+        ConversionError: If the upstream files violate their format.
         FetchError, IntegrityError: If files cannot be fetched.
         DiskFullError: If the dataset does not fit on the disk.
     """
@@ -154,9 +154,9 @@ def _open_choice(job: ConversionJob, work: Path | None) -> FormChoice:
 def _choose_engine(
     job: ConversionJob, journal: Journal | None, engine: Engine | None, settings: Settings | None
 ) -> Engine | None:
-    """Return the engine that reads the remaining shards; None if this process reads them."""
+    """Return the engine that reads the remaining shards, or None if this process reads them."""
     remaining = len(job.listing.shards) - (0 if journal is None else len(journal.entries))
-    # Selecting episodes by their numbers over all shards requires that one process counts them.
+    # Selecting episodes by number over all shards requires that a single process counts the episodes.
     if journal is None or remaining < 2 or job.listing.numbers is not None:
         return None
     if engine is not None or settings is None:
@@ -180,7 +180,7 @@ def _convert(
     entries = [] if journal is None else list(journal.entries)
     remaining = job.listing.shards[len(entries) :]
     if not remaining:
-        raise ConversionError(job.entry.id, ["it has no shard"])
+        raise ConversionError(job.entry.id, ["the dataset has no shard"])
     episode_filter = EpisodeFilter(job.spec, job.selection, entries[-1]["seen"] if entries else 0)
     options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, choice, keep_raw, engine, partials)
     with ExitStack() as stack:
@@ -199,7 +199,7 @@ def _convert(
             reasons = first_problems([decision.text for decision in merge_decisions(decisions).values()], "decisions")
             raise ConversionError(error.name, [*error.problems, *reasons], hint=error.remedy) from error
     if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
-        problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
+        problem = f"the files have {written.steps:,} steps, expected {stated:,} as the upstream states"
         raise ConversionError(job.entry.id, [problem])
     commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
     if count := _badly_compressed_shards(choice.forms, written, commits):
@@ -240,7 +240,7 @@ def _open_writer(
 
 
 def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
-    """Return the number of steps of the dataset; None if the upstream does not state it."""
+    """Return the number of steps of the dataset, or None if the upstream does not state it."""
     single_shard = len(job.listing.shards) == 1
     return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
 
@@ -312,7 +312,7 @@ def _badly_compressed_shards(forms: ImageForms, written: DatasetSummary, commits
 
 
 def merge_decisions(decisions: Iterable[Decision]) -> dict[str, AppliedDecision]:
-    """Return the decisions of all shards by rule, with their counts summed; a decision on the whole dataset counts once."""
+    """Return the decisions of all shards by rule, with summed counts. A decision on the whole dataset counts once."""
     by_rule: dict[str, AppliedDecision] = {}
     for decision in decisions:
         earlier = by_rule.get(decision.rule)
@@ -342,7 +342,7 @@ def specs_of_schema(schema: Schema, upstream_specs: Mapping[str, Any]) -> dict[s
 def catalog_specs(
     action: SpaceSummary | None, schema: Schema, statistics: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the spec of the action with the bounds of the catalog; none if it has none, or a value is outside."""
+    """Return the spec of the action with the bounds of the catalog, empty without bounds, or if a value is outside."""
     if action is None or action.low is None or action.high is None or ACTION not in schema:
         return {}
     field, found = schema[ACTION], statistics.get(dotted_name(ACTION), {})
@@ -362,7 +362,7 @@ def spec_of_field(field: Column) -> dict[str, Any]:
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[StoredFile]]:
-    """Write the metadata of a dataset, arrays as files; return the metadata entries of the manifest, and the files."""
+    """Write the metadata of a dataset, arrays as files. Return the metadata entries of the manifest, and the files."""
     entries: dict[str, Any] = {}
     files: list[StoredFile] = []
     for name, value in metadata.items():
@@ -386,7 +386,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def read_metadata(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a manifest with its arrays in memory, as `write_metadata` takes it."""
+    """Return the metadata of a manifest with the arrays in memory, as for `write_metadata`."""
     return {
         name: np.array(map_npy(folder / file)) if (file := array_file(value)) else value
         for name, value in metadata.items()
@@ -395,7 +395,7 @@ def read_metadata(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def json_value(value: Any) -> Any:
     """Return the JSON value by which the manifest states metadata other than arrays."""
-    # JSON has no NaN and no infinity; as strings, they keep the manifest readable by every JSON parser.
+    # JSON has no NaN and no infinity. As strings, they keep the manifest readable by every JSON parser.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -404,6 +404,6 @@ def _metadata_file_name(name: str) -> str:
     if any(part.strip(".") == "" for part in parts):
         raise ConversionError(name, [f"metadata name {name!r} is not a file name"])
     if (size := len("/".join(parts))) > NAME_BYTES:
-        problem = f"a metadata name of {size:,} characters is too long for a file name; expected {NAME_BYTES} at most"
+        problem = f"a metadata name of {size:,} characters is too long for a file name, expected {NAME_BYTES} at most"
         raise ConversionError(f"{name[:40]}...", [problem])
     return "/".join(parts)

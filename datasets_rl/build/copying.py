@@ -1,8 +1,8 @@
 """Copying of a dataset that an upstream has in the stored format: its files are fetched, joined and checked.
 
-shards    0 1 2 3        groups of pieces: whole files, or chunks of large ones; fetched ahead of the copy
+shards    0 1 2 3        groups of pieces: whole files, or chunks of large files, fetched ahead of the copy
 build     0 1 2          whole files are linked into the build, chunks are written at their offset
-journal   0 1            then a line is synced: a copy that is run again continues after it
+journal   0 1            then a line is synced: a repeated copy continues after this line
 raw         1 2 3        the pieces of journaled shards are deleted
 """
 
@@ -37,7 +37,7 @@ class CopyJob:
 
     entry: Entry
     listing: Listing
-    """The listing, whose `copied` is the manifest of the dataset."""
+    """The listing, with the manifest of the dataset as `copied`."""
     selection: Selection
 
     @property
@@ -55,7 +55,7 @@ class CopyJob:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the copy: that of the source, with the id of the copy and where it is from."""
+        """The manifest of the copy: the manifest of the source, with the id and the origin of the copy."""
         source = self._source
         return replace(
             source,
@@ -71,12 +71,12 @@ class CopyJob:
 
 
 def copy_stored(job: CopyJob, fetcher: Fetcher, folder: Path, *, work: Path) -> Manifest:
-    """Copy a stored dataset into a folder, shard by shard; the manifest is written last.
+    """Copy a stored dataset into a folder, shard by shard. The manifest is written last.
 
     Args:
         job: The dataset.
         fetcher: The fetcher of the pieces.
-        folder: The folder of the result; it may contain the files of an interrupted call.
+        folder: The folder of the result, which may contain the files of an interrupted call.
         work: The folder of the journal, by which an interrupted call is resumed.
 
     Returns:
@@ -109,19 +109,19 @@ def copy_stored(job: CopyJob, fetcher: Fetcher, folder: Path, *, work: Path) -> 
         disk.remove_tree(folder)
         journal.delete()
         raise IntegrityError(
-            job.entry.id, problems, hint="run it again; if it fails again, the published files are wrong"
+            job.entry.id, problems, hint="repeat the same call. If it fails again, the published files are wrong"
         )
     return manifest
 
 
 def _place(folder: Path, fetched: Sequence[Fetched], places: Any, *, own: Path) -> None:
-    """Write each fetched piece into its file; repeating it changes nothing.
+    """Write each fetched piece into its file. A repetition changes nothing.
 
     Args:
         folder: The folder of the result.
         fetched: The pieces.
         places: The file and the offset of each piece.
-        own: The folder of the fetched pieces, whose files may be linked; those of the user are copied.
+        own: The folder of the fetched pieces, with files that may be linked. Files of the user are copied.
     """
     for piece, (name, start) in zip(fetched, places, strict=True):
         target = folder / name
@@ -135,7 +135,7 @@ def _place(folder: Path, fetched: Sequence[Fetched], places: Any, *, own: Path) 
 
 
 def _write_at(path: Path, target: Path, start: int) -> None:
-    """Write the bytes of a file into another one at an offset, and flush them to the disk."""
+    """Write the bytes of a file into another file at an offset, and flush to the disk."""
     with path.open("rb") as piece, target.open("r+b" if start else "wb") as stream:
         stream.seek(start)
         shutil.copyfileobj(piece, stream, _COPY_BYTES)

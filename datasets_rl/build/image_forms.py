@@ -139,7 +139,7 @@ class FormChoice:
             RuntimeError: If it is not made.
         """
         if self._made is None:
-            raise RuntimeError("the forms of images are not chosen; expected the first shard to be opened before")
+            raise RuntimeError("the forms of images are not chosen, expected the first shard to be opened before")
         return self._made
 
     def make(self, columns: Sequence[Column], kept: Collection[Key], read: Read) -> None:

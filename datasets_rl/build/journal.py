@@ -1,4 +1,4 @@
-"""The journal of a build: a line of JSON for each chunk whose rows are on the disk.
+"""The journal of a build: a line of JSON for each chunk with rows on the disk.
 
 A line that was truncated by a kill is ignored, and so is the journal of another build.
 """
@@ -16,10 +16,10 @@ from datasets_rl import disk
 
 
 class Journal:
-    """The append-only journal of one build.
+    """The append-only journal of a build.
 
     Args:
-        path: The file; the journal of another build is replaced.
+        path: The file. The journal of another build is replaced.
         key: Identifies the build: equal for equal input files, arguments and code.
     """
 
@@ -29,7 +29,7 @@ class Journal:
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         parsed = [*takewhile(bool, map(_parse_entry, lines))]
         self.entries = parsed[1:]
-        """The entries that this process or an earlier one appended."""
+        """The entries that this process or an earlier process appended."""
         if parsed[:1] == [{"key": key}]:
             with path.open("r+b") as stream:
                 stream.truncate(sum(len(line) + 1 for line in lines[: len(parsed)]))
@@ -65,7 +65,7 @@ class Journal:
         disk.remove_file(self._path)
 
     def append(self, entry: Mapping[str, Any], *, sync: bool = True) -> None:
-        """Append an entry, and flush it to the operating system, with `sync` also to the disk."""
+        """Append an entry, and flush to the operating system, with `sync` also to the disk."""
         with disk.disk_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
             if sync:
@@ -74,7 +74,7 @@ class Journal:
 
 
 def _parse_entry(line: bytes) -> Mapping[str, Any]:
-    """Return the entry of a line; an empty one if the line is damaged."""
+    """Return the entry of a line, empty if the line is damaged."""
     with suppress(ValueError):
         if isinstance(value := json.loads(line), dict):
             return value

@@ -16,19 +16,19 @@ from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 COMMIT_FILE = "commit.json"
-"""The file that is written last: a folder without it is not a partial dataset."""
+"""The file that is written last: a folder without this file is not a partial dataset."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def prepare_partials(folder: Path, key: str) -> Path:
     """Delete the partial datasets that a build cannot use, and create the folder for its own.
 
-    Partial datasets are not fsynced, because most are deleted before the system writes them to the disk. They are
+    Partial datasets are not fsynced, because most are deleted before the system writes to the disk. They are
     therefore deleted after a reboot, and always on a system that does not report its boot id.
 
     Args:
-        folder: The parent folder. Everything in it is deleted, except the partial datasets of this build that an earlier
-            process completed.
+        folder: The parent folder. Everything inside is deleted, except the partial datasets of this build that an
+            earlier process completed.
         key: Identifies the input and the code of the build.
 
     Returns:
@@ -58,13 +58,13 @@ def make_partial(
     fill: Callable[[DatasetWriter], Mapping[str, Any]],
     dictionaries: Mapping[Key, FrameDictionary] | None = None,
 ) -> dict[str, Any]:
-    """Write a partial dataset by a function, unless it exists already.
+    """Write a partial dataset by a function, unless present already.
 
     Args:
         folder: The folder of the partial dataset, which appears complete or not at all.
         columns: The columns of a step.
         name: The name of the dataset, for messages.
-        fill: Writes the rows and returns a description of them, a JSON value.
+        fill: Writes the rows and returns a description of the rows, a JSON value.
         dictionaries: The dictionary of each column of compressed images.
 
     Returns:
@@ -72,7 +72,7 @@ def make_partial(
     """
     if (existing := _read_result(folder)) is not None:
         return existing
-    # The name is unique, because on a cluster a second attempt may start before the first one has ended.
+    # The name is unique, because on a cluster a second attempt may start before the first attempt has ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
     build.mkdir(parents=True)
     writer = DatasetWriter(build, columns, name=name, dictionaries=dictionaries)
@@ -83,7 +83,7 @@ def make_partial(
         try:
             disk.move_path(build, folder, sync=False)
         except OSError:
-            # Another attempt finished first. Its rows are the same, and another process may be reading them.
+            # Another attempt finished first. The rows are the same, and another process may be reading them.
             if _read_result(folder) is None:
                 raise
         return result

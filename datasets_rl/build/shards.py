@@ -36,18 +36,18 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, is_observation
 
 _COMPRESSING_CORES = 2
-"""The number of cores that one process keeps busy while it inflates files and compresses their images in threads."""
+"""The number of cores that a process keeps busy while it inflates files and compresses images in threads."""
 _LOCAL_IN_FLIGHT = 2
-"""The number of shards whose files are fetched or being fetched, if this process reads them."""
+"""The number of shards with files that are fetched or being fetched, if this process reads the shards."""
 _REPORT_SOURCE = Remedy(
-    "report this to the authors of the source; without {}, all episodes are converted",
+    "report this to the authors of the source. Without {}, all episodes are converted",
     Argument("selection", Call("Selection", episodes=...)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
-    """A description of how to open the files of a dataset, in this process or in another one."""
+    """A description of how to open the files of a dataset, in this process or in another process."""
 
     source: str
     name: str
@@ -64,12 +64,12 @@ class ReaderSpec:
 
 
 class EpisodeFilter:
-    """A filter that keeps episodes by their numbers over all shards, for upstreams that do not state counts per shard.
+    """A filter that keeps episodes by number over all shards, for upstreams that do not state counts per shard.
 
     Args:
-        spec: The reader spec. Its `Listing.numbers` are the numbers of the episodes to keep; None keeps all, with the
-            numbers that their reader assigned.
-        selection: The selection of the user, whose episodes were selected by `Listing.numbers`, or else by `Source.resolve`.
+        spec: The reader spec. Its `Listing.numbers` are the numbers of the episodes to keep. None keeps all, with the
+            numbers from the reader.
+        selection: The selection of the user. `Listing.numbers`, or else `Source.resolve`, has applied its episodes.
         seen: The number of episodes in the previous shards.
     """
 
@@ -80,20 +80,21 @@ class EpisodeFilter:
         self.seen = seen
 
     def check_numbered(self, metadata: Collection[str]) -> None:
-        """Check that the reader of selected episodes gives their numbers, given the names of their metadata.
+        """Check that the reader of selected episodes gives the numbers, given the names of the metadata.
 
         Raises:
-            ConversionError: If it does not: they would be numbered from 0, and be found under wrong numbers.
+            ConversionError: If the reader does not: episodes would be numbered from 0, and be found under wrong
+                numbers.
         """
         if self._selected and "source" not in metadata:
             problem = (
                 f"the episodes {self._selected} are selected, and the reader of the source {self._spec.source} yields an"
-                " episode without its number; expected the number of the episode upstream in metadata['source']"
+                " episode without its number, expected the number of the episode upstream in metadata['source']"
             )
             raise ConversionError(self._spec.id, [problem], hint=_REPORT_SOURCE)
 
     def select(self, piece: Episode | EpisodeBatch) -> Episode | EpisodeBatch | None:
-        """Return the selected episodes with their numbers, or None if there are none."""
+        """Return the selected episodes with their numbers, or None without such episodes."""
         first = self.seen
         if isinstance(piece, Episode):
             self.seen += not piece.continues
@@ -129,21 +130,23 @@ class ShardOptions:
     report: Report
     """Called with each number of further steps."""
     choice: FormChoice
-    """How images are stored; chosen when the files of the first shard are there."""
+    """How images are stored, chosen when the files of the first shard are there."""
     keep_raw: bool = True
-    """Whether fetched files are kept once their rows are on the disk."""
+    """Whether fetched files are kept once the rows are on the disk."""
     engine: Engine | None = None
-    """The engine that writes a partial dataset for each shard; None reads the shards in this process."""
+    """The engine that writes a partial dataset for each shard. None reads the shards in this process."""
     partials: Path | None = None
     """The folder of the partial datasets, which the processes of the engine can access too."""
 
 
 def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
-    """Yield each shard once its files are fetched; requesting the next shard means that this one has been read.
+    """Yield each shard once its files are fetched.
+
+    A request for the next shard means that the previous shard has been read.
 
     Raises:
         FetchError, IntegrityError, DiskFullError: If files cannot be fetched.
-        ConversionError: If the files of the first shard violate their format.
+        ConversionError: If the files of the first shard violate the format.
     """
     files: dict[str, Path] = {}
     remaining = iter(shards)
@@ -179,7 +182,7 @@ def _is_faster_alone(engine: Engine, forms: ImageForms) -> bool:
 
 
 class LocalShard(Chunk):
-    """A shard that this process reads. A context manager, because it holds files open.
+    """A shard that this process reads. A context manager, because files are held open.
 
     Args:
         options: The options of the conversion.
@@ -209,12 +212,12 @@ class LocalShard(Chunk):
         """Choose how images are stored, by the episodes of this shard.
 
         Raises:
-            ConversionError: If the files violate their own format, or do not have images as they were requested.
+            ConversionError: If the files violate their format, or do not have images in the requested form.
         """
         reader = self.open()
 
         def read() -> Generator[Episode | DeferredStates | EpisodeBatch, None, None]:
-            # By another reader, because what one reader has counted ends up in the manifest.
+            # By another reader, because the counts of this reader end up in the manifest.
             with (
                 _conversion_errors(self.options.spec.id, self.files.values()),
                 self.options.spec.open(self.files) as again,
@@ -285,7 +288,7 @@ class WorkerShard(LocalShard):
         self._result = WorkerResult(engine, read_shard, task, options.report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the partial dataset; if there is none, read the shard in this process.
+        """Append the partial dataset. Without a partial dataset, read the shard in this process.
 
         Raises:
             ConversionError: If a file violates its own format, or the process died.
@@ -317,7 +320,7 @@ class WorkerShard(LocalShard):
 
 @contextmanager
 def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
-    """Convert unexpected errors, as libraries raise them for damaged files, to errors that name the files."""
+    """Convert unexpected errors, as from libraries that read damaged files, to errors that name the files."""
     try:
         yield
     except (DatasetsRLError, MemoryError, OSError):
@@ -331,12 +334,12 @@ def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]
         raise ConversionError(
             dataset_id,
             [f"{names}: {type(error).__name__}: {error}{raised_by}"],
-            hint="compare the file with its source, or give another one; the traceback shows where reading failed",
+            hint="compare the file with its source, or give another file. The traceback shows where reading failed",
         ) from error
 
 
 def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Write a partial dataset of a shard, unless it exists already.
+    """Write a partial dataset of a shard, unless present already.
 
     Args:
         task: The reader spec and the files of the shard, the selection of fields, the file of the forms of images, and

@@ -169,7 +169,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
 
     if ":" in named.id:  # gymnasium.make would import the module before the colon
         raise InvalidArgumentError(
-            f"{dataset_id} names the environment {named.id!r}; expected a name without a module",
+            f"{dataset_id} names the environment {named.id!r}, expected a name without a module",
             hint="import the module that registers the environment, and name the environment without the module",
         )
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
@@ -219,7 +219,7 @@ def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], w
     problems = [f"{name}={value!r:.80}" for name, value in arguments.items() if not _is_safe(name, value, text_names)]
     if problems:
         raise InvalidArgumentError(
-            f"{where} {', '.join(problems)}; data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
+            f"{where} {', '.join(problems)}: data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
             hint=f"if you trust the value, pass the value: make_env({problems[0].partition('=')[0]}=...)",
         )
 

@@ -372,7 +372,7 @@ def list_datasets(
     """
     for name, value, choices in (("kind", kind, ("pixels", "state")), ("action", action, ("discrete", "continuous"))):
         if value not in {None, *choices}:
-            raise InvalidArgumentError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+            raise InvalidArgumentError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
     origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
         warnings.warn(f"left out: {error.message}", stacklevel=2)
@@ -393,7 +393,7 @@ def known_purposes(words: str | Sequence[str]) -> tuple[str, ...]:
     if unknown := [word for word in purposes if word not in PURPOSES]:
         near = difflib.get_close_matches(unknown[0].lower(), PURPOSES, n=3)
         raise InvalidArgumentError(
-            f"{unknown[0]!r} is not a purpose; expected one of {', '.join(PURPOSES)}",
+            f"{unknown[0]!r} is not a purpose, expected one of {', '.join(PURPOSES)}",
             hint=f"did you mean {', '.join(near)}?" if near else "",
         )
     return purposes

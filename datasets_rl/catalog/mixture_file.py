@@ -72,7 +72,7 @@ def read_mixture(path: Path) -> tuple[list[Member], dict[str, Any]]:
     tables = document.pop("member", None)
     problems = _table_problems(document, _SETTINGS, "the file")
     if not isinstance(tables, list) or not tables:
-        problems.append("the file has no [[member]] tables; expected at least one, with dataset = ...")
+        problems.append("the file has no [[member]] tables, expected at least 1, with dataset = ...")
         tables = []
     members = [_parse_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
     if problems:
@@ -134,12 +134,12 @@ def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> M
 def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], name: str) -> list[str]:
     """Return the problems of a table: unknown entries, and values of the wrong type."""
     unknown = sorted(table.keys() - allowed.keys())
-    problems = [f"{name} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
+    problems = [f"{name} has {', '.join(unknown)}, expected {', '.join(allowed)}"] if unknown else []
     for key in sorted(table.keys() & allowed.keys()):
         value, types = table[key], allowed[key]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             expected = " or ".join(_NAMES[kind] for kind in types)
-            problems.append(f"{name} has {key} = {value!r}; expected {expected}")
+            problems.append(f"{name} has {key} = {value!r}, expected {expected}")
     return problems
 
 

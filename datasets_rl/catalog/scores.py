@@ -90,7 +90,7 @@ def normalized_cost(costs: Any, budget: float) -> float | NDArray[np.float64]:
         InvalidArgumentError: If `budget` is negative, or `costs` are not numbers.
     """
     if not budget >= 0:
-        raise InvalidArgumentError(f"budget is {budget:g}; expected a number >= 0")
+        raise InvalidArgumentError(f"budget is {budget:g}, expected a number >= 0")
     values = _as_array(costs)
     more = float(budget == 0)
     scaled = (values + more) / (budget + more)
@@ -132,7 +132,7 @@ def reference_score(
     else:
         score = Score(low, high, "the returns that you gave")
     if not score.low < score.high:
-        raise InvalidArgumentError(f"low is {score.low:g} and high is {score.high:g}; expected low below high")
+        raise InvalidArgumentError(f"low is {score.low:g} and high is {score.high:g}, expected low below high")
     return score
 
 
@@ -171,11 +171,11 @@ def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int 
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            f"scores have shape {list(np.shape(scores))}; expected finite scores of runs, [R] or [R, T], at least one"
+            f"scores have shape {list(np.shape(scores))}, expected finite scores of runs, [R] or [R, T], at least 1"
         )
     if not 0 < confidence < 1 or resamples < 1:
         raise InvalidArgumentError(
-            f"confidence is {confidence} and resamples is {resamples}; expected 0 < confidence < 1, and at least 1"
+            f"confidence is {confidence} and resamples is {resamples}, expected 0 < confidence < 1, and at least 1"
         )
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, *values.shape))
     means = _interquartile_means(np.take_along_axis(values[None], drawn, axis=1).reshape(resamples, -1))
@@ -231,4 +231,4 @@ def _as_array(returns: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(returns, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"returns are {type(returns).__name__} {returns!r:.60}; expected numbers") from error
+        raise InvalidArgumentError(f"returns are {type(returns).__name__} {returns!r:.60}, expected numbers") from error

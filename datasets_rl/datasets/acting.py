@@ -88,7 +88,7 @@ def export(
 
     if dataset.final_unknown in {"drop", "drop_truncated"}:
         raise InvalidArgumentError(
-            f"final_unknown is {dataset.final_unknown!r}: whole episodes are exported, not the transitions that it shows",
+            f"final_unknown is {dataset.final_unknown!r}: whole episodes are exported, not the visible transitions",
             hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
         )
     steps = View.of(dataset.selected_steps())
@@ -120,11 +120,11 @@ def make_env(dataset: BaseDatasetExperienceReplay, *, steps: bool, **kwargs: Any
 
 
 def preprocess(dataset: BaseDatasetExperienceReplay, arguments: PreprocessArguments) -> DatasetStorage:
-    """Apply a function to every transition of a dataset, store the result in a folder or in place, and open it."""
+    """Apply a function to every transition, store the result in a folder or in place, and open the result."""
     if (arguments.dest is None) is not arguments.in_place:
         number = "neither" if arguments.dest is None else "both"
         raise InvalidArgumentError(
-            f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {number} was given",
+            f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True, and {number} was given",
             hint="derive() stores the result as a separate dataset",
         )
     folder = arguments.run(dataset.data_path)

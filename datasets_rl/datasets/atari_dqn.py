@@ -18,28 +18,28 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = AtariDQNExperienceReplay("Pong/1", batch_size=32, selection=Selection(options={"checkpoints": "0:5"}))
         >>> dataset.append_transform(CatFrames(4, -3, in_keys=["observation", ("next", "observation")], padding="zeros"))
 
-    Each frame is stored once, ``"observation"`` uint8 [N, 84, 84]; `CatFrames` reads stacks of frames that never cross
+    Each frame is stored once, ``"observation"`` uint8 [N, 84, 84]. `CatFrames` reads stacks of frames that never cross
     episodes. Episodes continue across checkpoints, and ``episodes`` has the checkpoint in which each episode ends. The
     frame after the last action of an episode is not known and reads as zeros.
 
     Since 2025 the bucket of the dataset denies access to everyone. ``Selection(options={"upstream": "rlu"})`` takes the
-    run from RL Unplugged, which has 46 of the 60 games; ``download("atari_dqn/Pong/1", from_local=path)``
+    run from RL Unplugged, which has 46 of the 60 games. ``download("atari_dqn/Pong/1", from_local=path)``
     converts files that were downloaded before.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
         dataset_id: The game and the run, 1 to 5: ``"Pong/1"``.
         sampler: Sampler of the steps, which overrides `num_slices`, `slice_len`, `strict_len` and `replacement`.
-        num_procs: Number of checkpoints read at once, each by a process; 0 takes it from the settings.
+        num_procs: Number of checkpoints read at once, each by a process. 0 for the number in the settings.
         num_slices: Number of slices of consecutive steps in a batch, instead of single steps.
-        slice_len: Number of steps of each slice; only one of `num_slices` and `slice_len` may be given.
+        slice_len: Number of steps of each slice. `num_slices` and `slice_len` are mutually exclusive.
         strict_len: Whether to exclude episodes that are shorter than a slice.
         replacement: Whether a step or slice may repeat before all others were sampled.
         mp_start_method: Accepted for compatibility with TorchRL and ignored.
 
     Raises:
-        FetchError: If no upstream has the run; the error names the alternatives.
+        FetchError: If no upstream has the run. The error names the alternatives.
     """
 
     source = "atari_dqn"

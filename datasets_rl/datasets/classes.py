@@ -29,7 +29,7 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
         UnknownIdError: If there is no such source.
         InvalidArgumentError: If another package registered the source, and the module cannot be imported.
     """
-    catalog = get_source(source).catalog  # an error of its module is explained here; find_spec would pass it on
+    catalog = get_source(source).catalog  # explains an error of the source's module, which find_spec would not
     package, room = module_name(source), __name__.rpartition(".")[0]
     own = package == f"{sources.__name__}.{source}"
     module = f"{room}.{source}" if own else f"{package}.dataset"
@@ -51,7 +51,7 @@ def _docstring(source: str, stated: Mapping[str, Any]) -> Iterator[str]:
         yield "\n".join(f"    {line}" for line in example)
     for paragraph in stated.get("notes", ()):
         yield textwrap.fill(paragraph, _WIDTH, break_on_hyphens=False)
-    yield "The arguments and errors without a description are those of `BaseDatasetExperienceReplay`."
+    yield "`BaseDatasetExperienceReplay` describes the other arguments and errors."
     if about := stated.get("dataset_id"):
         yield f"Args:\n{_entry(f'dataset_id: {about}')}"
     if raises := stated.get("raises"):

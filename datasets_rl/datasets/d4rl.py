@@ -46,29 +46,30 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = D4RLExperienceReplay("maze2d-umaze-v1", batch_size=256)
         >>> batch = dataset.sample()
 
-    The observation after the last step of an episode is kept if the file has it, at time-outs too. Otherwise it reads
-    as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL replaces all of them with zeros.
+    The observation after the last step of an episode is kept if the file has this observation, at time-outs too.
+    Otherwise it reads as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL replaces all such
+    observations with zeros.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
-        dataset_id: One of the 183 ids, such as ``"hopper-medium-v2"``.
+        dataset_id: An id of 183, such as ``"hopper-medium-v2"``.
         from_env: True shows the whole file with info and metadata, as `env.get_dataset()` does. False shows the
             transitions that `d4rl.qlearning_dataset` yields: float32, without info, without the last step of every
             episode that timed out (unless `terminate_on_end`), and without the last row of the file. An episode that
-            loses its last step ends, truncated, one step earlier, with its true next observation. In files without
+            loses its last step ends, truncated, a step earlier, with the true next observation. In files without
             time-outs, D4RL's rule also drops rows within trajectories: each remaining section is then an episode in
             ``episode``, in `episodes`, in the flags and for the samplers.
         use_truncated_as_done: False excludes time-outs from ``("next", "done")``, which then equals ``("next",
-            "terminated")``; the boundaries of episodes do not change.
-        terminate_on_end: Whether to keep the last step of episodes that timed out, which `from_env=True` always does;
-            by default `from_env=False` drops it.
+            "terminated")``. The boundaries of episodes do not change.
+        terminate_on_end: Whether to keep the last step of episodes that timed out, which `from_env=True` always does.
+            By default `from_env=False` drops this step.
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` is. The file is always read
             directly, without the d4rl package.
         name: Alias of `dataset_id`, as in TorchRL's first release.
-        h5path: A copy of the published file, which is read instead of downloading it, as by `env.get_dataset`.
-        **options: Other arguments of `BaseDatasetExperienceReplay`. Those of `d4rl.qlearning_dataset` have no meaning
-            without its environment: each one raises an error that says why.
+        h5path: A copy of the published file, which is read instead of a download, as by `env.get_dataset`.
+        **options: Other arguments of `BaseDatasetExperienceReplay`. Arguments of `d4rl.qlearning_dataset` have no
+            meaning without its environment: each such argument raises an error that says why.
 
     Raises:
         InvalidArgumentError: If arguments exclude each other, too.
@@ -156,20 +157,20 @@ def _check_env_kwargs(names: Sequence[str]) -> None:
         if name == "dataset":
             raise InvalidArgumentError(
                 "dataset= replaces the steps of the file by arrays, and this class reads published files only",
-                hint="save the arrays as a file and convert it with `LocalExperienceReplay`, or write them to a ReplayBuffer",
+                hint="save the arrays as a file and convert this file with `LocalExperienceReplay`, or write them to a ReplayBuffer",
             )
         raise InvalidArgumentError(
             f"{name}= is an argument of an environment of gym, and this class reads files without an environment",
-            hint="omit it",
+            hint="omit this argument",
         )
 
 
 def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[np.int64]:
     """Return the rows that `d4rl.qlearning_dataset` yields, int64 [M].
 
-    The rule is that of D4RL 1.1 (d4rl/__init__.py): it selects rows 0 to N - 2. A row is final if the file marks a
-    time-out or, in files without time-outs, if the number of steps since the last end equals the time limit. Final rows
-    are dropped unless `terminate_on_end`.
+    The rule is the rule of D4RL 1.1 (d4rl/__init__.py), which selects rows 0 to N - 2. A row is final if the file marks
+    a time-out or, in files without time-outs, if the number of steps since the last end equals the time limit. Final
+    rows are dropped unless `terminate_on_end`.
 
     Args:
         stored: The whole dataset.
@@ -186,7 +187,7 @@ def _last_rows(stored: StoredDataset) -> NDArray[np.bool_]:
     truncated = stored.column(NEXT_TRUNCATED)[:, 0].copy()
     if not any(decision.rule == "no-timeouts-column" for decision in stored.manifest.decisions):
         if _REPAIRED in stored.episodes.names:
-            # The converter detected these ends, which the file does not mark; D4RL does not detect them.
+            # The converter detected these ends, which neither the file marks nor D4RL detects.
             ends = stored.episodes.stops - 1
             truncated[ends[stored.episodes[_REPAIRED]]] = False
         return truncated
@@ -198,7 +199,7 @@ def _last_rows(stored: StoredDataset) -> NDArray[np.bool_]:
 
 
 def _mark_limits(last_rows: NDArray[np.bool_], terminated: NDArray[np.intp], limit: int) -> None:
-    # D4RL counts the step after a termination as the second one, because it sets its counter to 0 and then adds 1.
+    # D4RL counts the step after a termination as the second step: the counter is set to 0 and then incremented.
     start, count = 0, 0
     for end in [*terminated.tolist(), len(last_rows)]:
         first = start + limit - 1 - count

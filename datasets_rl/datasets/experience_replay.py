@@ -75,7 +75,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         (torch.Size([10]), torch.Size([15000, 3]))
 
     An integer, a slice, a mask or an index tensor selects transitions. A key, ``"observation"`` or ``("next", "reward")``,
-    selects one field of all rows without reading other fields. Writing to the returned tensors does not change the files.
+    selects a field of all rows without reading other fields. Writing to the returned tensors does not change the files.
 
     If the dataset lacks the final observation of some episodes, every batch has the field ``("next", "final_known")``,
     bool [*B, 1]. The field is False exactly on the last transition of such an episode, where the next observation consists
@@ -100,9 +100,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             download. If no dataset is stored, everything left open is downloaded.
         storage: Not supported, because the files are the storage of a dataset. Only None is accepted.
         final_unknown: The treatment of transitions with an unknown next observation. "keep" keeps such transitions. None,
-            the default, does so with one `UnknownFinalWarning` per dataset and process. "drop" drops such transitions: the
-            episode ends one transition earlier, truncated. "drop_truncated" does so unless a transition is terminated,
-            because the target of a terminated transition needs no next observation.
+            the default, does so with a single `UnknownFinalWarning` per dataset and process. "drop" drops such
+            transitions: the episode ends a transition earlier, truncated. "drop_truncated" does so unless a transition
+            is terminated, because the target of a terminated transition needs no next observation.
 
     `TensorDictReplayBuffer` describes `writer` and the arguments after it. A dataset is read-only, and all processes share
     the files: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
@@ -148,7 +148,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         if storage is not None:
             raise InvalidArgumentError(
-                f"storage is {storage!r}; expected None: the storage of a dataset is its files",
+                f"storage is {storage!r}, expected None: the storage of a dataset is its files",
                 hint="write the steps that dataset[:] returns to a ReplayBuffer with this storage",
             )
         check_final_unknown(final_unknown)
@@ -179,14 +179,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 0, windows_by_seconds(self.manifest, steps.keys(), delta_timestamps, fps, tolerance_s)
             )
         elif fps is not None:
-            raise InvalidArgumentError(f"fps is {fps}, and delta_timestamps is None; fps needs delta_timestamps")
+            raise InvalidArgumentError(f"fps is {fps}, which needs delta_timestamps")
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Give a constructor that passes `**options` on a signature with the arguments of this class, for `help`."""
         super().__init_subclass__(**keywords)
         if constructor := vars(cls).get("__init__"):
             base = vars(BaseDatasetExperienceReplay)["__init__"]
-            cls.__signature__ = with_base_arguments(constructor, base)  # type: ignore[attr-defined]  # not one for mypy
+            cls.__signature__ = with_base_arguments(constructor, base)  # type: ignore[attr-defined]  # not for mypy
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         return find_folder(
@@ -253,8 +253,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
             >>> dataset = load("demo/pendulum").select(["observation", "action"])
 
-        A batch with a next observation keeps ``("next", "final_known")``, if the dataset has it. Samplers still find the
-        episodes, whatever the fields are.
+        A batch with a next observation keeps ``("next", "final_known")``, if the dataset has this key. Samplers still
+        find the episodes, whatever the fields are.
 
         Args:
             keys: Fields, each as a dotted name or a tuple of names. A name of several fields, "next", stands for all these
@@ -272,7 +272,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Copy the steps to the memory of a device, in place, and draw and gather batches there.
 
             >>> dataset = load("d4rl/hopper-medium-v2", batch_size=256).to("cuda")
-            >>> batch = dataset.sample()                    # on the device; no step waits for it
+            >>> batch = dataset.sample()                    # on the device, and no step waits for it
 
         The copy contains the fields that batches have, the final states included, and takes about as many bytes as the
         files. A uniform sampler with replacement, the default, draws on the device by a generator there, and all shapes
@@ -306,7 +306,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     @property
     def episodes(self) -> EpisodeTable:
         """The table of the episodes: the start, the stop and the return of each episode."""
-        table: EpisodeTable = self.storage.episodes  # type: ignore[attr-defined]  # all three storages have it
+        table: EpisodeTable = self.storage.episodes  # type: ignore[attr-defined]  # all three storages have episodes
         return table
 
     @property
@@ -364,7 +364,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> found.field("action").elements[0].histogram.counts
             >>> found.ends.timed_out.episodes, found.ends.correlation["return"]
 
-        The visible steps are read twice, in blocks. Of fields with their own file, such as images, at most 256 steps
+        The visible steps are read twice, in blocks. Of fields with a separate file, such as images, at most 256 steps
         are read.
 
         Args:
@@ -423,8 +423,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         successor with the same observations, actions and rewards takes its place, with a warning.
 
         Observations and actions are as in the dataset: the steps of the recipes that made the dataset are applied to each
-        observation, and their inverses to each action, with the parameters that were fitted to the dataset. The spaces
-        change accordingly. Rewards are left as they are, so that returns and scores compare.
+        observation, and the inverse steps to each action, with the parameters that were fitted to the dataset. The
+        spaces change accordingly. Rewards are unchanged, so that returns and scores compare.
 
         Args:
             steps: Whether the steps of the recipes are applied. If not, the environment fits the raw data.
@@ -454,7 +454,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return acting.describe_env(self)
 
     def iterate_episodes(self, numbers: Iterable[int] | None = None) -> Iterator[TensorDict]:
-        """Yield episodes as TensorDicts, [T] each, one at a time.
+        """Yield episodes as TensorDicts, [T] each, in order.
 
             >>> for episode in dataset.iterate_episodes():
             ...     episode["next", "reward"].sum()
@@ -493,7 +493,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                   conversion marked an end that the file does not mark, such as its last row, timeouts is False
         "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals. Where
                   the dataset has masks, such as a single task of OGBench, terminals are 1 - masks
-        "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
+        "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories, and masks are 1 -
                   terminated
         "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5. Further masks, and dones (bool), the ends of
                   trajectories
@@ -567,14 +567,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> dataset.preprocess(drop_failures, per="episode", dest="successes")    # returns a TensorDict or None
 
         The result is stored in the folder `dest`. Use `derive` for a dataset with a separate id. With `in_place`, the
-        dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
-        version. All earlier versions are kept (`restore`). If the function fails, or the process dies, the dataset is
-        unchanged, and the same call resumes.
+        dataset is replaced atomically at the end: this buffer, and all later buffers with the same id, then show the
+        new version. All earlier versions are kept (`restore`). If the function fails, or the process dies, the dataset
+        is unchanged, and the same call resumes.
 
         Args:
             fn: A function from a TensorDict to a TensorDict, or a `Recipe`, the name or file of a recipe, a `Step` or a
-                `Transform`. It may add, drop and change fields, but must keep the reward and the flags of episode ends.
-                Fields under ``next`` that equal the root one step later are stored once.
+                `Transform`. The function may add, drop and change fields, but must keep the reward and the flags of
+                episode ends. Fields under ``next`` that equal the root a step later are stored once.
             dim: The axis of the steps: 0.
             num_workers: The number of processes, for a large dataset the number of cores by default. 0 and 1 use
                 this process.
@@ -736,7 +736,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if self.selection != Selection():
             shown += f", a part: {self.selection}"
         if self._shown.keys is not None:
-            shown += f", fields: {', '.join(map(dotted_name, self.storage.keys()))}"  # type: ignore[attr-defined]  # all have it
+            shown += f", fields: {', '.join(map(dotted_name, self.storage.keys()))}"  # type: ignore[attr-defined]  # all storages have keys
         if self._shown.device is not None:
             shown += f", on {self._shown.device}"
         return (
@@ -756,7 +756,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         )
 
     def _returns_html(self) -> Markup:
-        """Return the range of the returns, with their histogram as an image."""
+        """Return the range of the returns, with a histogram as an image."""
         found = distribution(self.episodes["return"])
         if found.histogram is None or found.min is None or found.max is None:
             return Markup("not finite")

@@ -44,12 +44,12 @@ def flat_dict(
     """
     if layout not in get_args(FlatLayout) or framework not in get_args(Framework):
         raise InvalidArgumentError(
-            f"layout is {layout!r} and framework is {framework!r}; expected one of {', '.join(get_args(FlatLayout))}, and "
+            f"layout is {layout!r} and framework is {framework!r}, expected one of {', '.join(get_args(FlatLayout))}, and "
             f"one of {', '.join(get_args(Framework))}"
         )
     if compact and layout != "ogbench":
         raise InvalidArgumentError(
-            f"compact is True and layout is {layout!r}; expected 'ogbench', the only layout with a compact form"
+            f"compact is True and layout is {layout!r}, expected 'ogbench', the only layout with a compact form"
         )
     convert = _converter(framework, device)
     if compact:
@@ -78,11 +78,11 @@ def flat_dict(
 
 
 def _timeouts(view: View) -> Tensor:
-    """Return the flags of time-outs without those that the conversion of a D4RL file added, [N].
+    """Return the flags of time-outs without the flags that the conversion of a D4RL file added, [N].
 
-    The flags of a whole file are its own. In a part of a file, or a derived dataset, an added flag separates an episode
-    from the next one, which need not be the one that follows in the file: only that of the last row is left out. In a
-    file without time-outs, an added flag at the time limit is kept.
+    The flags of a whole file are the file's flags. In a part of a file, or a derived dataset, an added flag separates
+    an episode from the next episode, which need not follow in the file: only the added flag of the last row is left
+    out. In a file without time-outs, an added flag at the time limit is kept.
     """
     timeouts, episodes, manifest = view.column(NEXT_TRUNCATED)[:, 0], view.episodes, view.dataset.stored.manifest
     if _REPAIRED not in episodes.names:
@@ -101,7 +101,7 @@ def _timeouts(view: View) -> Tensor:
 
 
 def _compact_columns(storage: Any) -> dict[str, Any]:
-    """Return the arrays of OGBench's compact layout, [N + E, ...], with one row for each state.
+    """Return the arrays of OGBench's compact layout, [N + E, ...], with a row for each state.
 
     row            0    1    2    3       stop - 1 twice: the last step, and the final state
     observations   s_0  s_1  s_2  s_3
@@ -130,7 +130,7 @@ def _states(storage: Any, key: Key, rows: Tensor, final: Tensor) -> Any:
     stored = View.of(storage).names.get(key, key)
     if not storage.schema[stored].shared:
         raise InvalidArgumentError(
-            f"compact is True, but {dotted_name((NEXT, *key))} is stored for each row, because it is not the "
+            f"compact is True, but {dotted_name((NEXT, *key))} is stored for each row, because this field is not the "
             f"{dotted_name(key)} of the next row",
             hint="omit compact, for an array of next observations",
         )
@@ -144,7 +144,7 @@ def _states(storage: Any, key: Key, rows: Tensor, final: Tensor) -> Any:
 
 
 def _masks(storage: Any) -> Tensor:
-    """Return the factors of the values of next states, [N]: those of the dataset, such as a task's, or 1 - terminated."""
+    """Return the factors of the values of next states, [N]: the dataset's, such as a task's, or 1 - terminated."""
     has_masks = NEXT_MASK in storage.keys() and storage.schema[NEXT_MASK].shape == (1,)  # noqa: SIM118 - not a dict
     masks: Tensor = storage.column(NEXT_MASK) if has_masks else ~storage.column(NEXT_TERMINATED)
     return masks[:, 0].float()
@@ -164,12 +164,12 @@ def gather(arrays: Any, rows: Any) -> Any:
         >>> batch = gather(data, torch.randint(len(dataset), (256,), device="cuda"))
 
     A pure function without a Python loop over rows and without a decision on values, for programs that compile their
-    whole step: it runs in ``torch.compile(fullgraph=True)``, in a CUDA graph and in `jax.jit`.
+    whole step. The function runs in ``torch.compile(fullgraph=True)``, in a CUDA graph and in `jax.jit`.
 
     Args:
-        arrays: Arrays of numpy, torch or jax, [N, ...] each, or a nested dict of them, as `as_dict` returns them.
+        arrays: Arrays of numpy, torch or jax, [N, ...] each, or a nested dict of arrays, as from `as_dict`.
         rows: Rows, integers [...] in [0, N), an array of the same library on the same device. A row that is out of range
-            raises an error on the CPU; jax returns the nearest row instead.
+            raises an error on the CPU. jax returns the nearest row instead.
 
     Returns:
         The rows, [*rows, ...], in the structure of `arrays`.
@@ -214,7 +214,7 @@ def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
     if framework == "numpy":
         if device not in {None, "cpu"}:
             raise InvalidArgumentError(
-                f"device is {device!r}; expected None, because arrays of numpy are in main memory"
+                f"device is {device!r}, expected None, because arrays of numpy are in main memory"
             )
         return lambda value: value.numpy()
     with importing("jax", "jax", "as_dict(framework='jax')"):

@@ -67,15 +67,15 @@ def load(  # noqa: D417 -- the class describes the others
             `Selection(keys=...)`, this choice does not change what is downloaded.
         device: The device to copy the steps to, where batches are then drawn and gathered, see
             `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
-        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, and the
-            arguments of this class are then valid, too. A dataset in the stored format may also be named by the address of a
-            folder in a bucket or on a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
+        streaming: True samples the dataset without a download, by `StreamedExperienceReplay`, and the arguments of this
+            class are then valid, too. A dataset in the stored format may also be named by the address of a folder in a
+            bucket or on a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
     Returns:
         The buffer, of the class of the source. A stream is a `StreamedExperienceReplay`, which has the methods of a buffer
-        and not those of a stored dataset.
+        and not the methods of a stored dataset.
 
     Raises:
         UnknownIdError: If there is no such id. `NotADatasetError`, which is a subclass, if the folder is not a dataset.
@@ -110,8 +110,8 @@ def load(  # noqa: D417 -- the class describes the others
     if streaming and not dataset.startswith("openx/"):
         if keys is not None or device is not None:
             raise InvalidArgumentError(
-                "streaming=True reads whole episodes into main memory; keys and device need a downloaded dataset",
-                hint="leave them out, or leave out streaming",
+                "streaming=True reads whole episodes into main memory, and keys and device need a downloaded dataset",
+                hint="leave keys and device out, or leave out streaming",
             )
         return cast("BaseDatasetExperienceReplay", _opened(StreamedExperienceReplay, dataset, arguments))
     if streaming is not None and dataset.startswith("openx/"):
@@ -136,12 +136,12 @@ def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> Base
 def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool | None) -> None:
     if folder.is_file() and folder.suffix == ".toml":
         raise InvalidArgumentError(
-            f"{folder} is a file; expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
+            f"{folder} is a file, expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
         )
     if "root" in arguments or arguments.get("download") == "force":
         raise InvalidArgumentError(
-            f"{folder} is a folder, which is opened in place; root and download='force' need an id",
-            hint="leave them out, or give the id",
+            f"{folder} is a folder, which is opened in place, and root and download='force' need an id",
+            hint="leave these arguments out, or give the id",
         )
     if streaming:
         raise InvalidArgumentError(f"{folder} is a folder, which is opened in place", hint="leave streaming out")
@@ -149,13 +149,13 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool
 
 def _opened(cls: type[_Buffer], dataset: str, arguments: Mapping[str, Any]) -> _Buffer:
     """Return the buffer of a class, which must have the arguments."""
-    # Without the id; with those that `load` itself adds.
+    # Without the id, and with the arguments that `load` itself adds.
     parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)
             raise InvalidArgumentError(
-                f"{cls.__name__} has no argument {name!r}; it has {', '.join(parameters)}",
+                f"{cls.__name__} has no argument {name!r}, expected {', '.join(parameters)}",
                 hint=f"did you mean {', '.join(similar)}?" if similar else "",
             )
     return cls(dataset, **arguments)

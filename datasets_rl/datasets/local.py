@@ -19,15 +19,15 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
 
     The files are converted once and are not moved.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
         dataset_id: Any name, under which the dataset is stored.
-        folder: Folder of the files; required until the dataset is stored.
+        folder: Folder of the files, required until the dataset is stored.
 
     Raises:
         UnknownIdError: If the name has characters that are not allowed.
-        ConversionError: If the files do not match their description.
+        ConversionError: If the files do not match the description.
         FetchError: If the dataset is not stored, and no folder was given.
     """
 

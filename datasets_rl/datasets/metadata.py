@@ -32,7 +32,7 @@ def metadata_tree(stored: StoredDataset) -> dict[str, Any]:
 
 
 def metadata_value(stored: StoredDataset, value: Any) -> Any:
-    """Return a value of the metadata; an array that is a file of the dataset is read.
+    """Return a value of the metadata. An array that is a file of the dataset is read.
 
     Raises:
         ManifestError: If the file is not a file of the dataset.

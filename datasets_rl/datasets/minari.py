@@ -17,17 +17,17 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = MinariExperienceReplay("D4RL/door/human-v2", batch_size=256)
         >>> dataset.sample()["observation"], dataset.metadata["env_spec"]
 
-    HDF5, Arrow and Parquet files of all versions are supported. The members of Dict spaces are nested fields; the
+    HDF5, Arrow and Parquet files of all versions are supported. The members of Dict spaces are nested fields. The
     members of Tuple spaces have the names ``_index_0``, ``_index_1``. Images are arrays, whether they are stored as
     JPEG or raw. Strings are integer codes, which `texts` maps to the strings. The observation after the last step is
-    the one in the file.
+    from the file.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
         dataset_id: Names joined by slashes, with the version: ``"D4RL/door/human-v2"``.
         load_from_local_minari: Whether to read the files in the cache of the minari package (MINARI_DATASETS_PATH, or
-            ``~/.minari/datasets``) in place, instead of those of the remote.
+            ``~/.minari/datasets``) in place, instead of the files of the remote.
     """
 
     source = "minari"

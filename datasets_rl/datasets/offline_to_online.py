@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _OfflineShare(MixtureSampler):
-    """Sampler of two buffers that takes the same number of steps from the first one in every batch."""
+    """Sampler of two buffers that takes the same number of steps from the first buffer in every batch."""
 
     _offline_fraction: float = 0.5
 
@@ -37,11 +37,14 @@ class _OfflineShare(MixtureSampler):
     @offline_fraction.setter
     def offline_fraction(self, share: float) -> None:
         if not 0 <= share <= 1:
-            raise InvalidArgumentError(f"offline_fraction is {share!r}; expected a number >= 0 and <= 1")
+            raise InvalidArgumentError(f"offline_fraction is {share!r}, expected a number >= 0 and <= 1")
         self._offline_fraction = float(share)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Sample a batch, see `MixtureSampler.sample`; while the second buffer is empty, from the first one alone."""
+        """Sample a batch, see `MixtureSampler.sample`.
+
+        While the second buffer is empty, sample from the first buffer alone.
+        """
         self._only_offline = not len(self._members(storage)[1])
         return super().sample(storage, batch_size)
 
@@ -58,7 +61,7 @@ class _OfflineShare(MixtureSampler):
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         share = state_dict.get("offline_fraction")
         is_share = isinstance(share, float) and 0 <= share <= 1
-        problem = f"offline_fraction is {share!r}; expected a number >= 0 and <= 1"
+        problem = f"offline_fraction is {share!r}, expected a number >= 0 and <= 1"
         return super().state_problems(state_dict) + ([] if is_share else [problem])
 
     @override
@@ -81,22 +84,22 @@ class OfflineToOnlineReplayBuffer(Mixture):
 
     A batch of B steps has exactly ``round(offline_fraction * B)`` steps of the dataset, which never changes. The rest is
     a `Mixture`: ``batch["index", "buffer_ids"]`` is 0 for the dataset and 1 for the experience. Experience seldom has all
-    keys of a dataset, such as ``"episode"``; with ``missing="drop"``, batches have those that both have.
+    keys of a dataset, such as ``"episode"``. With ``missing="drop"``, batches have the keys that both have.
 
     Args:
         offline_dataset: A dataset or any other replay buffer, or what `load` opens: an id, ``"minari/..."`` or ``"minari:..."``.
-        online_storage: The storage of the experience; exactly one of this and `online_capacity` is given.
+        online_storage: The storage of the experience. Either `online_storage` or `online_capacity` is given.
         online_capacity: Number of steps of a `LazyTensorStorage` for the experience.
         offline_fraction: Share of the dataset in every batch, above 0 and below 1.
         batch_size: Default number of steps in a batch, B.
         transform: Applied to every batch.
-        missing: How to treat keys that only one of both has: "refuse", "drop" or "zero", see `ReplayBufferEnsemble`.
+        missing: How to treat keys that only one side has: "refuse", "drop" or "zero", see `ReplayBufferEnsemble`.
         interleave: Whether steps of the dataset and of the experience alternate in a batch, see `Mixture`.
         **dataset_kwargs: Arguments of the dataset, if `offline_dataset` is an id.
 
     Raises:
-        InvalidArgumentError: If arguments are out of range or mutually exclusive. With experience whose keys or shapes
-            differ from those of the dataset, the next batch raises it, with a table.
+        InvalidArgumentError: If arguments are out of range or mutually exclusive. With experience that differs in
+            keys or shapes from the dataset, the next batch raises this error, with a table.
     """
 
     def __init__(
@@ -115,9 +118,9 @@ class OfflineToOnlineReplayBuffer(Mixture):
         problems = size_problems(online_capacity=online_capacity, optional=True)
         if (online_storage is None) == (online_capacity is None):
             given = "neither" if online_storage is None else "both"
-            problems.append(f"online_storage or online_capacity: {given} given; expected exactly one of them, not both")
+            problems.append(f"online_storage or online_capacity: {given} given, expected exactly one")
         if not 0 < offline_fraction < 1:
-            problems.append(f"offline_fraction is {offline_fraction!r}; expected a number above 0 and below 1")
+            problems.append(f"offline_fraction is {offline_fraction!r}, expected a number above 0 and below 1")
         if dataset_kwargs and not isinstance(offline_dataset, str):
             problems.append(f"{', '.join(dataset_kwargs)} are only forwarded when offline_dataset is an id")
         if problems:
@@ -161,7 +164,7 @@ class OfflineToOnlineReplayBuffer(Mixture):
         return self._members[1]
 
     def add(self, data: Any) -> Any:
-        """Write one step of experience, see `ReplayBuffer.add`."""
+        """Write a step of experience, see `ReplayBuffer.add`."""
         return self.online_buffer.add(data)
 
     def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
@@ -192,7 +195,7 @@ def prefill_replay_buffer(
     Args:
         rb: The buffer to write to.
         dataset: A dataset or any other replay buffer, or the id of a dataset for `load`.
-        n_samples: Number of steps, chosen at random from torch's global generator; by default all.
+        n_samples: Number of steps, chosen at random from torch's global generator. By default all.
         chunk_size: Number of steps that are copied at once.
 
     Raises:
@@ -211,5 +214,5 @@ def prefill_replay_buffer(
 
 
 def _opened(dataset: str | ReplayBuffer, **options: Any) -> ReplayBuffer:
-    """Return a dataset, which is opened if it is given by its id."""
+    """Return a dataset, which is opened if given by its id."""
     return load(dataset, **options) if isinstance(dataset, str) else dataset

@@ -1,4 +1,4 @@
-"""Mixtures of several datasets in one buffer, opened by one call or from a file; in a call, members may also be buffers."""
+"""Mixtures of several datasets in a buffer, opened by a call or from a file. In a call, members may also be buffers."""
 
 from __future__ import annotations
 
@@ -56,33 +56,33 @@ def mixture(
     home: Path | None = None,
     **options: Any,
 ) -> Mixture:
-    """Mix datasets in one buffer.
+    """Mix datasets in a buffer.
 
         >>> rb = mixture(["d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"], weights=[0.7, 0.3], batch_size=256)
         >>> rb.sample()["index", "buffer_ids"]     # 179 or 180 times 0, then 1
 
     Args:
-        members: Ids, folders, `Member` objects, or buffers with their own samplers and transforms.
-        weights: Shares of the members, not necessarily normalized. Equal by default; see `temperature`.
-        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely; with
+        members: Ids, folders, `Member` objects, or buffers with samplers and transforms.
+        weights: Shares of the members, not necessarily normalized. Equal by default, see `temperature`.
+        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely, with
             infinity, every dataset (Raffel et al. 2020, section 3.5.2).
-        final_weights: Final shares; the shares change linearly to these.
+        final_weights: Final shares, to which the shares change linearly.
         anneal: Number of batches until the final shares are reached.
-        exact: If True, every batch has its shares up to less than one step, and the deviation carries over to the next
+        exact: If True, every batch has its shares up to less than 1 step, and the deviation carries over to the next
             batch. If False, the dataset of each step is drawn at random.
-        sampler: Sampler of each dataset: "random", "without_replacement", "slices" or "slices_without_replacement"; with
-            the arguments of its class, ``{"use": "slices", "slice_len": 16}``. `num_slices` is the number of slices in the
-            whole batch of `batch_size` steps: it is the same as slices of ``batch_size / num_slices`` steps.
+        sampler: Sampler of each dataset: "random", "without_replacement", "slices" or "slices_without_replacement",
+            with the arguments of its class, ``{"use": "slices", "slice_len": 16}``. `num_slices` is the number of
+            slices in the whole batch of `batch_size` steps, which then has slices of ``batch_size / num_slices`` steps.
         batch_size: Number of steps in a batch.
-        keys: The fields of batches, as for `load`; the others are not read.
+        keys: The fields of batches, as for `load`. Other fields are not read.
         missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
-        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`; and
+        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`, and
             `interleave` of `Mixture`.
 
     Raises:
-        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible; the message
+        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible. The message
             contains a table of the keys.
         UnknownIdError: If there is no such dataset.
     """
@@ -93,7 +93,7 @@ def mixture(
         final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight"
     )
     if temperature is not None and (weights is not None or not temperature > 0):
-        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
+        raise InvalidArgumentError(f"temperature is {temperature}, expected a number above 0, without weights")
     _check_options(options)
     if keys is not None and len(datasets) < len(parsed):
         raise InvalidArgumentError(
@@ -139,12 +139,12 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
     """Mix the datasets that a file names.
 
     Args:
-        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may also be
-            tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
-        **options: Arguments of `mixture` that override those of the file.
+        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`, where transforms may
+            also be tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
+        **options: Arguments of `mixture` that override the arguments in the file.
 
     Raises:
-        InvalidArgumentError: If the file is invalid; the message lists all problems. Otherwise as for `mixture`.
+        InvalidArgumentError: If the file is invalid. The message lists all problems. Otherwise as for `mixture`.
         UnknownIdError: If there is no such dataset.
     """
     members, settings = read_mixture(expand_home(path))
@@ -160,7 +160,7 @@ def _merge_weights(
         return weights
     if weights is not None or len(present) != count:
         raise InvalidArgumentError(
-            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}; "
+            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}, "
             f"expected a {name} for every member, or {name}s"
         )
     return present
@@ -182,7 +182,7 @@ def _steps_per_slice(num_slices: Any, batch_size: int | None) -> int:
         size_problems(num_slices=num_slices)
         or unless(
             batch_size is not None and batch_size % num_slices == 0,
-            f"num_slices is {num_slices} and batch_size is {batch_size}; expected a multiple of num_slices",
+            f"num_slices is {num_slices} and batch_size is {batch_size}, expected a multiple of num_slices",
         )
     )
     return cast("int", batch_size) // int(num_slices)
@@ -210,19 +210,19 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: M
     """Check that batches can consist of these slices."""
     steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
-        problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
+        problems.append(f"batch_size is {batch_size}, expected a multiple of {steps}, the slice_len")
     for name, lengths in ((name, rb.episodes.lengths) for name, rb in buffers.items()):
         if sampler.get("strict_length", True):
             if lengths.max() < steps:
                 problems.append(f"slice_len is {steps}, but the longest episode of {name} has {lengths.max()} steps")
         elif lengths.min() < steps and not sampler.get("pad_output", False):
             problems.append(
-                f"slice_len is {steps}, but the shortest episode of {name} has {lengths.min()} steps; expected "
+                f"slice_len is {steps}, but the shortest episode of {name} has {lengths.min()} steps, expected "
                 "pad_output=True or strict_length=True, because slices of a mixture have equal lengths"
             )
     if sampler.get("span", False) and not sampler.get("pad_output", False):
         problems.append(
-            f"span is {sampler['span']!r}; expected pad_output=True, because slices of a mixture have equal lengths"
+            f"span is {sampler['span']!r}, expected pad_output=True, because slices of a mixture have equal lengths"
         )
     check(problems)
 
@@ -242,7 +242,7 @@ def _parse_transform(spec: Any, member: Member) -> Arguments:
     if isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
         return spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
     raise InvalidArgumentError(
-        f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
+        f'a transform of {member.dataset} is {spec!r}, expected "resize:64", or a table with use = "resize"'
     )
 
 
@@ -253,7 +253,7 @@ def _sampler_from_options(options: Mapping[str, Any]) -> Sampler | None:
     use = arguments.pop("use", None)
     if use not in _SAMPLERS:
         raise InvalidArgumentError(
-            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
+            f"sampler uses {use!r}, expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
         )
     try:
         return _SAMPLERS[use](**arguments)

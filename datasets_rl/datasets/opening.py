@@ -43,10 +43,10 @@ def find_folder(
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
-        InvalidArgumentError: If a choice contradicts the stored one, or `download` is not one of the three values.
+        InvalidArgumentError: If a choice contradicts the stored choice, or `download` is none of the three values.
     """
     if download not in {True, False, "force"}:
-        raise InvalidArgumentError(f"download is {download!r}; expected True, False or 'force'")
+        raise InvalidArgumentError(f"download is {download!r}, expected True, False or 'force'")
     if not download:
         return folder_with(locate(dataset_id, root=root, settings=settings), selection)
     options = DownloadOptions(

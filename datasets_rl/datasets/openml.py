@@ -24,7 +24,7 @@ _CLASSES: Key = ("y",)
 
 
 class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
-    """Replay buffer of an OpenML dataset: samples ``X`` and their classes ``y``, also as the log of a bandit.
+    """Replay buffer of an OpenML dataset: samples ``X`` and classes ``y``, also as the log of a bandit.
 
         >>> dataset = OpenMLExperienceReplay("magic", batch_size=256)
         >>> batch = dataset.sample()
@@ -32,15 +32,15 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         >>> batch["observation"], batch["action"]                   # the same tensors
         >>> (guess == batch["y"]).float()                           # the reward of any action
 
-    Every row is an episode of one step: the observation is the sample, the action is its class, and the reward is 1.
-    Batches have no next observation.
+    Every row is an episode of a single step: the observation is the sample, the action is its class, and the reward is
+    1. Batches have no next observation.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
-        name: One of ``adult_num``, ``adult_onehot``, ``mushroom_num``, ``mushroom_onehot``, ``covertype``, ``shuttle``
-            and ``magic``, or any other classification dataset with its version, ``"iris@1"``.
-        sampler: Sampler of the steps; uniform without replacement by default.
+        name: The name: ``adult_num``, ``adult_onehot``, ``mushroom_num``, ``mushroom_onehot``, ``covertype``,
+            ``shuttle`` and ``magic``, or any other classification dataset with its version, ``"iris@1"``.
+        sampler: Sampler of the steps, uniform without replacement by default.
 
     Raises:
         UnknownIdError: If the name is neither in the catalog nor of the form ``name@version``.
@@ -85,7 +85,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
     @cached_property
     def classes(self) -> list[str]:
-        """Names of the classes, by their number in ``y``."""
+        """Names of the classes, by number in ``y``."""
         classes: list[str] = json.loads(self.manifest.metadata["classes"])
         return classes
 

@@ -30,37 +30,37 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
 
         >>> dataset = OpenXExperienceReplay("cmu_stretch", batch_size=128, num_slices=2, download=True)
         >>> dataset.sample().reshape(2, -1)
-        >>> for trajectory in OpenXExperienceReplay("cmu_stretch"):     # streamed while it is fetched
+        >>> for trajectory in OpenXExperienceReplay("cmu_stretch"):     # streamed during the download
         ...     ...
 
     Fields have the names in the records: ``("observation", "image")``, uint8 [rows, columns, channels], and the other
     sensors of the robot. Strings are integer codes, which `texts` maps to the strings.
 
-    A stream needs no disk space for the whole dataset: its shards are fetched one after the other into a folder of
-    bounded size, ``<root>/.stream/<id>``. Each epoch yields every trajectory once, in random order within a shard: a
-    slice of each or, when iterated without a batch size, the whole trajectory. A stream has no length and no index, and
-    takes no sampler.
+    A stream needs no disk space for the whole dataset: its shards are fetched in order into a folder of bounded size,
+    ``<root>/.stream/<id>``. Each epoch yields every trajectory once, in random order within a shard: a slice of each
+    or, when iterated without a batch size, the whole trajectory. A stream has no length and no index, and takes no
+    sampler.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
         dataset_id: The id, such as ``"cmu_stretch"``.
         batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
-            Without it, iteration yields one trajectory after the other.
+            Without a batch size, iteration yields single trajectories.
         shuffle: Whether to shuffle the trajectories when each is sampled once.
-        num_slices: Number of slices in a batch, each of one trajectory; excludes `slice_len`.
-        slice_len: Number of steps of a slice. A stream with neither argument yields batches of one slice.
-        pad: For streams: padding value for slices of trajectories that are too short; True is 0.
-        replacement: Whether slices are drawn with replacement; by default True, and False for a stream, which does not
+        num_slices: Number of slices in a batch, each of a trajectory. Excludes `slice_len`.
+        slice_len: Number of steps of a slice. A stream with neither argument yields batches of a single slice.
+        pad: For streams: padding value for slices of trajectories that are too short. True is 0.
+        replacement: Whether slices are drawn with replacement. By default True, and False for a stream, which does not
             support replacement.
-        streaming: Whether to stream instead of storing the dataset; by default if `download` is not given and the
+        streaming: Whether to stream instead of storing the dataset. By default if `download` is not given and the
             dataset is not stored.
-        download: True creates the dataset if it is missing, False requires it to exist unless `streaming` is True,
-            "force" creates it again.
-        sampler: Sampler of the steps; uniform with replacement by default. Excludes `num_slices` and `slice_len`.
-        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`; not for streams.
-        strict_length: True excludes trajectories that are too short for a slice (for streams, they raise an error);
-            False uses the whole trajectory.
+        download: True creates the dataset if missing, False requires a stored dataset unless `streaming` is True,
+            "force" creates the dataset again.
+        sampler: Sampler of the steps, uniform with replacement by default. Excludes `num_slices` and `slice_len`.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`. Not for streams.
+        strict_length: True excludes trajectories that are too short for a slice (for streams, such trajectories raise
+            an error). False uses the whole trajectory.
         seed: For streams, as `uneven`, `rank` and `world_size`: see `StreamedExperienceReplay`. A stored dataset takes an
             `EpisodeSampler` or an `EpisodeSliceSampler`.
         uneven: For streams: what to do about ranks with different numbers of trajectories.
@@ -77,7 +77,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     source = "openx"
 
     def __new__(cls, dataset_id: str = "", *arguments: Any, **options: Any) -> Any:
-        """Return a stream if the arguments ask for one."""
+        """Return a stream if the arguments ask for a stream."""
         streaming = options.get("streaming")
         if streaming is None and dataset_id:
             # A derived dataset exists only on disk.
@@ -98,7 +98,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         slice_len: int | None = None,
         pad: float | bool | None = None,
         replacement: bool | None = None,
-        streaming: bool | None = None,  # noqa: ARG002 -- `__new__` decides it
+        streaming: bool | None = None,  # noqa: ARG002 -- decided in `__new__`
         root: Path | str | None = None,
         download: Download | None = None,
         sampler: Sampler | None = None,
@@ -139,7 +139,10 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         return SliceSampler(**slices)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches; without a batch size, yield one trajectory at a time, or with `slice_len` a slice of each."""
+        """Yield batches.
+
+        Without a batch size, yield single trajectories, or with `slice_len` a slice of each trajectory.
+        """
         if self.batch_size is not None:
             yield from super().__iter__()
             return
@@ -166,7 +169,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
 
 
 class OpenXStream(StreamedExperienceReplay):
-    """Stream of an Open X-Embodiment dataset; unlike others, a dataset of a single shard can be streamed, too."""
+    """Stream of an Open X-Embodiment dataset. Unlike others, a dataset of a single shard can be streamed, too."""
 
     @override
     def _open(self, *arguments: Any, **options: Any) -> Stream:
@@ -177,10 +180,10 @@ _STORED_ONLY = {
     "download": "streaming and download exclude each other",
     "replacement": "a stream yields every trajectory once: replacement=True is for downloaded datasets",
     "sampler": "a stream takes no sampler",
-    "split_trajs": "split_trajs is for downloaded datasets; a stream iterated without a batch size yields whole"
+    "split_trajs": "split_trajs is for downloaded datasets, and a stream iterated without a batch size yields whole"
     " trajectories",
-    "delta_timestamps": "delta_timestamps are for downloaded datasets; a stream yields slices",
-    "final_unknown": "final_unknown is for downloaded datasets; batches of a stream have next.final_known",
+    "delta_timestamps": "delta_timestamps are for downloaded datasets, and a stream yields slices",
+    "final_unknown": "final_unknown is for downloaded datasets, and batches of a stream have next.final_known",
 }
 """Arguments that a stream does not have, with what is wrong with other values than the defaults."""
 
@@ -200,7 +203,7 @@ def _open_stream(
     value = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
     if value is not None and not abs(value) < _PAD_MAX:
         problems.append(
-            f"pad is {value}; expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too"
+            f"pad is {value}, expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too"
         )
     sliced = num_slices is not None or slice_len is not None
     problems += slice_size_problems(num_slices, slice_len) if sliced else []

@@ -1,4 +1,4 @@
-"""The options that the classes of datasets share; `BaseDatasetExperienceReplay` describes them."""
+"""The options that the classes of datasets share, which `BaseDatasetExperienceReplay` describes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BufferOptions(TypedDict, total=False):
 
 
 class PartOptions(BufferOptions, total=False):
-    """Options of the buffer and of what it shows of a stored dataset."""
+    """Options of the buffer and of the visible part of a stored dataset."""
 
     split_trajs: bool
     delta_timestamps: Mapping[Any, Sequence[float]] | None

@@ -1,4 +1,4 @@
-"""Ids with a colon, as TorchRL writes them: of a source, `d4rl:hopper-medium-v2`, or of a registered prefix."""
+"""Ids with a colon, as in TorchRL: of a source, `d4rl:hopper-medium-v2`, or of a registered prefix."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def register_dataset(prefix: str, dataset: Callable[..., Any] | str, *, replace:
         >>> load("toy:example", batch_size=4)  # ToyDataset("example", batch_size=4)
 
     Args:
-        prefix: Text without a colon; upper and lower case are the same.
+        prefix: Text without a colon. Upper and lower case are the same.
         dataset: A class or function that takes the rest of the id and the options, or its place, "module:name", which
             is imported when the prefix is used.
-        replace: Whether the prefix may be one that exists.
+        replace: Whether the prefix may be an existing prefix.
 
     Raises:
         InvalidArgumentError: If the prefix or the place is invalid, or the prefix exists and `replace` is False.
     """
     normalized = prefix.strip().lower()
     if not re.fullmatch(r"\w+", normalized):
-        raise InvalidArgumentError(f"the prefix is {prefix!r}; expected letters, digits and underscores")
+        raise InvalidArgumentError(f"the prefix is {prefix!r}, expected letters, digits and underscores")
     if isinstance(dataset, str) and not all(dataset.partition(":")):
-        raise InvalidArgumentError(f"dataset is {dataset!r}; expected a place such as 'module:name'")
+        raise InvalidArgumentError(f"dataset is {dataset!r}, expected a place such as 'module:name'")
     if not isinstance(dataset, str) and not callable(dataset):
-        raise InvalidArgumentError(f"dataset is a {type(dataset).__name__}; expected a class, a function or its place")
+        raise InvalidArgumentError(f"dataset is a {type(dataset).__name__}, expected a class, a function or its place")
     if not replace and normalized in {*_registered, *_ALIASES, *source_names()}:
         raise _ExistingPrefixError(
-            f"the prefix {normalized!r} is already registered", hint="give replace=True to replace it"
+            f"the prefix {normalized!r} is already registered", hint="give replace=True to replace the prefix"
         )
     _registered[normalized] = dataset
 
 
 def resolve_prefix(dataset_id: str) -> tuple[Callable[..., Any] | None, str]:
-    """Return what is registered for the prefix of an id, and the rest of the id; None and the id with a slash if nothing is.
+    """Return what is registered for the prefix of an id, and the rest of the id, or None and the id with a slash.
 
     Other texts, such as addresses, are returned unchanged.
     """
@@ -62,4 +62,4 @@ def resolve_prefix(dataset_id: str) -> tuple[Callable[..., Any] | None, str]:
 
 
 class _ExistingPrefixError(InvalidArgumentError, KeyError):
-    """Raised when a prefix exists already; TorchRL raises a `KeyError`."""
+    """Raised when a prefix exists already. TorchRL raises a `KeyError`."""

@@ -1,8 +1,8 @@
 """The shards of datasets that are published in the stored format: whole episodes are read by range requests.
 
 address    manifest.json, episodes.npy, digests.npy, texts, dictionaries of compressed images: read once
-           rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states, which are
-           compared with their digests before any value is used
+           rows.npy, images, ...: of each block of episodes, the ranges of the rows and of the final states, which are
+           compared with digests before any value is used
 folder     [block 7: a small stored dataset] [block 2] ...        the oldest is deleted if the space is exceeded
 """
 
@@ -45,13 +45,14 @@ from datasets_rl.ted.keys import EPISODE, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 _BLOCK_BYTES = 4 << 20
-"""Bytes of the episodes that are read together; a longer episode is a separate block."""
+"""Bytes of the episodes that are read together. A longer episode is a separate block."""
 _SMALL_BLOCK_BYTES = 1 << 16
 _MIN_BLOCKS = 32
-"""A small dataset has as many blocks as this, if they are not smaller than that: ranks divide the blocks among themselves."""
+"""A small dataset has at least this many blocks, unless the blocks would be too small: ranks divide the blocks among
+themselves."""
 _HEADER_BYTES = 1 << 16
 _JSON_MAX_BYTES = 64 << 20
-_REPLACED = "open it again: it was replaced, unless the published files are wrong"
+_REPLACED = "open the dataset again: the dataset was replaced, or the published files are wrong"
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,15 @@ class _Array:
     """Offset of the first item."""
 
     def part(self, start: int, stop: int) -> tuple[StoredFile, int, int]:
-        """Return the file, and the offsets of the items [start, stop) in it."""
+        """Return the file, and the offsets of the items [start, stop) in the file."""
         item_bytes = self.dtype.itemsize * math.prod(self.shape)
         return self.entry, self.start + start * item_bytes, self.start + stop * item_bytes
 
 
 def current_version(address: str, settings: Settings) -> str:
-    """Return the address of the current version of a dataset; an address without ``CURRENT`` is returned unchanged.
+    """Return the address of the current version of a dataset. An address without ``CURRENT`` is returned unchanged.
 
-    A version never changes, so that a stream of it has the same steps when another version becomes the current one.
+    A version never changes, so that a stream of a version has the same steps when another version becomes current.
 
     Raises:
         FetchError: If the server gives no answer, or fails.
@@ -94,7 +95,7 @@ def current_version(address: str, settings: Settings) -> str:
 
 
 def _is_down(error: FetchError) -> bool:
-    """Return whether a file could not be asked for; other errors mean that there is no such file.
+    """Return whether a file could not be asked for. Other errors mean that there is no such file.
 
     Buckets answer in different ways that there is no file, 403 where the list of files is private. Whether there is a
     dataset, its manifest tells.
@@ -103,7 +104,7 @@ def _is_down(error: FetchError) -> bool:
 
 
 class RemoteShards(Shards):
-    """The episodes of a published dataset in blocks, read by range requests when they are needed.
+    """The episodes of a published dataset in blocks, read by range requests when needed.
 
     Args:
         address: The folder of a version, see `current_version`: ``hf://datasets/user/name@commit``,
@@ -121,15 +122,15 @@ class RemoteShards(Shards):
 
     def __init__(self, address: str, selection: Selection, settings: Settings, folder: Path) -> None:
         if replace(selection, episodes="", options={}) != Selection():
-            raise InvalidArgumentError(f"{address} is streamed by whole episodes; {selection} was requested")
+            raise InvalidArgumentError(f"{address} is streamed by whole episodes, and {selection} was requested")
         self._folder, self._settings = folder, replace(settings, progress=False)
         self._reader = RangeReader(self._settings)
         self.address = address
         self.manifest = checked_manifest(self._read_manifest(), where=f"{address}/{MANIFEST_FILE}")
         """The manifest of the whole dataset."""
         if videos := [field.name for field in self.manifest.schema if field.video]:
-            problem = f"the images of {', '.join(videos)} are frames of videos, whose files are read as a whole"
-            raise InvalidArgumentError(f"{address} cannot be streamed: {problem}", hint="download it")
+            problem = f"the images of {', '.join(videos)} are frames of videos, which are read as whole files"
+            raise InvalidArgumentError(f"{address} cannot be streamed: {problem}", hint="download the dataset")
         self._chunks = self._read_chunks()
         try:
             self._digests = RangeDigests(self._read_file(DIGESTS_FILE), self.manifest)
@@ -183,11 +184,11 @@ class RemoteShards(Shards):
         try:
             return self._read_json(MANIFEST_FILE)
         except FetchError as error:
-            # `current_version` has found no CURRENT, or one that names a version without a manifest.
+            # `current_version` has found no CURRENT, or a CURRENT that names a version without a manifest.
             raise FetchError(
                 f"{MANIFEST_FILE}, or the file {CURRENT_FILE} of a stored dataset with its version",
                 error.failures,
-                hint="if the server can be reached, give the address of a folder that has CURRENT and the version that it"
+                hint="if the server can be reached, give the address of a folder that has CURRENT and the version that CURRENT"
                 " names, or of a version",
             ) from error
 
@@ -198,10 +199,13 @@ class RemoteShards(Shards):
         (fetched,) = fetch([Asset((f"{self.address}/{name}",), name)], path.parent, settings=self._settings)
         try:
             if fetched.size > _JSON_MAX_BYTES:
-                raise ManifestError(f"{self.address}/{name}", [f"it has {fetched.size:,} bytes"])
+                raise ManifestError(
+                    f"{self.address}/{name}",
+                    [f"the file has {fetched.size:,} bytes, expected at most {_JSON_MAX_BYTES:,}"],
+                )
             return json.loads(fetched.path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ManifestError(f"{self.address}/{name}", [f"it is not JSON: {error}"]) from error
+            raise ManifestError(f"{self.address}/{name}", [f"the file is not JSON: {error}"]) from error
 
     def _read_episodes(self) -> EpisodeTable:
         data = self._read_file(EPISODES_FILE)
@@ -209,10 +213,14 @@ class RemoteShards(Shards):
             records = np.load(io.BytesIO(data), allow_pickle=False)
             table = EpisodeTable(records)
         except (ValueError, OSError, EOFError) as error:
-            raise IntegrityError(f"{self.address}/{EPISODES_FILE}", [f"it is not an episode table: {error}"]) from error
+            raise IntegrityError(
+                f"{self.address}/{EPISODES_FILE}", [f"the file is not an episode table: {error}"]
+            ) from error
         if len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             expected = f"{self.manifest.episodes:,} episodes, {self.manifest.steps:,} steps"
-            raise IntegrityError(f"{self.address}/{EPISODES_FILE}", [f"it is {table}; the manifest states {expected}"])
+            raise IntegrityError(
+                f"{self.address}/{EPISODES_FILE}", [f"the table is {table}, expected {expected} as in the manifest"]
+            )
         return table
 
     def _read_file(self, name: str) -> bytes:
@@ -220,14 +228,14 @@ class RemoteShards(Shards):
         entry = self._entry(name)
         data = b"".join(self._reader.read(list(self._spans(entry, 0, entry.bytes))))
         if (digest := digest_of_bytes(data)) != entry.digest:
-            problem = f"it has the digest {digest[:12]}...; expected {entry.digest[:12]}..."
+            problem = f"the file has the digest {digest[:12]}..., expected {entry.digest[:12]}..."
             raise IntegrityError(f"{self.address}/{name}", [problem], hint=_REPLACED)
         return data
 
     def _entry(self, name: str) -> StoredFile:
         entry = self.manifest.file(name)
         if entry is None:
-            raise ManifestError(f"{self.address}/{MANIFEST_FILE}", [f"it does not list {name}"])
+            raise ManifestError(f"{self.address}/{MANIFEST_FILE}", [f"the manifest does not list {name}"])
         return entry
 
     def _spans(self, entry: StoredFile, start: int, stop: int) -> Iterator[tuple[Asset, int, int]]:
@@ -241,7 +249,7 @@ class RemoteShards(Shards):
     def _read_parts(
         self, parts: Sequence[tuple[StoredFile, int, int]], cancel: CancelToken | None = None
     ) -> list[memoryview]:
-        """Return the bytes [start, stop) of files, compared with the digests of their ranges."""
+        """Return the bytes [start, stop) of files, compared with the digests of the ranges."""
         covers = [self._digests.cover(*part) for part in parts]
         spans = [list(self._spans(entry, *cover)) for (entry, _, _), cover in zip(parts, covers, strict=True)]
         data = iter(self._reader.read([span for group in spans for span in group], cancel))
@@ -254,7 +262,7 @@ class RemoteShards(Shards):
         return checked
 
     def _group_episodes(self, selection: Selection) -> list[NDArray[np.int64]]:
-        """Return the episodes of each block: consecutive, because a block is one range of rows."""
+        """Return the episodes of each block: consecutive, because a block is a single range of rows."""
         selected = np.flatnonzero(select_episodes(selection.episodes, self.episodes.numbers))
         step_bytes = max(1, self.manifest.bytes // self.manifest.steps)
         block_bytes = min(_BLOCK_BYTES, max(_SMALL_BLOCK_BYTES, self.manifest.bytes // _MIN_BLOCKS))
@@ -284,7 +292,7 @@ class RemoteShards(Shards):
                 continue
             start, stop = ranges[file.ends]
             encoded.append((name, file.ends, start))
-            ranges[file.ends] = max(start - 1, 0), stop  # an image begins at the end of the one before it
+            ranges[file.ends] = max(start - 1, 0), stop  # an image begins at the end of the previous image
         arrays = self._read_items(ranges, cancel)
         self._check_block(shard, arrays[ROWS_FILE])
         images = {}
@@ -299,7 +307,7 @@ class RemoteShards(Shards):
         layouts = {name: self._array(name) for name in ranges}
         for name, (start, stop) in ranges.items():
             if not 0 <= start <= stop <= layouts[name].count:
-                problem = f"it has {layouts[name].count:,} items; those from {start:,} to {stop:,} were expected"
+                problem = f"the file has {layouts[name].count:,} items, expected items from {start:,} to {stop:,}"
                 raise IntegrityError(f"{self.address}/{name}", [problem])
         parts = [layouts[name].part(*span) for name, span in ranges.items()]
         arrays = {}
@@ -320,15 +328,15 @@ class RemoteShards(Shards):
             expected = header.size + math.prod(header.shape) * header.dtype.itemsize
             if header.fortran or header.dtype.hasobject or not header.shape or expected > entry.bytes:
                 shape = f"{header.dtype} {list(header.shape)}"
-                raise IntegrityError(f"{self.address}/{name}", [f"it is {shape} in {entry.bytes:,} bytes"])
+                raise IntegrityError(f"{self.address}/{name}", [f"the array is {shape} in {entry.bytes:,} bytes"])
             self._arrays[name] = _Array(entry, header.dtype, header.shape[1:], header.shape[0], header.size)
         return self._arrays[name]
 
     def _check_block(self, number: int, rows: NDArray[Any]) -> None:
-        """Check that rows are those of the episodes: the digests of whole files cannot be compared."""
+        """Check that rows belong to the episodes: the digests of whole files cannot be compared."""
         episodes = self._blocks[number]
         if rows.dtype != self.manifest.schema.record:
-            problem = f"its records are {rows.dtype}; the manifest states {self.manifest.schema.record}"
+            problem = f"the records are {rows.dtype}, expected {self.manifest.schema.record} as in the manifest"
             raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem])
         expected = np.repeat(episodes, self.episodes.lengths[episodes])
         if not np.array_equal(rows[dotted_name(EPISODE)], expected):

@@ -26,11 +26,11 @@ def windows_by_seconds(
         keys: The keys of its batches.
         delta_timestamps: Seconds by field, [W] each. A field is a key, the first names of several keys, or the name of a
             feature of LeRobot, ``observation.images.top``.
-        fps: Steps per second, instead of those of the manifest.
-        tolerance_s: Largest difference between a number of seconds and that of its steps.
+        fps: Steps per second, instead of the number in the manifest.
+        tolerance_s: Largest difference between a number of seconds and the time of the steps.
 
     Raises:
-        InvalidArgumentError: If no steps per second are known, or the seconds are not those of steps.
+        InvalidArgumentError: If no steps per second are known, or the seconds are not multiples of a step.
         UnknownKeyError: If the dataset lacks a field.
     """
     rate = manifest.fps if fps is None else fps

@@ -34,7 +34,10 @@ _warned: set[tuple[int, str, str]] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a buffer shows of the selected steps. When the buffer shows other steps, another object replaces this one."""
+    """What a buffer shows of the selected steps.
+
+    When the buffer shows other steps, another object replaces this object.
+    """
 
     final_unknown: FinalUnknown | None = None
     split_trajs: bool = False
@@ -66,7 +69,7 @@ def select_part(whole: DatasetStorage, selection: Selection) -> DatasetStorage |
 
     Args:
         whole: The whole stored dataset.
-        selection: The selection that is shown, completed from the stored one.
+        selection: The selection that is shown, completed from the stored selection.
     """
     stored, part, rows = whole.stored, Selection.from_json(whole.stored.manifest.selection), None
     if selection.episodes != part.episodes:
@@ -117,4 +120,4 @@ def warn_of_unknown_finals(folder: Path, stated_id: str, table: EpisodeTable) ->
         warnings.warn(warning, skip_file_prefixes=(_PACKAGE,))
     else:
         warnings.warn(warning, stacklevel=_CALLER)
-    _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
+    _warned.add(key)  # after the call: if a filter turns the warning into an error, the error is raised every time

@@ -1,4 +1,4 @@
-"""The shards of a dataset of a source, which a stream downloads and converts one after the other."""
+"""The shards of a dataset of a source, which a stream downloads and converts in order."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Shards(ABC):
         """A text that differs for other shards."""
 
     def first_episode(self, shard: int) -> int:
-        """Return the number of the first episode of a shard; the shards of a stream have different numbers."""
+        """Return the number of the first episode of a shard. The shards of a stream have different numbers."""
         return shard << _EPISODE_BITS
 
     def lengths(self) -> tuple[Index, Index]:
-        """Return the numbers of episodes and of steps of each shard, int64 [n]; -1 where they are not known."""
+        """Return the numbers of episodes and of steps of each shard, int64 [n], -1 where unknown."""
         return np.full(self.count, -1), np.full(self.count, -1)
 
     @property
     def shortest(self) -> int | None:
-        """The number of steps of the shortest episode; None if it is not known before the shards are opened."""
+        """The number of steps of the shortest episode, or None if unknown before the shards are opened."""
         return None
 
     @abstractmethod

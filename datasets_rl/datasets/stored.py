@@ -1,4 +1,4 @@
-"""Stored datasets that are opened by their folder, whatever their source."""
+"""Stored datasets that are opened by their folder, of any source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datasets_rl.store.find import locate
 
 
 class StoredExperienceReplay(BaseDatasetExperienceReplay):
-    """A stored dataset that is opened by its folder; its `dataset_id` is the path."""
+    """A stored dataset that is opened by its folder. The `dataset_id` is the path."""
 
     source = ""
 

@@ -46,34 +46,37 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         >>> for batch in stream: ...                          # a new epoch: each step once
         >>> load("s3://bucket/hopper", batch_size=256, streaming=True, slice_len=32).sample()      # 8 slices
 
-    Episodes are read in random order, some ahead of their use. By default, batches are steps of a shuffled buffer. With
-    `slice_len` or `num_slices`, they are slices: one of each episode, once in an epoch. Without a batch size, iteration
-    yields whole episodes, or with `slice_len` a slice of each.
+    Episodes are read in random order, some ahead. By default, batches are steps of a shuffled buffer. With
+    `slice_len` or `num_slices`, they are slices: a slice of each episode, once in an epoch. Without a batch size,
+    iteration yields whole episodes, or with `slice_len` a slice of each.
 
     Args:
         dataset: The address of a dataset in the stored format, ``hf://user/name@revision``, ``s3://bucket/folder``,
-            ``gs://bucket/folder`` or ``https://host/folder``; or the id of a source whose datasets consist of several
-            files, which are fetched and converted one after the other.
+            ``gs://bucket/folder`` or ``https://host/folder``, or the id of a source with datasets of several
+            files, which are fetched and converted in order.
         batch_size: The number of steps of a batch.
         slice_len: The number of steps of a slice.
         num_slices: The number of slices of a batch.
-        strict_length: Whether an episode that is shorter than a slice is an error; else it is taken whole. Of a dataset in the
-            stored format, all lengths are known, and the stream is refused; else the error comes with the episode.
-        pad: The value with which slices of short episodes are padded; None does not pad.
+        strict_length: Whether an episode that is shorter than a slice is an error. Otherwise the episode is taken
+            whole. Of a dataset in the stored format, all lengths are known, and the stream is refused. Otherwise the
+            error comes with the episode.
+        pad: The value with which slices of short episodes are padded. None does not pad.
         shuffle: Whether episodes, and steps in the buffer, are in random order.
-        seed: The seed of the order, the same for all ranks. By default a single process draws one from the generator, and
-            several ranks use 0.
+        seed: The seed of the order, the same for all ranks. By default a single process draws a seed from the
+            generator, and several ranks use 0.
         uneven: What to do about ranks with different numbers of episodes or steps: "keep", "drop" or "pad", as for
             `EpisodeSampler`.
-        rank: The number of this process, which reads its share of the episodes. By default that of `torch.distributed`,
-            if it is initialized, or the environment variables ``RANK`` and ``WORLD_SIZE``; else 0 of 1.
+        rank: The number of this process, which reads a share of the episodes. By default the rank in
+            `torch.distributed`, if initialized, or in the environment variables ``RANK`` and ``WORLD_SIZE``, else 0 of
+            1.
         world_size: The number of processes.
         buffer_steps: The number of steps of the shuffled buffer.
-        cache_size: The maximum number of bytes on the disk that stay for the next epoch, in addition to those in use.
-        root: The folder of the cache; by default ``<RLDS_HOME>/<source>/.stream``.
-        selection: The selection to stream; published datasets support episodes.
+        cache_size: The maximum number of bytes on the disk that stay for the next epoch, in addition to the shards in
+            use.
+        root: The folder of the cache. By default ``<RLDS_HOME>/<source>/.stream``.
+        selection: The selection to stream. Published datasets support episodes.
 
-    The arguments from `writer` on are those of `TensorDictReplayBuffer`.
+    `TensorDictReplayBuffer` describes the arguments from `writer` on.
 
     Raises:
         FetchError: If a file cannot be read.
@@ -159,13 +162,16 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         """Raise an error that says why a stream lacks what a stored dataset has."""
         if hasattr(BaseDatasetExperienceReplay, name):
             raise _NotStoredError(
-                f"{self.dataset_id} is streamed; expected a stored dataset for {name}",
-                hint="open it with download=True",
+                f"{self.dataset_id} is streamed, expected a stored dataset for {name}",
+                hint="open the dataset with download=True",
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of a new epoch; without a batch size, one whole episode, or slice of one, at a time."""
+        """Yield the batches of a new epoch.
+
+        Without a batch size, yield single whole episodes, or slices of episodes.
+        """
         if self.batch_size is not None:
             if isinstance(self.sampler, StreamSampler):
                 with self.locked_for_change():
@@ -184,10 +190,10 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
 
     @override
     def for_worker(self, worker: int, workers: int) -> StreamedExperienceReplay:
-        """Return a stream of the share of one of the workers of this rank, with a folder of its own."""
+        """Return a stream of the share of a worker of this rank, with a separate folder."""
         sampler = cast("StreamSampler", self.sampler).for_worker(worker, workers)
         part = copy(self)
-        part.stream = self.stream.reopened()
+        part.stream = self.stream.for_worker()
         part.set_storage(part.stream)
         part.set_sampler(sampler)
         return part
@@ -243,7 +249,7 @@ def _open_stream(
     if sources.split_derived(dataset_id)[1]:
         raise InvalidArgumentError(
             f"{dataset} was derived from another dataset, and cannot be streamed",
-            hint=Remedy("open it without streaming, or publish it with {}", Call("push", ..., "hf://...")),
+            hint=Remedy("open the dataset without streaming, or publish it with {}", Call("push", ..., "hf://...")),
         )
     entry = sources.find(dataset_id)
     if entry.source == "hf" and (
@@ -257,7 +263,7 @@ def _open_stream(
     if len(listing.shards) < 2 or len(set(paths)) < len(paths):
         stream.close()
         raise InvalidArgumentError(
-            f"{dataset_id} cannot be streamed: its episodes share a file, or continue in the next one",
+            f"{dataset_id} cannot be streamed: its episodes share a file, or continue in the next file",
             hint=Remedy("{}", Call("download", dataset_id)),
         )
     return stream
@@ -269,7 +275,7 @@ def published_address(repository: str, revision: str, settings: Settings) -> str
     Empty if the repository has the files of another source.
 
     Raises:
-        FetchError: If the hub does not have it.
+        FetchError: If the hub does not have the dataset.
     """
     import tempfile
 

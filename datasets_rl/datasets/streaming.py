@@ -1,4 +1,4 @@
-"""Streaming: a dataset is sampled while it is downloaded, with a bounded amount of disk space.
+"""Streaming: a dataset is sampled during its download, with a bounded amount of disk space.
 
 upstream   shard 3   shard 0   shard 4   shard 1  ...        in random order
               |---------|
@@ -45,19 +45,19 @@ from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEX
 Index = NDArray[np.int64]
 
 _ROW_BITS = 40
-_MAX_OPEN = 256  # shards whose files stay mapped, for batches that are sampled but not yet read
-_MAX_POOL = 128  # shards whose steps are mixed
+_MAX_OPEN = 256  # shards with mapped files, for batches that are sampled but not yet read
+_MAX_POOL = 128  # shards with mixed steps
 _MAX_IN_FLIGHT = 2  # groups of raw files that are on the disk at once
 _INIT: Key = ("is_init",)
 
 
 class NoLength(InvalidArgumentError, TypeError):
-    """Raised when the length of a stream is requested; a TypeError, because `list` then continues without a length."""
+    """Raised when the length of a stream is requested. A TypeError, because `list` then continues without a length."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpan:
-    """Consecutive steps of one trajectory in a shard."""
+    """Consecutive steps of a trajectory in a shard."""
 
     shard: int
     """The number of the shard."""
@@ -71,16 +71,17 @@ class EpisodeSpan:
 
 
 class Stream(ReadOnlyStorage):
-    """The steps of a dataset whose shards come one after the other; read-only, and without a length.
+    """The steps of a dataset with shards that come in order. Read-only, and without a length.
 
     Each shard becomes a small stored dataset on the disk, which is deleted when the space is needed.
 
     Args:
         dataset_id: The name of the dataset in messages.
-        above: The folder of the streams of this dataset; each stream that is open has its own folder below it.
+        above: The folder of the streams of this dataset. Each open stream has a separate folder below it.
         open_shards: Returns the shards, given the folder of this stream.
-        cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
-        pad: The value with which short trajectories are padded; None does not pad.
+        cache_bytes: The maximum size in bytes of the shards on the disk, in addition to open shards and shards that are
+            being fetched.
+        pad: The value with which short trajectories are padded. None does not pad.
 
     Raises:
         FetchError: If the description of the dataset cannot be read.
@@ -99,11 +100,13 @@ class Stream(ReadOnlyStorage):
         super().__init__(1)
         self.reopened = partial(Stream, dataset_id, above, open_shards, cache_bytes=cache_bytes, pad=pad)
         """Opens the same stream in another process, in a separate folder."""
+        self.is_opened_for_copy = False
+        """Whether it was in a pickle, and nothing else uses it."""
         self.masked = True  # a shard that is not yet downloaded may lack a final observation
         self.dataset_id = dataset_id
         self.pad = pad
         self.vocabulary: dict[Key, dict[str, int]] = {}
-        """The texts read so far, by field, with their numbers."""
+        """The texts read so far, by field, with numbers."""
         self._cache_bytes = cache_bytes
         self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.RLock()
@@ -117,12 +120,20 @@ class Stream(ReadOnlyStorage):
         self._held.callback(self._ahead.close)
         self._episode_counts, self._step_counts = self.shards.lengths()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has a folder and threads of its own.
+        return self.reopened, (), {"is_opened_for_copy": True}
+
+    def for_worker(self) -> Stream:
+        """Return this stream if it was opened for a worker that got it in a pickle, and else another one of its dataset."""
+        return self if self.is_opened_for_copy else self.reopened()
+
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
         for number in itertools.count():
             folder = above / str(number)
             if folder.exists() and any(folder.iterdir()) and not is_marked(folder):
-                continue  # it is of others
+                continue  # of others
             with suppress(LockedError):
                 self._held.enter_context(disk.lock(above / f"{number}.lock", self.dataset_id, wait=0))
                 mark_folder(folder)
@@ -139,11 +150,11 @@ class Stream(ReadOnlyStorage):
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 
     def episodes(self) -> Items:
-        """The shards, whose units are their episodes."""
+        """The shards, with episodes as units."""
         return self._items("episodes", self._episode_counts, lambda shard: len(self.open(shard).storage.episodes))
 
     def steps(self) -> Items:
-        """The shards, whose units are their steps."""
+        """The shards, with steps as units."""
         return self._items("steps", self._step_counts, lambda shard: len(self.open(shard).storage))
 
     def _items(self, units: str, lengths: Index, open_item: Callable[[int], int]) -> Items:
@@ -153,12 +164,12 @@ class Stream(ReadOnlyStorage):
         """Fetch shards ahead, in this order."""
         self._ahead.close()
         self._order = deque(shards.tolist())
-        fetch = partial(_fetch, self.shards, self._folder)  # a thread that knew the stream would keep it alive
+        fetch = partial(_fetch, self.shards, self._folder)  # a thread with a reference would keep the stream alive
         groups = [[shard] for shard in self._order]
         self._prefetcher = self._ahead.enter_context(Prefetcher(groups, fetch, _MAX_IN_FLIGHT))
 
     def open(self, shard: int) -> OpenShard:
-        """Open a shard by its number, and those before it in the order of the epoch; it may stay open."""
+        """Open a shard by its number, and the previous shards of the epoch. A shard may stay open."""
         with self._lock:
             try:
                 while shard not in self._opened and shard in self._order:
@@ -166,7 +177,7 @@ class Stream(ReadOnlyStorage):
                     self._open(self._order.popleft(), fetched)
                     self._prefetcher.release()
             except BaseException:
-                self._order.clear()  # its thread has ended: the next shards are fetched when they are needed
+                self._order.clear()  # the thread has ended: the next shards are fetched when needed
                 self._ahead.close()
                 raise
             if shard not in self._opened:
@@ -176,7 +187,7 @@ class Stream(ReadOnlyStorage):
 
     def _open(self, shard: int, fetched: Any) -> None:
         folder = _shard_folder(self.shards, self._folder, shard)
-        if fetched is None:  # it was stored then, and may have been deleted for space since
+        if fetched is None:  # stored earlier, and perhaps deleted for space since
             fetched = _fetch(self.shards, self._folder, [shard], CancelToken())
         if fetched is not None:
             build = self._folder / "build"
@@ -202,17 +213,17 @@ class Stream(ReadOnlyStorage):
     def get(self, index: Any) -> TensorDict:
         """Raise an error: steps of a stream have no index."""
         raise InvalidArgumentError(
-            f"{self.dataset_id} is streamed; {index!r} was requested",
-            hint="sample() and iteration return the next steps; download=True gives access to any step",
+            f"{self.dataset_id} is streamed, and {index!r} was requested",
+            hint="sample() and iteration return the next steps, download=True gives access to any step",
         )
 
     def take(self, rows: Tensor) -> TensorDict:
-        """Return the steps with the indices of `EpisodeSpan.rows`, int64 [B]; -1 stands for padding."""
+        """Return the steps with the indices of `EpisodeSpan.rows`, int64 [B]. -1 stands for padding."""
         padded = rows < 0
         rows = rows.where(~padded, rows[0])
         numbers = rows >> _ROW_BITS
         order: Tensor | None = None
-        if not bool((numbers[1:] >= numbers[:-1]).all()):  # steps of several shards, mixed: one read of each shard
+        if not bool((numbers[1:] >= numbers[:-1]).all()):  # steps of several shards, mixed: a single read of each shard
             numbers, order = numbers.sort(stable=True)
             rows = rows[order]
         pieces = []
@@ -252,14 +263,14 @@ def _shard_folder(shards: Shards, folder: Path, shard: int) -> Path:
 
 
 def _fetch(shards: Shards, folder: Path, group: Sequence[int], cancel: CancelToken) -> Any:
-    """Fetch a shard; None if it is stored."""
+    """Fetch a shard, or return None if the shard is stored."""
     is_stored = (_shard_folder(shards, folder, group[0]) / disk.MANIFEST_FILE).is_file()
     return None if is_stored else shards.fetch(group[0], cancel)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenShard:
-    """An open shard, whose episodes and texts get the numbers of the stream."""
+    """An open shard. Its episodes and texts get the numbers of the stream."""
 
     storage: DatasetStorage
     first: int
@@ -269,7 +280,7 @@ class OpenShard:
 
     @classmethod
     def of(cls, stored: StoredDataset, first: int, vocabulary: dict[Key, dict[str, int]]) -> OpenShard:
-        """Return a shard, whose texts are added to a vocabulary."""
+        """Return a shard after adding its texts to a vocabulary."""
         numbers: dict[Key, Tensor] = {}
         for field in stored.schema:
             if field.text:
@@ -290,16 +301,16 @@ class OpenShard:
 
 
 class StreamSampler(SeededSampler):
-    """A sampler that takes a slice of each trajectory of a stream; an epoch takes each trajectory once.
+    """A sampler that takes a slice of each trajectory of a stream. An epoch takes each trajectory once.
 
-    Ranks share the shards, and so the trajectories, as those of an `EpisodeSampler` share episodes. The state is valid for
-    every rank, and for any number of ranks.
+    Ranks share the shards, and so the trajectories, as the ranks of an `EpisodeSampler` share episodes. The state is
+    valid for every rank, and for any number of ranks.
 
     Args:
         num_slices: The number of slices of a batch.
-        slice_len: The number of steps of a slice. Without both, a batch is one slice.
-        strict_length: Whether a trajectory shorter than a slice is an error; else it is taken whole. If the stream pads
-            trajectories, ``("collector", "mask")`` is True for the real steps.
+        slice_len: The number of steps of a slice. Without both, a batch is a single slice.
+        strict_length: Whether a trajectory shorter than a slice is an error. Otherwise the trajectory is taken whole.
+            If the stream pads trajectories, ``("collector", "mask")`` is True for the real steps.
         shuffle: Whether the shards, and the trajectories of each, are in random order.
         seed: The seed of the order, as for `EpisodeSampler`.
         uneven: What to do about ranks with different numbers of trajectories or steps, as for `EpisodeSampler`.
@@ -330,7 +341,9 @@ class StreamSampler(SeededSampler):
     @override
     def attach(self, storage: Storage) -> None:
         if not isinstance(storage, Stream):
-            raise InvalidArgumentError(f"a {type(self).__name__} samples from a Stream; got a {type(storage).__name__}")
+            raise InvalidArgumentError(
+                f"a {type(self).__name__} samples from a Stream, and the storage is a {type(storage).__name__}"
+            )
         if storage is not self._stream:
             self.epochs.bind(self._items_of(storage))
             self._stream = storage
@@ -354,12 +367,12 @@ class StreamSampler(SeededSampler):
         return length
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Sample the next batch; the last one of an epoch has the remaining slices."""
+        """Sample the next batch. The last batch of an epoch has the remaining slices."""
         count = self.bind(storage, batch_size)
         return self.take(cast("Stream", storage), count, self._length(batch_size))
 
     def for_worker(self, worker: int, workers: int) -> StreamSampler:
-        """Return a sampler with the share of one of the workers of this rank."""
+        """Return a sampler with the share of a worker of this rank."""
         self.epochs.draw_seed(self.generator)
         sampler = copy(self)
         sampler.epochs = self.epochs.divided(worker, workers)
@@ -369,17 +382,17 @@ class StreamSampler(SeededSampler):
         return {**super().__getstate__(), "_stream": None}
 
     def start_epoch(self) -> None:
-        """Drop the rest of the present epoch, unless it was just restored: the next batch is the first one of another."""
+        """Drop the rest of the present epoch, unless just restored. The next batch begins another epoch."""
         self.epochs.start()
         self.ran_out = False
 
     def take(self, stream: Stream, count: int, length: int | None) -> tuple[Tensor, dict[str, Any]]:
-        """Return the rows of slices of the next trajectories, with the fields that describe them.
+        """Return the rows of slices of the next trajectories, with the fields that describe the slices.
 
         Args:
             stream: The stream, to which the sampler is attached.
             count: The number of trajectories.
-            length: The number of steps of a slice; None takes trajectories whole, without fields.
+            length: The number of steps of a slice. None takes trajectories whole, without fields.
         """
         numbers = [part.tolist() for part in self.epochs.next(count, self.generator)]
         spans = [self._span(stream, shard, episode) for shard, episode in zip(*numbers, strict=True)]
@@ -409,14 +422,14 @@ class StreamSampler(SeededSampler):
         """Check that no episode is shorter than a slice, if short episodes are neither taken whole nor padded.
 
         Raises:
-            InvalidArgumentError: If the length of every episode is known, and one is shorter.
+            InvalidArgumentError: If the length of every episode is known, and an episode is shorter.
         """
         shortest = stream.shards.shortest
         if shortest is not None and shortest < length and self.strict_length and stream.pad is None:
             raise _short_error(shortest, length)
 
     def _cut(self, run: EpisodeSpan, length: int, start: float, *, filled: bool) -> EpisodeSpan:
-        """Return a slice of a trajectory; a short trajectory unchanged."""
+        """Return a slice of a trajectory, or a short trajectory unchanged."""
         if run.length >= length:
             return EpisodeSpan(run.shard, run.start + int(start * (run.length - length + 1)), length)
         if self.strict_length and not filled:
@@ -424,7 +437,7 @@ class StreamSampler(SeededSampler):
         return run
 
     def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
-        """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""
+        """Return the rows of slices, padded to `length` steps if the stream pads, and fields about the slices."""
         lengths = np.array([run.length for run in chosen])
         layout = BatchLayout.from_lengths(lengths, None if stream.pad is None else length)
         rows = torch.cat([run.rows for run in chosen])
@@ -439,7 +452,7 @@ class StreamSampler(SeededSampler):
 
 def _short_error(steps: int, length: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"a trajectory has {steps:,} steps; expected {length:,} for a slice",
+        f"a trajectory has {steps:,} steps, expected {length:,} for a slice",
         hint="take shorter slices, or give pad or strict_length=False",
     )
 
@@ -447,8 +460,8 @@ def _short_error(steps: int, length: int) -> InvalidArgumentError:
 class StreamStepSampler(StreamSampler):
     """A sampler of single steps of a stream, from a shuffled pool of whole trajectories.
 
-    A rank takes as many of its shards as have `buffer_steps` steps, and draws their steps in random order; then the next
-    ones. An epoch takes each step once.
+    A rank takes as many of its shards as have `buffer_steps` steps, and draws their steps in random order, then the
+    next shards. An epoch takes each step once.
 
     Args:
         buffer_steps: The number of steps that are mixed, at least: larger mixes better. A pool has at most 128 shards.
@@ -470,7 +483,7 @@ class StreamStepSampler(StreamSampler):
         world_size: int | None = None,
     ) -> None:
         if buffer_steps < 1:
-            raise InvalidArgumentError(f"buffer_steps is {buffer_steps}; expected an integer >= 1")
+            raise InvalidArgumentError(f"buffer_steps is {buffer_steps}, expected an integer >= 1")
         super().__init__(shuffle=shuffle)
         self.buffer_steps = buffer_steps
         self.epochs = Epochs(
@@ -494,7 +507,7 @@ class StreamStepSampler(StreamSampler):
 
     @override
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Sample the next batch; the last one of an epoch has the remaining steps."""
+        """Sample the next batch. The last batch of an epoch has the remaining steps."""
         shards, steps = self.epochs.next(self.bind(storage, batch_size), self.generator)
         self.ran_out = self.epochs.ran_out
         return torch.from_numpy(steps + (shards << _ROW_BITS)), {}

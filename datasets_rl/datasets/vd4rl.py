@@ -21,16 +21,16 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset.sample()["pixels"]            # [32, 3, 50, 50], floats from 0 to 1
 
     The published images are stored unchanged, uint8 [64, 64, 3] or [3, 84, 84], and are converted to channels-first
-    floats when they are sampled. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was
-    taken on its image.
+    floats in batches. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was taken on its
+    image.
 
-    The arguments and errors without a description are those of `BaseDatasetExperienceReplay`.
+    `BaseDatasetExperienceReplay` describes the other arguments and errors.
 
     Args:
         dataset_id: The folder in the repository, without the prefix ``vd4rl/``: ``"main/walker_walk/random/64px"``.
-        totensor: Whether to append a `ToTensorImage` to `transform`, unless it has one.
+        totensor: Whether to append a `ToTensorImage` to `transform`, unless present.
         image_size: Height and width to which images are resized last, or a pair of both.
-        num_workers: Accepted for compatibility with TorchRL and ignored; files are always fetched in parallel.
+        num_workers: Accepted for compatibility with TorchRL and ignored. Files are always fetched in parallel.
     """
 
     source = "vd4rl"
@@ -42,7 +42,7 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         *,
         totensor: bool = True,
         image_size: int | Sequence[int] | None = None,
-        num_workers: int = 0,  # noqa: ARG002 -- TorchRL's code passes it
+        num_workers: int = 0,  # noqa: ARG002 -- an argument of TorchRL
         **options: Unpack[DatasetOptions],
     ) -> None:
         super().__init__(dataset_id, batch_size, **options)

@@ -1,15 +1,15 @@
 """The disk: the only code that renames, fsyncs, locks or deletes.
 
 A file or a folder is written under a temporary name next to its target and then renamed to the target, or exchanged
-with the existing one, so that a reader sees the old version or the new one, and never a part of either. Contents are
+with the existing target, so that a reader sees the old version or the new one, and never a part of either. Contents are
 fsynced before the rename and the parent folder after it, so that this also holds after a power cut.
 
-    atomic     a file is written completely or not at all; what is flushed to the disk, and when
-    exchange   a folder replaces another one
-    claims     a folder of unfinished work belongs to one process; processes has the names of processes
+    atomic     a file is written completely or not at all, with the moments of a flush to the disk
+    exchange   a folder replaces another folder
+    claims     a folder of unfinished work belongs to a single process, and processes has the names of processes
     locks      two processes do not do the same work at once
     deletion   files, folders, and what other processes may be opening
-    scratch    temporary folders, which are removed with their process
+    scratch    temporary folders that are removed with the process
     space      sizes, free space, and the errors of a full disk
     plain      hidden paths of this package, where others may have put a link
     places     paths of users, and the folders of datasets that nothing else may be written into
@@ -60,7 +60,7 @@ from datasets_rl.disk.places import (
     expand_home,
     is_version,
 )
-from datasets_rl.disk.plain import check_kind, is_plain_file, plain_folders, read_plain
+from datasets_rl.disk.plain import check_kind, files_below, is_plain_file, plain_folders, read_plain
 from datasets_rl.disk.processes import is_abandoned, process_name, unclaimed_name
 from datasets_rl.disk.scratch import ScratchFolder, sweep_scratch
 from datasets_rl.disk.space import disk_errors, free_bytes, require_free, tree_bytes
@@ -87,6 +87,7 @@ __all__ = [
     "empty_trash",
     "exchange_folders",
     "expand_home",
+    "files_below",
     "free_bytes",
     "free_temporary_files",
     "has_content",

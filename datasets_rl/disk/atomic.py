@@ -12,17 +12,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from datasets_rl.disk.plain import paths_like
 from datasets_rl.disk.processes import CLAIM, is_abandoned, process_name
 from datasets_rl.disk.space import disk_errors, existing
 from datasets_rl.errors import NotWritableError, Remedy
 
 MAX_ATTEMPTS = 20
-"""Attempts to create something in a folder that other processes delete when it is empty."""
+"""Attempts to create something in a folder that other processes delete when empty."""
 
 
 def sync_file(path: Path) -> None:
     """Flush the bytes of a file, or the entries of a folder, to the disk (fsync)."""
-    # Windows cannot open a folder, nor fsync a file that is open for reading; there the rename alone orders the commit.
+    # Windows cannot open a folder, nor fsync a file that is open for reading. There the rename alone orders the commit.
     with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -38,7 +39,7 @@ def sync_stream(stream: IO[Any]) -> None:
 
 
 def publish_file(temporary: Path, target: Path, keep: Path | None = None) -> None:
-    """Rename a finished file to its target atomically; an existing file is replaced, or renamed to `keep` before."""
+    """Rename a finished file to its target atomically. An existing file is replaced, or renamed to `keep` before."""
     sync_file(temporary)
     if keep is not None and target.exists():
         os.replace(target, keep)
@@ -47,7 +48,7 @@ def publish_file(temporary: Path, target: Path, keep: Path | None = None) -> Non
 
 
 def has_content(path: Path, content: bytes) -> bool:
-    """Return whether a file has these bytes and no others; of another one no more is read than needed."""
+    """Return whether a file has these bytes and no others. Of another file no more is read than needed."""
     if not path.is_file() or path.stat().st_size != len(content):
         return False
     with path.open("rb") as stream:
@@ -64,7 +65,7 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
 
     Args:
         target: The file.
-        content: Its bytes.
+        content: The bytes of the file.
         keep: The name under which the previous file is kept.
         hint: What to do next if the disk is full.
 
@@ -85,7 +86,7 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
 
 @contextmanager
 def _temporary_file(target: Path) -> Iterator[Path]:
-    """Give the name of a file that becomes `target`; it is deleted afterward, as are those of processes that died."""
+    """Give the name of a file that becomes `target`. Temporary files, also of dead processes, are deleted afterward."""
     free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
     try:
@@ -96,16 +97,16 @@ def _temporary_file(target: Path) -> Iterator[Path]:
 
 
 def rewrite_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file of the user's, atomically; a link stays a link, and the file keeps mode and owner.
+    """Replace the content of a file of the user's, atomically. A link stays a link, and the file keeps mode and owner.
 
     Raises:
-        DiskFullError: If the disk is full; the file is unchanged.
+        DiskFullError: If the disk is full. The file is unchanged then.
         NotWritableError: If the process may not write there.
     """
     target = path.resolve()
     status = target.stat() if target.exists() else None
     with _temporary_file(target) as temporary, disk_errors(target):
-        # Only the owner may read it until it has the mode of the file, which may hold secrets.
+        # Only the owner may read the temporary file until it has the mode of the file, which may hold secrets.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o666 if status is None else 0o600), "wb") as stream:
             stream.write(content)
@@ -126,15 +127,15 @@ def free_temporary_files(folder: Path, name: str = "*") -> None:
 def temporary_files(folder: Path, name: str = "*") -> list[Path]:
     """Return the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
-    found = ((path, path.name.removesuffix(".tmp")) for path in folder.glob(f".{pattern}@*.tmp"))
+    found = ((path, path.name.removesuffix(".tmp")) for path in paths_like(folder, f".{pattern}@*.tmp"))
     # Others have hidden files with an @, too.
     return [path for path, name in found if CLAIM.fullmatch(name) and is_abandoned(path, name)]
 
 
 def create_file(path: Path, content: bytes) -> None:
-    """Create a file together with its content, and the folder above it; what has its name already stays as it is.
+    """Create a file together with its content, and the parent folder. An existing path stays unchanged.
 
-    Linux links a file that has its content under its name. Elsewhere, a process that is killed may leave an empty file.
+    Linux links a file with content to the name. Elsewhere, a process that is killed may leave an empty file.
 
     Raises:
         DiskFullError: If the disk is full.
@@ -165,23 +166,23 @@ def _nameless_file(path: Path) -> IO[bytes]:
 
 
 def write_json(target: Path, value: Any) -> None:
-    """Write a JSON file atomically; NaN and infinity raise `ValueError`, because JSON does not have them."""
+    """Write a JSON file atomically. NaN and infinity, which JSON does not have, raise `ValueError`."""
     write_text(target, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush a folder and everything below it to the disk."""
+    """Flush a folder and everything below to the disk."""
     for path in sorted(folder.rglob("*")):
         sync_file(path)
     sync_file(folder)
 
 
 def move_path(path: Path, target: Path, *, sync: bool = True) -> None:
-    """Rename a file or a folder atomically, creating the parent folders of the target; an existing file is replaced.
+    """Rename a file or a folder atomically, creating the parent folders of the target. An existing file is replaced.
 
     Args:
         path: The file or folder.
-        target: Its new path, on the same file system.
+        target: The new path, on the same file system.
         sync: Whether the new name is flushed to the disk.
     """
     while True:
@@ -198,15 +199,16 @@ def move_path(path: Path, target: Path, *, sync: bool = True) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it, unless it exists, although other processes delete empty folders.
+    """Create a folder and its parents, unless it exists, although other processes delete empty folders.
 
     Raises:
-        NotWritableError: If the process may not create it.
+        NotWritableError: If the process may not create the folder.
         DiskFullError: If the disk is full.
     """
     with disk_errors(path):
         for _ in range(MAX_ATTEMPTS):
-            # A folder is deleted before another one is created in it, or between the look that finds it and the next.
+            # A folder is deleted before another folder is created inside, or between the look that finds it and the
+            # next.
             with suppress(FileNotFoundError, FileExistsError):
                 path.mkdir(parents=True, exist_ok=True)
                 return
@@ -226,7 +228,7 @@ def link_file(path: Path, target: Path) -> bool:
 
 
 def link_or_copy(path: Path, target: Path) -> None:
-    """Hard-link a file that never changes; copy it where the file system has no hard links."""
+    """Hard-link a file that never changes, or copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not link_file(path, target):
         with disk_errors(target):
@@ -234,6 +236,6 @@ def link_or_copy(path: Path, target: Path) -> None:
 
 
 def make_link(link: Path, target: Path) -> None:
-    """Create a symbolic link to a target; a file or a link of its name is deleted before."""
+    """Create a symbolic link to a target. A file or a link of the same name is deleted before."""
     link.unlink(missing_ok=True)
     link.symlink_to(target)

@@ -1,4 +1,4 @@
-"""Claims: a folder of unfinished work belongs to the process that has renamed it to its own name."""
+"""Claims: a folder of unfinished work belongs to the process that has put its name at the end of the folder's name."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from itertools import chain, count
 from pathlib import Path
 
 from datasets_rl.disk.atomic import make_folder, sync_file
-from datasets_rl.disk.plain import check_plain_tree
+from datasets_rl.disk.plain import check_plain_tree, paths_like
 from datasets_rl.disk.processes import CLAIMED, is_abandoned, process_name, unclaimed_name
 
 
 def claims_of(folder: Path) -> list[Path]:
-    """Return a folder, if it exists, and its claims by any process, sorted."""
+    """Return a folder, if it exists, and the claims of any process, sorted."""
     # What others named like a claim, such as raw@old, is theirs.
-    claims = [
-        path for path in folder.parent.glob(f"{glob.escape(folder.name)}@*") if unclaimed_name(path) == folder.name
-    ]
-    return [path for path in (folder, *sorted(claims)) if os.path.lexists(path)]
+    named = paths_like(folder.parent, f"{glob.escape(folder.name)}@*")
+    claims = [path for path in named if unclaimed_name(path) == folder.name]
+    return [path for path in (folder, *claims) if os.path.lexists(path)]
 
 
 def claim(folder: Path) -> Path:
-    """Take a folder for this process: rename it, or what a dead process took, to ``<name>@<process>``, see `process_name`.
+    """Take a folder for this process: rename it, or a dead process's claim, to ``<name>@<process>``.
 
-    Two processes that claim the same folder never get the same one, whatever locks they hold.
+    Two processes that claim the same folder never get the same one, with any locks.
 
     Returns:
-        The claimed folder; a new one if there is nothing to take. `release` gives it back.
+        The claimed folder, which is new if there is nothing to take. `release` gives the folder back.
 
     Raises:
-        IntegrityError: If the folder is not a plain folder, or has a link, a pipe or the like inside it.
+        IntegrityError: If the folder is not a plain folder, or has a link, a pipe or the like inside.
     """
     base = folder.with_name(f"{folder.name}@{process_name()}")
     names = chain([base.name], (f"{base.name}.{number}" for number in count(1)))
@@ -51,9 +50,9 @@ def claim(folder: Path) -> Path:
 
 
 def release(claimed: Path, folder: Path | None = None) -> Path:
-    """Give a claimed folder back, under its former name or that of `folder`; return its path.
+    """Give a claimed folder back, under its former name or the name of `folder`. Return the path.
 
-    Where another folder has that name by now, it keeps the name of the claim.
+    Where another folder has that name by now, the folder keeps the name of the claim.
     """
     CLAIMED.discard(os.path.realpath(claimed))
     target = folder or claimed.with_name(unclaimed_name(claimed))
@@ -67,7 +66,7 @@ def release(claimed: Path, folder: Path | None = None) -> Path:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[Path]:
-    """Take a folder for this process for the duration of the block; see `claim`. It is deleted if it is empty then."""
+    """Take a folder for this process for the duration of the block, see `claim`. An empty folder is deleted then."""
     own = claim(folder)
     try:
         yield own

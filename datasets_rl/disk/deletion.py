@@ -23,12 +23,12 @@ _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def remove_file(path: Path) -> None:
-    """Delete a file or a link, if it exists."""
+    """Delete a file or a link, if present."""
     path.unlink(missing_ok=True)
 
 
 def remove_empty(folder: Path) -> bool:
-    """Delete a folder if it is empty, and return whether it was deleted."""
+    """Delete a folder if empty, and return whether the folder was deleted."""
     try:
         folder.rmdir()
     except OSError:
@@ -37,14 +37,14 @@ def remove_empty(folder: Path) -> bool:
 
 
 def remove_tree(path: Path, root: Path | None = None) -> None:
-    """Delete a file or a folder with its contents, if it exists. Links are deleted, never followed.
+    """Delete a file or a folder with its contents, if present. Links are deleted, never followed.
 
     Args:
         path: The file or folder.
-        root: A folder above it, by default its parent; no folder between the two may be a link.
+        root: A folder above the path, by default the parent. No folder between the two may be a link.
 
     Raises:
-        IntegrityError: If the path is not below the root, or a link is between them; nothing is deleted then.
+        IntegrityError: If the path is not below the root, or a link is between them. Nothing is deleted then.
     """
     if not os.path.lexists(path):
         return
@@ -54,14 +54,14 @@ def remove_tree(path: Path, root: Path | None = None) -> None:
 
 @contextmanager
 def _opened_folder(folder: Path, root: Path) -> Iterator[int | Path]:
-    """Open a folder at or below a root, one name after the other, so that no link is followed.
+    """Open a folder at or below a root, name by name, so that no link is followed.
 
     Yields:
-        Its descriptor; where the system has no functions for descriptors, its path.
+        The descriptor, or the path where the system has no functions for descriptors.
     """
     names = folder.relative_to(root).parts if folder.is_relative_to(root) else ("..",)
     if ".." in names:
-        raise IntegrityError(str(folder), [f"it is not inside {root}"], hint=f"see what {folder} is")
+        raise IntegrityError(str(folder), [f"the folder is not inside {root}"], hint=f"look at {folder}")
     if not _HAS_DESCRIPTORS:
         if folder.resolve() != root.resolve().joinpath(*names):
             raise kind_error(folder, "reached by a symbolic link", "folder")
@@ -84,7 +84,7 @@ def _opened_folder(folder: Path, root: Path) -> Iterator[int | Path]:
 
 
 def _remove_entry(name: str, above: int | Path) -> None:
-    """Delete an entry of an opened folder, with everything below it."""
+    """Delete an entry of an opened folder, with everything below."""
     if isinstance(above, Path):
         path = above / name
         if path.is_symlink() or not path.is_dir():
@@ -113,22 +113,25 @@ def _raise(error: OSError) -> None:
 def discard(path: Path, root: Path, *, unless: Callable[[], bool] | None = None) -> None:
     """Delete a file or a folder that others may be opening, and the parent folders below `root` that become empty.
 
-    It is first renamed, atomically, to ``trash-<random>`` in `root`. What cannot be deleted now, because another process
-    has it open or deletes it too, is left to `empty_trash`.
+    The path is first renamed, atomically, to ``trash-<random>`` in `root`. What cannot be deleted now, because another
+    process has it open or deletes it too, is left to `empty_trash`.
 
     Args:
-        path: The file or folder; it need not exist.
-        root: A folder above it, on the same file system; no folder between the two may be a link.
-        unless: Called once it has the new name. If this returns True, it gets its name back, and stays.
+        path: The file or folder, which need not exist.
+        root: A folder above the path, on the same file system. No folder between the two may be a link.
+        unless: Called after the rename. If this returns True, the path gets its name back, and stays.
 
     Raises:
-        IntegrityError: If the path is not below the root, or a link is between them; nothing is deleted then.
+        IntegrityError: If the path is not below the root, or a link is between them. Nothing is deleted then.
     """
     if not os.path.lexists(path):
         return
     trash = root / f"trash-{uuid4().hex}"
-    with suppress(FileNotFoundError):  # another process has just deleted it
+    try:
         _rename_below(path, trash, root)
+    except FileNotFoundError:  # another process has just deleted it
+        remove_empty_parents(path, root)
+        return
     if unless is not None and unless():
         _rename_below(trash, path, root)
         return
@@ -148,7 +151,7 @@ def _rename_below(path: Path, target: Path, root: Path) -> None:
 
 
 def empty_trash(folder: Path) -> None:
-    """Delete what dead processes left when they deleted something of a folder."""
+    """Delete the remains of deletions by dead processes in a folder."""
     with suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208 - the paths of a link's entries are never used
             if TRASH_NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Locks between processes: of a folder that may be on a network, and of memory that processes of one machine share."""
+"""Locks between processes: of a folder that may be on a network, and of memory that processes of a machine share."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # tested for where it is used
+    fcntl = None  # type: ignore[assignment]  # tested where used
 
 
 @contextmanager
 def lock(
     path: Path, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold a lock between processes for the duration of the block, so that they do not do the same work twice.
+    """Hold a lock between processes for the duration of the block, so that the same work is not done twice.
 
-    It is a lock of the library filelock, which the system releases when its holder dies. Locks of network file systems
-    may lie, so that what is right on the disk must never depend on one.
+    The lock is a lock of the library filelock, which the system releases when its holder dies. Locks of network file
+    systems may lie, so that what is right on the disk must never depend on a lock.
 
     Args:
-        path: The file of the lock, which names its holder; it is created, with its folder, and deleted at the end.
+        path: The file of the lock, which names its holder. The file is created, with its folder, and deleted at the
+            end.
         name: The name of the locked resource, for messages.
         wait: Seconds to wait for another holder.
         waiting: Called once with the name of the holder if this has to wait.
@@ -47,12 +48,12 @@ def lock(
     held = filelock.FileLock(path)
     with disk_errors(path.parent):
         try:
-            _acquire(held, path, 0.0)
+            own = _acquire(held, path, 0.0)
         except filelock.Timeout:
             if waiting is not None:
                 waiting(_holder(path))
             try:
-                _acquire(held, path, wait)
+                own = _acquire(held, path, wait)
             except filelock.Timeout:
                 raise LockedError(name, _holder(path), path) from None
     try:
@@ -60,14 +61,16 @@ def lock(
             path.write_text(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()}")
         yield
     finally:
-        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
+        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one. Where the
+        # folder was deleted or moved in the meantime, another process may hold a lock of the same name.
         with suppress(OSError):
-            path.unlink()
+            if own is not None and os.path.samestat(own, path.lstat()):
+                path.unlink()
         held.release()
 
 
 def _check_lock(path: Path) -> None:
-    """Check that a lock, which is deleted at its end, is not a file of another program. One of a killed process may be empty."""
+    """Check that a lock file, which will be deleted, is not of another program. After a kill, the file may be empty."""
     try:
         content = read_plain(path, _MAX_NAME).strip(b"\0")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -75,13 +78,13 @@ def _check_lock(path: Path) -> None:
     if content and not content.startswith(_LOCK_START.encode()):
         raise IntegrityError(
             str(path),
-            ["it is a file of another program, and no lock"],
-            hint=f"see what {path} is, and move or delete it",
+            ["the file is of another program, and not a lock"],
+            hint=f"look at {path}, and move or delete the file",
         )
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock. Nothing is changed; False on a system that does not say it."""
+    """Return whether a process holds a lock. Nothing is changed. False on a system that does not say this."""
     if fcntl is None:
         return False
     try:
@@ -100,11 +103,14 @@ def is_locked(path: Path) -> bool:
 _LOCK_START = "process "
 
 
-def _acquire(held: Any, path: Path, seconds: float) -> None:
+def _acquire(held: Any, path: Path, seconds: float) -> os.stat_result | None:
+    """Acquire a lock; return the status of its file, or None where the file is gone already."""
     for attempt in range(MAX_ATTEMPTS):
         try:
             make_folder(path.parent)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))  # filelock waits where it cannot create it
+            os.close(
+                os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+            )  # filelock waits where it cannot create the file
             held.acquire(timeout=seconds, poll_interval=0.05)
         except (FileNotFoundError, FileExistsError):  # another process has just deleted the empty folder
             if attempt == MAX_ATTEMPTS - 1:
@@ -115,7 +121,10 @@ def _acquire(held: Any, path: Path, seconds: float) -> None:
                 error.filename = str(path.parent)
             raise
         else:
-            return
+            break
+    with suppress(OSError):
+        return path.lstat()
+    return None
 
 
 def _holder(path: Path) -> str:
@@ -129,11 +138,11 @@ _MAX_NAME = 200
 
 
 class FileLock:
-    """A lock between the processes of one machine, released by the system when its holder dies.
+    """A lock between the processes of a machine, released by the system when the holder dies.
 
-    For processes that share memory: acquiring and releasing it takes a microsecond or two. For folders that may be on a
-    network, use `lock`. A forked process opens the file again, so that it excludes its parent. Not reentrant, and not
-    for threads.
+    For processes that share memory: an acquisition with its release takes a microsecond or two. For folders that may be
+    on a network, use `lock`. A forked process opens the file again, so that parent and child exclude each other. Not
+    reentrant, and not for threads.
 
     Args:
         path: A file that exists as long as any process may open the lock.
@@ -144,16 +153,16 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         if fcntl is None:
-            raise InvalidArgumentError("memory cannot be shared between processes on this system: it has no fcntl")
+            raise InvalidArgumentError("memory cannot be shared between processes on this system, which has no fcntl")
         self.path = path
         self._process = -1
         self._handle = -1
 
     def open(self) -> None:
-        """Open the file in this process, after which it may be removed."""
+        """Open the file in this process, after which the file may be removed."""
         if self._process != os.getpid():
-            # A descriptor inherited by fork shares the lock of the parent: both processes would hold it at once, and if
-            # the parent died with it, the open copy would hold it forever.
+            # A descriptor inherited by fork shares the lock of the parent: both processes would hold the lock at once,
+            # and if the parent died, the open copy would hold the lock forever.
             if self._handle >= 0:
                 os.close(self._handle)
                 self._handle = -1
@@ -161,7 +170,7 @@ class FileLock:
             self._process = os.getpid()
 
     def acquire(self) -> None:
-        """Acquire the lock, waiting until it is free."""
+        """Wait until the lock is free, and acquire it."""
         self.open()
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 

@@ -14,7 +14,7 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError
 CURRENT_FILE = "CURRENT"
 """The file that names the current version of a dataset."""
 MANIFEST_FILE = "manifest.json"
-"""The file that is written last: a folder without it is not a dataset."""
+"""The file that is written last: a folder without this file is not a dataset."""
 FORMAT_NAME = "datasets-rl/ted"
 """The name of the format in a manifest."""
 MAX_MANIFEST_BYTES = 256 << 20
@@ -22,7 +22,7 @@ MAX_MANIFEST_BYTES = 256 << 20
 STATE_FILE = "state.json"
 """The file of a checkpoint that is written last."""
 _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
-"""The levels below a folder at which a dataset may be stored whose id has slashes."""
+"""The levels below a folder at which a dataset with slashes in its id may be stored."""
 
 
 def expand_home(path: Path | str) -> Path:
@@ -43,12 +43,13 @@ def expand_home(path: Path | str) -> Path:
 
 
 def check_nesting(folder: Path) -> None:
-    """Check that a folder that a command writes is not inside a version of a dataset, and has none inside it.
+    """Check that a folder that a command writes is not inside a version of a dataset, and has no version inside.
 
-    Otherwise verifying, replacing or removing one of them would affect the other.
+    Otherwise verifying, replacing or removing the one would affect the other.
 
     Raises:
-        InvalidArgumentError: If a parent folder is a version, or a folder below is one while `folder` itself is not.
+        InvalidArgumentError: If a parent folder is a version, or a folder below is a version while `folder` itself is
+            not.
     """
     check_outside_versions(folder)
     if not (folder / MANIFEST_FILE).exists():
@@ -56,28 +57,30 @@ def check_nesting(folder: Path) -> None:
         inner = next((path.parent for path in manifests if is_version(path.parent)), None)
         if inner is not None:
             raise InvalidArgumentError(
-                f"{folder} has a dataset inside it: {inner}",
-                hint="choose a name or a folder that is not above that one",
+                f"{folder} has a dataset inside: {inner}",
+                hint="choose a name or a folder that is not above that dataset",
             )
 
 
 def check_outside_versions(path: Path) -> None:
-    """Check that a file or folder to write is not a version of a dataset, which never changes, nor inside one.
+    """Check that a file or folder to write is not a version of a dataset, which never changes, nor inside a version.
 
-    The same holds for what else a dataset has in its folder, which is deleted with it.
+    The same holds for everything else in the folder of a dataset, which is deleted with the dataset.
 
     Raises:
-        InvalidArgumentError: If it is.
+        InvalidArgumentError: If the path is inside a dataset.
     """
     if outer := dataset_around(path / "entry"):
         raise InvalidArgumentError(
-            f"{path} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
+            f"{path} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that dataset"
         )
 
 
 def dataset_around(path: Path) -> Path | None:
     """Return the folder of a dataset that a path is inside of: a version, or raw, recorded or unfinished files."""
-    folders = Path(os.path.realpath(path)).parents  # unlike the method of Path, it ends for a link that leads to itself
+    folders = Path(
+        os.path.realpath(path)
+    ).parents  # unlike the method of Path, realpath ends for a link that leads to itself
     return next((one for one in folders if is_version(one) or _is_entry(one)), None)
 
 
@@ -90,7 +93,7 @@ _ENTRY = re.compile("(build|trash)-.*|raw(@.*)?|recorded")
 
 
 def is_version(folder: Path) -> bool:
-    """Return whether a folder has a manifest of this package; other programs use the same file name."""
+    """Return whether a folder has a manifest of this package. Other programs use the same file name."""
     try:
         document = json.loads(read_plain(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
     except (IntegrityError, OSError, RecursionError, ValueError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
@@ -19,10 +21,10 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def check_kind(path: Path, *, folder: bool) -> None:
-    """Check that a hidden path of this package is a plain folder, or a plain file, if it exists.
+    """Check that a hidden path of this package is a plain folder, or a plain file, if present.
 
     Raises:
-        IntegrityError: If it is something else, such as a link or a named pipe, which others must have put there.
+        IntegrityError: If the path is something else, such as a link or a named pipe, which others must have put there.
     """
     try:
         mode = path.lstat().st_mode
@@ -36,13 +38,13 @@ def kind_error(path: Path, kind: str, expected: str) -> IntegrityError:
     """Return the error of a path that is not of the expected kind."""
     return IntegrityError(
         str(path),
-        [f"it is {kind}; expected a plain {expected} of this package"],
-        hint=f"see what {path} is, and move or delete it",
+        [f"it is {kind}, expected a plain {expected} of this package"],
+        hint=f"look at {path}, and move or delete it",
     )
 
 
 def is_plain_file(path: Path) -> bool:
-    """Return whether a path is a regular file, and not a link to one."""
+    """Return whether a path is a regular file, and not a link to a file."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -54,29 +56,29 @@ def read_plain(path: Path, limit: int) -> bytes:
 
     Args:
         path: The file.
-        limit: The most bytes that are read: one more than the file may have, so that the caller sees that it is larger. What
-            others put in its place may be larger than the memory.
+        limit: The most bytes that are read: 1 more than the file may have, so that the caller sees that the file is
+            larger. What others put in the place of the file may be larger than the memory.
 
     Raises:
-        IntegrityError: If it is not a plain file.
-        FileNotFoundError: If it does not exist.
+        IntegrityError: If the path is not a plain file.
+        FileNotFoundError: If the path does not exist.
     """
     with os.fdopen(open_plain(path), "rb") as stream:
         return stream.read(limit)
 
 
 def open_plain(path: Path) -> int:
-    """Open a plain file for reading, without following a link or waiting for a pipe; return its descriptor."""
+    """Open a plain file for reading, without following a link or waiting for a pipe. Return the descriptor."""
     check_kind(path, folder=False)
     handle = os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):  # it was replaced since
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # replaced since the check
         os.close(handle)
         raise kind_error(path, "no longer a file", "file")
     return handle
 
 
 def plain_folders(folder: Path, root: Path) -> list[Path]:
-    """Return the folders in a hidden folder below a root, sorted; none if a link leads to it. Links are left out."""
+    """Return the folders in a hidden folder below a root, sorted. Empty if a link leads there. Links are left out."""
     names = [folder, *folder.parents]
     try:
         if not all(stat.S_ISDIR(path.lstat().st_mode) for path in names[: names.index(root)]):
@@ -87,8 +89,23 @@ def plain_folders(folder: Path, root: Path) -> list[Path]:
         return []
 
 
+def paths_like(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern of the shell, sorted; none if it is deleted meanwhile."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - the glob of a path raises if the folder is deleted during the search
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    return [folder / name for name in sorted(fnmatch.filter(names, pattern))]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, and links to files; what is deleted meanwhile is passed over, unlike by a glob."""
+    paths = (Path(inner, name) for inner, _, names in os.walk(folder) for name in names)
+    return (path for path in paths if path.is_file())
+
+
 def check_plain_tree(path: Path) -> None:
-    """Check that a folder of this package, and everything below it, is a plain folder or a plain file.
+    """Check that a folder of this package, and everything below, is a plain folder or a plain file.
 
     Raises:
         IntegrityError: If there is a link, a pipe, a socket or a device.

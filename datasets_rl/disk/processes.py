@@ -1,4 +1,4 @@
-"""Names of files and folders that end with the name of a process, and whether that process still uses them."""
+"""Names of files and folders that end with the name of a process, and whether the process is alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 _IDLE_SECONDS = 600.0
 """Seconds after which a claim of another host that has not grown is abandoned."""
 _PROCESS = r"(?P<host>[A-Za-z0-9_]+)-(?P<pid>\d+)(t(?P<start>\d+))?(\.\d+)?"
-"""The pattern of the name of a process after an ``@``, see `process_name`; a number tells several claims of it apart."""
+"""The pattern of the name of a process after an ``@``, see `process_name`. A number distinguishes several claims of a
+process."""
 CLAIM = re.compile(rf".*@{_PROCESS}")
 CLAIMED: set[str] = set()
 """The real paths of the folders that this process has claimed."""
@@ -28,9 +29,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def process_name() -> str:
-    """Return the name of this process in the names of its files: its host, its PID and, on Linux, when it started.
+    """Return the name of this process in names of files: the host, the PID and, on Linux, the start.
 
-    The start, in clock ticks since the boot of the system, distinguishes it from another process that gets the PID later.
+    The start, in clock ticks since the boot of the system, distinguishes the process from another process that gets the
+    PID later.
     """
     pid = os.getpid()
     start = _own_start(pid)
@@ -39,13 +41,13 @@ def process_name() -> str:
 
 @cache
 def _own_start(pid: int) -> str:
-    """Return when this process, which has the PID, started; empty where the system does not say it."""
+    """Return when this process, which has the PID, started. Empty if unknown."""
     fields = _process_fields("self") if pid else []
     return fields[_START - 1] if len(fields) >= _START else ""
 
 
 def _process_fields(pid: int | str) -> list[str]:
-    """Return the state of a process of Linux and the fields that follow it; empty without /proc."""
+    """Return the state of a process of Linux and the fields after the state. Empty without /proc."""
     with suppress(FileNotFoundError, PermissionError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
@@ -59,30 +61,30 @@ _INITIAL_SPACE = 0xEFFFFFFC
 
 @cache
 def _host() -> str:
-    """Return the name of the host; in a container with that of its PID namespace, as containers may share the host's name."""
+    """Return the name of the host, in a container with its PID namespace: containers may share the host's name."""
     name = re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
     try:
-        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a link whose target is not a path
+        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a link to what is not a path
     except OSError:
         space = _INITIAL_SPACE
     return name if space == _INITIAL_SPACE else f"{name}_{space:x}"
 
 
 def unclaimed_name(path: Path) -> str:
-    """Return the name of a folder without that of the process that claimed it."""
+    """Return the name of a folder without the name of the process that claimed it."""
     name, mark, process = path.name.rpartition("@")
     return name if mark and CLAIM.fullmatch(f"@{process}") else path.name
 
 
 def is_abandoned(path: Path, name: str = "") -> bool:
-    """Return whether no process uses what is named after a process, or whether it names none.
+    """Return whether no process uses what is named after a process, or whether no process is named.
 
-    Of this host the process is looked up. Of another one it cannot be: its file or folder is abandoned if it has not
-    grown for ten minutes.
+    A process of this host is looked up. A process of another host cannot be: its file or folder is abandoned if it has
+    not grown for ten minutes.
 
     Args:
         path: The file or folder.
-        name: The name that ends with that of the process; by default the name of the path.
+        name: The name that ends with the name of the process. By default the name of the path.
     """
     claimed = CLAIM.fullmatch(name or path.name)
     if claimed is None:
@@ -103,17 +105,17 @@ def _last_change(path: Path) -> float:
 
 
 def _is_running(pid: int, start: str) -> bool:
-    """Return whether a process of this host is running; a dead one whose parent has not waited for it is not.
+    """Return whether a process of this host is running, which a dead process without a waiting parent is not.
 
     Args:
-        pid: Its PID.
-        start: When it started; empty if that is not known. Another process with the PID started later.
+        pid: The PID.
+        start: The start, or empty if unknown. Another process with the PID started later.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is of another user
+    except PermissionError:  # of another user
         pass
     fields = _process_fields(pid)
     if len(fields) < _START:  # the system has no /proc

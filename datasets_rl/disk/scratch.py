@@ -1,11 +1,11 @@
-"""Temporary folders that are removed with the process that created them, even if that process is killed.
+"""Temporary folders that are removed with their process, even if the process is killed.
 
     <temporary folder>/datasets_rl_scratch_.../owner.lock     locked by every process that uses the folder
 
-A process holds a shared lock on `owner.lock` for as long as it may use the folder. The kernel releases the lock when
-the process dies for any reason. A process that acquires the exclusive lock therefore knows that no other process uses
-the folder. Process ids would not work: the system reuses them, and they differ between containers. A forked process
-inherits the lock, and a process that receives the folder in a pickle acquires its own.
+A process holds a shared lock on `owner.lock` for as long as the process may use the folder. The kernel releases the
+lock when the process dies for any reason. A process that acquires the exclusive lock therefore knows that no other
+process uses the folder. Process ids would not work: the system reuses process ids, which also differ between
+containers. A forked process inherits the lock, and a process that receives the folder in a pickle acquires its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWNER = "owner.lock"
 class ScratchFolder:
     """A temporary folder that is removed with this object, when its process ends, or by a later sweep.
 
-    Pickled and forked copies use the same folder; only the creator removes it. The first folder that a process creates
+    Pickled and forked copies use the same folder. Only the creator removes it. The first folder that a process creates
     triggers a sweep of the folders of dead processes, see `sweep_scratch`.
 
     Attributes:
@@ -48,15 +48,15 @@ class ScratchFolder:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             try:
                 handle = _lock_folder(self.path / _OWNER)
-            except FileNotFoundError:  # a sweep removed the folder before it was locked
+            except FileNotFoundError:  # a sweep removed the folder before the lock
                 continue
             break
         weakref.finalize(self, os.close, handle)
-        self._remove = weakref.finalize(self, _remove_folder, self.path, os.getpid())  # runs before the one above it
+        self._remove = weakref.finalize(self, _remove_folder, self.path, os.getpid())  # runs before the finalizer above
 
     @classmethod
     def containing(cls, path: Path) -> ScratchFolder | None:
-        """Use a folder that another process has created; None if it is not a scratch folder, which no sweep removes."""
+        """Use a folder of another process, or return None if it is not a scratch folder, which no sweep removes."""
         if not path.name.startswith(_PREFIX):  # other programs have files of the name, too
             return None
         scratch = cls.__new__(cls)
@@ -109,13 +109,13 @@ def sweep_scratch(folder: Path | str | None = None, *, dry_run: bool = False) ->
     file.
 
     Args:
-        folder: The parent folder of the scratch folders; by default the system's temporary folder.
+        folder: The parent folder of the scratch folders. By default the system's temporary folder.
         dry_run: Only return what would be removed.
 
     Returns:
-        The folders that were removed, each with the number of bytes that it took on the disk.
+        The folders that were removed, each with the number of bytes on the disk.
     """
-    if fcntl is None:  # without locks, a living owner cannot be distinguished from a dead one
+    if fcntl is None:  # without locks, a living owner cannot be distinguished from a dead owner
         return {}
     with os.scandir(tempfile.gettempdir() if folder is None else folder) as entries:
         folders = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _belongs_to_user(entry)]
@@ -131,9 +131,9 @@ def _belongs_to_user(entry: os.DirEntry[str]) -> bool:
 
 
 def _remove_abandoned(folder: Path, *, dry_run: bool) -> int | None:
-    """Remove a scratch folder if no process uses it, and return the number of bytes freed; None if it stays."""
+    """Remove a scratch folder that no process uses, and return the number of bytes freed, or None if it stays."""
     with suppress(OSError):
-        # Empty: its creator died before it locked the folder, or retries with a new folder if it is still alive.
+        # Empty: the creator died before it locked the folder, or is alive and retries with a new folder.
         if not dry_run:
             folder.rmdir()
             return 0
@@ -156,7 +156,7 @@ def _remove_abandoned(folder: Path, *, dry_run: bool) -> int | None:
 
 
 def _remove_folder(folder: Path, owner: int) -> None:
-    """Remove a scratch folder; a forked process that ends leaves it to its parent."""
+    """Remove a scratch folder. A forked process that ends leaves the folder to its parent."""
     if os.getpid() == owner:
         with suppress(FileNotFoundError):  # the sweep of another process has removed the emptied folder
             remove_tree(folder)

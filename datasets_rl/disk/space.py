@@ -16,7 +16,7 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
 def tree_bytes(path: Path) -> int:
-    """Return the size of a file, or the sum of the sizes of all files below a folder; 0 for what is deleted in the meantime."""
+    """Return the size of a file, or of all files below a folder. 0 for what is deleted in the meantime."""
     if path.is_file():
         return _file_bytes(path.resolve())
     return sum(_file_bytes(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
@@ -40,7 +40,7 @@ def require_free(path: Path, needed: int, why: str = "", *, hint: str | Remedy =
     """Check that the file system of `path` has `needed` free bytes.
 
     Raises:
-        DiskFullError: If it does not.
+        DiskFullError: If the space is too small.
     """
     free = free_bytes(path)
     if needed > free:
@@ -73,5 +73,5 @@ def disk_errors(path: Path, *, hint: str | Remedy = "") -> Iterator[None]:
 
 
 def existing(path: Path) -> Path:
-    """Return a path, or the nearest one above it that exists."""
+    """Return a path, or the nearest existing path above."""
     return next(above for above in (path, *path.absolute().parents) if os.path.lexists(above))

@@ -1,7 +1,7 @@
-"""Files without a published digest: what they are compared with instead.
+"""Files without a published digest: what is compared instead.
 
-    a stored version recorded the digest          every address must serve the same file when it is fetched again
-    it is from a further address of the catalog   its number of steps must be that of the catalog; the reader checks shapes
+    a stored version recorded the digest          every address must serve the same file at the next fetch
+    a further address of the catalog has it       the number of steps must agree with the catalog, beside the shapes
 
 The first address is that of the upstream, and the others have copies by third parties. A mirror of the user is trusted.
 """
@@ -22,11 +22,11 @@ from datasets_rl.store import DatasetPaths
 from datasets_rl.store.find import stored_manifest
 
 _TOLERANCE = {"exact": 1.0, "recorded": 1.01, "estimated": 2.0}
-"""Ratio up to which the number of steps may differ from that of the catalog, by how well it is known."""
+"""Ratio up to which the number of steps may differ from the catalog, by how well the number is known."""
 
 
 def expecting_recorded(listing: Listing, entry: Entry, paths: DatasetPaths) -> Listing:
-    """Return a listing whose files without a known digest must have the one that the stored dataset recorded."""
+    """Return a listing in which files without a known digest must have the digest that the stored dataset recorded."""
     unknown = {asset.path for asset in _unknown_files(entry)}
     manifest = None
     with suppress(ManifestError):
@@ -37,11 +37,11 @@ def expecting_recorded(listing: Listing, entry: Entry, paths: DatasetPaths) -> L
 
 
 def copied_files(manifest: Manifest, entry: Entry) -> list[RawFile]:
-    """Return the raw files that are copies by a third party, which alone may state a digest of them.
+    """Return the raw files that are copies by a third party, which alone may state a digest.
 
     Args:
         manifest: The manifest of the stored dataset.
-        entry: Its catalog entry; that of the original dataset for a derived one.
+        entry: The catalog entry, of the original dataset for a derived dataset.
     """
     files = {file.path: file for file in manifest.raw}
     found = []
@@ -53,17 +53,20 @@ def copied_files(manifest: Manifest, entry: Entry) -> list[RawFile]:
 
 
 def copy_problems(manifest: Manifest, entry: Entry) -> Iterator[str]:
-    """Yield how a dataset that was converted from such copies contradicts the catalog; a part of it has fewer steps."""
+    """Yield how a dataset that was converted from such copies contradicts the catalog.
+
+    A part of a dataset has fewer steps.
+    """
     if not {asset.path for asset in _unknown_files(entry)} <= {file.path for file in manifest.raw}:
         return
     kind = entry.basis["steps"].kind if "steps" in entry.basis else "exact"
     if entry.steps and not entry.steps / _TOLERANCE[kind] <= manifest.steps <= entry.steps * _TOLERANCE[kind]:
         about = "" if kind == "exact" else "about "
-        yield f"it has {manifest.steps:,} steps; the catalog states {about}{entry.steps:,}"
+        yield f"the dataset has {manifest.steps:,} steps, expected {about}{entry.steps:,} as in the catalog"
 
 
 def _unknown_files(entry: Entry) -> list[Asset]:
-    """Return the files in a catalog whose digest it does not have."""
+    """Return the files in a catalog entry without a digest."""
     try:
         assets = sources.get_source(entry.source).assets(entry.name)
     except NotImplementedError:

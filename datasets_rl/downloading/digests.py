@@ -1,7 +1,7 @@
-"""Sizes and digests of the files that a catalog lists: of the stored copy, and as each address reports them.
+"""Sizes and digests of the files that a catalog lists: of the stored copy, and from each address.
 
-The hub reports the sha256 of a large file without sending it, and a web server its size. Addresses that agree serve the
-same file, also where its upstream publishes no digest.
+The hub reports the sha256 of a large file without sending the file, and a web server the size. Addresses that agree
+serve the same file, also where the upstream publishes no digest.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CATALOG, STORED = "the catalog", "the stored copy"
 
 @dataclass(frozen=True, slots=True)
 class ReportedDigest:
-    """What one place states about a file."""
+    """What a place states about a file."""
 
     origin: str
-    """The address; "the catalog", or "the stored copy"."""
+    """The address, or "the catalog", or "the stored copy"."""
     size: int | None = None
     sha256: str | None = None
     problem: str = ""
-    """Why an address states nothing; empty if it does."""
+    """Why an address states nothing. Empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class FileDigests:
 
     @property
     def sizes(self) -> set[int]:
-        """The different sizes; more than one if the places contradict each other."""
+        """The different sizes, several if the places contradict each other."""
         return {one.size for one in self.reported if one.size is not None}
 
     @property
@@ -53,12 +53,12 @@ class FileDigests:
 
     @property
     def agree(self) -> bool:
-        """Whether no place contradicts another one."""
+        """Whether no place contradicts another place."""
         return len(self.sizes) < 2 and len(self.digests) < 2
 
     @property
     def entry(self) -> dict[str, int | str]:
-        """The size and the sha256 for the catalog; empty if they are not known, or not certain."""
+        """The size and the sha256 for the catalog. Empty if unknown or uncertain."""
         if not self.agree or not self.sizes or not self.digests:
             return {}
         return {"size": next(iter(self.sizes)), "sha256": next(iter(self.digests))}
@@ -69,11 +69,11 @@ def file_digests(dataset_id: str, *, settings: Settings | None = None) -> list[F
 
     Args:
         dataset_id: The id.
-        settings: The settings; by default those of the environment. Offline, no address is asked.
+        settings: The settings. By default the settings of the environment. Offline, no address is asked.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If its source has the files listed by the upstream, with their digests.
+        InvalidArgumentError: If the upstream lists the files of the source, with digests.
     """
     settings = settings or Settings.from_env()
     entry = sources.find(dataset_id)
@@ -81,7 +81,7 @@ def file_digests(dataset_id: str, *, settings: Settings | None = None) -> list[F
         assets = sources.get_source(entry.source).assets(entry.name)
     except NotImplementedError:
         raise InvalidArgumentError(
-            f"the catalog lists no files of {entry.id}: the upstream lists them, with the digests that it has",
+            f"the catalog lists no files of {entry.id}: the upstream lists the files, with digests",
             hint=Remedy("the manifest of a stored dataset has the digests of its files"),
         ) from None
     manifest = stored_manifest(dataset_paths(entry.id, settings=settings))

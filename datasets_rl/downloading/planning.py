@@ -1,4 +1,4 @@
-"""The plan of a download: the files that it needs, their size and that of the stored dataset."""
+"""The plan of a download: the needed files, their size and the size of the stored dataset."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.sources import Listing
 
-_SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
+_SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened, exact afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """What one download fetches, and where."""
+    """What a download fetches, and where."""
 
     target: Target
     selection: Selection
@@ -43,7 +43,7 @@ class DownloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The expected actions of `download`, and the space that it needs."""
+    """The expected actions of `download`, and the needed space."""
 
     id: str
     folder: Path
@@ -51,7 +51,7 @@ class Plan:
     present: bool
     """Whether the finished dataset exists already."""
     wire_bytes: int | None
-    """The bytes to download; None if the size of a file is unknown."""
+    """The bytes to download, or None if the size of a file is unknown."""
     stored_bytes: int | None
     """The estimated size of the stored dataset."""
     peak_bytes: int | None
@@ -59,11 +59,12 @@ class Plan:
     free_bytes: int
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
-    """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
+    """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``, the choice in effect
+    first."""
     layout: str = ""
-    """The source whose layout the files at an address have, and what shows it; empty for an id of a catalog."""
+    """The source with the layout of the files at an address, and the evidence. Empty for an id of a catalog."""
     read_seconds: Mapping[str, float] = field(default_factory=dict)
-    """The estimated seconds in which a core reads the images of a step, for each of these choices; empty if unknown."""
+    """The estimated seconds in which a core reads the images of a step, for each choice. Empty if unknown."""
 
 
 def plan(
@@ -85,7 +86,7 @@ def plan(
 ) -> Plan:
     """Return what `download` with the same options would do, without writing anything.
 
-    If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
+    If the catalog knows the files, nothing is requested. Otherwise the list of files is requested from the upstream.
 
         >>> from datasets_rl import plan
         >>> planned = plan("demo/pendulum")
@@ -116,7 +117,7 @@ def plan(
 
 
 def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
-    """Return the plan of a download; see `plan`."""
+    """Return the plan of a download, see `plan`."""
     from datasets_rl.fetch import remaining_bytes
 
     target = Target.find(raw_files_id(dataset_id), options)
@@ -149,20 +150,22 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
 
 
 def _abandoned(folder: Path) -> Path:
-    """Return a folder that a dead process has claimed, under the name of its claim; else the path itself."""
+    """Return a folder that a dead process has claimed, under the name of the claim, else the path itself."""
     return next(filter(disk.is_abandoned, disk.claims_of(folder)), folder)
 
 
 def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Sequence[str]:
-    """Return the ids that the upstream of a source currently has, by requesting its list; nothing is stored.
+    """Return the ids that the upstream of a source currently has, by a request of the upstream's list.
+
+    Nothing is stored.
 
     Args:
         source: The name of the source.
-        settings: The settings; by default those of the environment.
+        settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such source.
-        FetchError: If the request fails; `OfflineError` if the network is disabled.
+        FetchError: If the request fails, as an `OfflineError` if the network is disabled.
     """
     from datasets_rl.fetch.upstream import Upstream
 
@@ -172,14 +175,14 @@ def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Seque
 
 
 def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listing:
-    """Return the files that a selection needs, with their addresses; with `aside`, write only into that folder."""
+    """Return the files that a selection needs, with addresses. With `aside`, write only into that folder."""
     from datasets_rl.fetch import with_mirrors
     from datasets_rl.fetch.upstream import Upstream
 
     target, options = request.target, request.target.options
     if options.local is not None and not options.local.exists():
         raise InvalidArgumentError(
-            f"{options.local} does not exist; expected a raw file, or a folder of them",
+            f"{options.local} does not exist, expected a raw file, or a folder of raw files",
             hint=Remedy("correct {}", Argument("from_local")),
         )
     origin = sources.get_source(target.entry.source)
@@ -207,7 +210,7 @@ def require_disk_space(request: DownloadRequest, listing: Listing) -> None:
     """Check before a download that the disk has enough space for the files of known size.
 
     Raises:
-        DiskFullError: If it does not.
+        DiskFullError: If the space is too small.
     """
     from datasets_rl.fetch import remaining_bytes
 
@@ -228,7 +231,7 @@ def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
 
 
 def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
-    """Return the estimated size of the stored dataset by the choices that affect it; empty if it is unknown."""
+    """Return the estimated size of the stored dataset by the choices that affect it. Empty if unknown."""
     if listing.stored_bytes:
         return {choice: int(size) for choice, size in listing.stored_bytes.items()}
     if raw_bytes is None or selection.keys:

@@ -25,7 +25,7 @@ from datasets_rl.sources import Selection, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import raw_files_id, stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
-from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
+from datasets_rl.store.publish import Build, Version, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
     from datasets_rl.build.conversion import ConversionJob
@@ -52,7 +52,7 @@ def download(
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
-    """Download a dataset: fetch its raw files, check and convert them, and publish the result.
+    """Download a dataset: fetch, check and convert the raw files, and publish the result.
 
         >>> from datasets_rl import download
         >>> from datasets_rl.store import version_folder
@@ -60,41 +60,41 @@ def download(
         >>> sorted(file.name for file in version_folder(folder).iterdir())
         ['digests.npy', 'episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
 
-    Repeating an interrupted call resumes it. A dataset that is stored already is unchanged.
+    A repeated call resumes an interrupted call. A dataset that is stored already is unchanged.
 
-    If a dataset consists of several files, a file is converted while the next one is fetched, and deleted when its rows
-    are on the disk.
+    If a dataset consists of several files, a file is converted while the next file is fetched, and deleted when its
+    rows are on the disk.
 
     Args:
-        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``; or the address of a published dataset,
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or the address of a published dataset,
             ``hf://user/name@revision``.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        force: Download and convert a stored dataset again; the old version stays until the new one is complete.
-        from_local: A raw file, or a folder of raw files, that the user already has; it is read in place.
-        mirrors: Base addresses that are tried before those of the upstream, with the same layout below them.
-        hash_check: If False, accept files whose size or digest differs from the catalog; the manifest records it.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        force: Download and convert a stored dataset again. The old version stays until the new version is complete.
+        from_local: A raw file, or a folder of raw files, that the user already has, and that is read in place.
+        mirrors: Base addresses that are tried before the upstream's addresses, with the same layout below.
+        hash_check: If False, accept files that differ in size or digest from the catalog. The manifest records this.
         keep_raw: Keep the raw files of the dataset.
-        raw_only: Fetch and check the raw files without converting them.
+        raw_only: Fetch and check the raw files without a conversion.
         limit_rate: The maximum rate in bytes per second over all connections.
-        selection: The selection to download; by default the whole dataset. A stored dataset that lacks some of it
-            grows: it is replaced, atomically, by a dataset that contains both selections.
-        as_stored: Whether the stored selection, if there is one, decides everything that `selection` leaves open.
-        engine: The engine that converts several files at once, `RayEngine()` on a cluster that shares `root`; by
-            default processes of this machine. The result does not depend on it.
+        selection: The selection to download. By default the whole dataset. A stored dataset that lacks a part of the
+            selection grows: the dataset is replaced, atomically, by a dataset that contains both selections.
+        as_stored: Whether the stored selection, if any, decides everything that `selection` leaves open.
+        engine: The engine that converts several files at once, `RayEngine()` on a cluster that shares `root`. By
+            default processes of this machine. The result does not depend on the engine.
         wait: Seconds to wait for another process that downloads the same dataset.
-        settings: The settings; by default those of the environment.
+        settings: The settings. By default the settings of the environment.
 
     Returns:
-        The folder of the dataset; with `raw_only` the folder of the raw files.
+        The folder of the dataset, or with `raw_only` the folder of the raw files.
 
     Raises:
         UnknownIdError: If there is no such id.
         FetchError: If a file cannot be fetched from any address.
-        IntegrityError: If a file differs from the expected one.
+        IntegrityError: If a file differs from the expected file.
         ConversionError: If a file violates its own format.
-        InvalidArgumentError: If the dataset does not have the selection; or, without `force`, if a choice contradicts
-            the stored one, the stored dataset was preprocessed and lacks a part of the selection, or the files of
-            `from_local` are not those from which it was converted.
+        InvalidArgumentError: If the dataset does not have the selection, or, without `force`, if a choice contradicts
+            the stored choice, the stored dataset was preprocessed and lacks a part of the selection, or the files of
+            `from_local` are not the converted files.
         DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
@@ -124,11 +124,11 @@ class Downloaded:
     folder: Path
     """The folder of the dataset, or of its raw files."""
     present: bool
-    """Whether it was stored before."""
+    """Whether the dataset was stored before."""
     entry: Entry
-    """The catalog entry, of the original dataset for a derived one."""
+    """The catalog entry, of the original dataset for a derived dataset."""
     manifest: Manifest | None
-    """The manifest of the dataset; None for raw files."""
+    """The manifest of the dataset, or None for raw files."""
 
 
 def run_download(dataset: str, options: DownloadOptions) -> Downloaded:
@@ -152,7 +152,7 @@ def _download(target: Target) -> Downloaded:
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not options.force and not options.raw_only:
-            # Another process may have stored it in the meantime.
+            # Another process may have stored the dataset in the meantime.
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
         if selection is None:
@@ -166,12 +166,13 @@ def _download(target: Target) -> Downloaded:
             building(paths, request_text, parent) as build,
             nullcontext(paths.raw) if is_read else disk.claimed(paths.raw) as raw,
         ):
+            build.return_raw(raw)
             # Files that were kept are kept again.
             was_kept = target.stored is not None and all((raw / file.path).is_file() for file in target.stored.raw)
             keep_raw = options.keep_raw or was_kept
             request = DownloadRequest(target, selection, raw, build.upstream, keep_raw)
             if target.own_copy:
-                _warn(f"{target.id} is read in place from {options.from_local}, where its own library stored it")
+                _warn(f"{target.id} is read in place from {options.from_local}, where the upstream's library stored it")
             _forget_finished(build, upstream=options.force)
             listing = find_files(request)
             require_disk_space(request, listing)
@@ -184,9 +185,9 @@ def _download(target: Target) -> Downloaded:
                 keep_raw = False
             else:
                 _convert(request, listing, build)
+            if not keep_raw and raw != paths.raw and not has_only_copy(paths, Version(build.version)):
+                build.take_raw(raw)  # a process that dies from here on leaves nothing of the files
             publish(build)
-            if not keep_raw and raw != paths.raw and not has_only_copy(paths):
-                disk.discard(raw, paths.folder)
     return _stored(target)
 
 
@@ -202,7 +203,7 @@ def _stored(target: Target) -> Downloaded:
 
 
 def _is_present(target: Target) -> bool:
-    """Return whether the stored dataset has what is requested. It is only read."""
+    """Return whether the stored dataset has what is requested. The dataset is only read."""
     from datasets_rl.format.reader import StoredDataset
 
     warn_of_recordings(target.paths)
@@ -216,12 +217,12 @@ def _is_present(target: Target) -> bool:
 
 
 def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
-    """Check that files of the user are those from which the stored dataset was converted."""
+    """Check that files of the user are the files from which the stored dataset was converted."""
     from datasets_rl.fetch.download import digest_local
     from datasets_rl.fetch.schemes.base import path_of_url
 
     raw = target.paths.raw
-    # Some choices decide what the files are, such as their layout, or the vault of a zip file.
+    # Some choices decide what the files are, such as the layout, or the vault of a zip file.
     chosen = Selection(options=Selection.from_json(manifest.selection).options)
     request = DownloadRequest(target, chosen, raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
@@ -244,12 +245,12 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     if changed:
         raise InvalidArgumentError(
             f"{target.entry.id} is stored, and was converted from other files: {join_names(changed)}",
-            hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
+            hint=Remedy("{} converts these files and replaces the dataset", Argument("force", True)),
         )
 
 
 def _warn(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
+    print(text, file=sys.stderr)  # noqa: T201 -- the line that explains a silent wait
 
 
 def _forget_finished(build: Build, *, upstream: bool) -> None:
@@ -257,7 +258,7 @@ def _forget_finished(build: Build, *, upstream: bool) -> None:
 
     Args:
         build: The build.
-        upstream: Whether the upstream's description of its files is deleted, too, so that it is requested again.
+        upstream: Whether the upstream's description of its files is deleted, too, and then requested again.
     """
     if not build.version.exists():
         disk.remove_file(build.journal)
@@ -282,17 +283,19 @@ def _make_fetcher(request: DownloadRequest) -> Fetcher:
 
 
 def _check_copies(manifest: Manifest, job: ConversionJob) -> None:
-    """Compare a dataset with the catalog if it was converted from copies whose digest is not known."""
+    """Compare a dataset with the catalog that was converted from copies with an unknown digest."""
     copies = copied_files(manifest, job.entry)
     is_whole = replace(job.selection, keys=(), options={}) == Selection()
     if problems := [*copy_problems(manifest, job.entry)] if copies and is_whole else []:
-        named = [f"{file.url} is a copy by others, whose digest is not known" for file in copies]
-        accept = Remedy("try again when the upstream answers, or accept it with {}", Argument("hash_check", False))
+        named = [f"{file.url} is a copy by others with an unknown digest" for file in copies]
+        accept = Remedy(
+            "try again when the upstream answers, or accept the copy with {}", Argument("hash_check", False)
+        )
         raise ConversionError(manifest.id, [*named, *problems], hint=accept)
 
 
 def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
-    """Fetch the raw files, and return their folder."""
+    """Fetch the raw files, and return the folder."""
     first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.raw
     return raw if first.is_relative_to(raw) else first.parent
 
@@ -328,7 +331,7 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
         is_own = target.entry.source == OWN_SOURCE
-        other = "correct the files, or their description in dataset.toml" if is_own else "give another file"
+        other = "correct the files, or the description in dataset.toml" if is_own else "give another file"
         error.hint = error.remedy or (again if options.from_local is None or target.own_copy else other)
         raise
     except UnknownKeyError as error:
@@ -337,5 +340,5 @@ def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
             error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise
     if request.keep_raw and request.upstream.is_file():
-        # A later verification needs the list of all files, of which only the selected ones are kept.
+        # A later verification needs the list of all files, of which only the selected files are kept.
         shutil.copyfile(request.upstream, request.raw / ANSWERS_FILE)

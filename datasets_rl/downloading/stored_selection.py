@@ -1,4 +1,4 @@
-"""Comparison of a requested selection with the stored one: what a partially stored dataset lacks, and how it grows."""
+"""Comparison of a requested with the stored selection: what a partially stored dataset lacks, and how it grows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def check_contains(manifest: Manifest, folder: Path, selection: Selection) -> No
 
     Args:
         manifest: The manifest of the dataset.
-        folder: Its folder, for messages.
-        selection: The requested selection; the stored one decides everything that it leaves open.
+        folder: The folder of the dataset, for messages.
+        selection: The requested selection. The stored selection decides everything that is left open.
 
     Raises:
-        InvalidArgumentError: If it does not; the error names both selections.
+        InvalidArgumentError: If it does not. The error names both selections.
     """
     if grown_selection(manifest, folder, selection, as_stored=True) is not None:
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(
-            f"{folder} holds {part}; {selection} was requested",
+            f"{folder} holds {part}, and {selection} was requested",
             hint=Remedy(
-                "`{}` adds the rest; without a selection, the stored part opens",
+                "`{}` adds the rest. Without a selection, the stored part opens",
                 Call("download", manifest.id, selection=selection.completed_from(part).call()),
             ),
         )
@@ -42,26 +42,28 @@ def check_contains(manifest: Manifest, folder: Path, selection: Selection) -> No
 def grown_selection(
     manifest: Manifest, folder: Path, selection: Selection, *, as_stored: bool = False
 ) -> Selection | None:
-    """Return the selection to which a stored dataset must grow for a request, or None if it is large enough.
+    """Return the selection to which a stored dataset must grow for a request, or None if large enough.
 
     Args:
         manifest: The manifest of the stored dataset.
-        folder: Its folder, for messages.
+        folder: The folder of the dataset, for messages.
         selection: The requested selection.
-        as_stored: Whether the stored selection decides everything that the requested one leaves open.
+        as_stored: Whether the stored selection decides everything that the requested selection leaves open.
 
     Raises:
-        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
-            was preprocessed, or the two count episodes over different files. The error names both.
+        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored choice, the
+            dataset was preprocessed, or the two count episodes over different files. The error names both.
     """
     options = _options_of(manifest.id)
     part, images = Selection.from_json(manifest.selection), selection.options.get(IMAGES.name)
     # Small images that the user wanted raw are bytes of the rows, which the schema does not tell from other fields.
     forms = _image_forms(manifest) or {*filter(None, [part.options.get(IMAGES.name)])}
     if images is not None and (forms <= {images} or images == "encoded" in forms):
-        # The stored images have the form, whether it was requested then or measured.
+        # The stored images have the form, by a request or by a measurement.
         selection = replace(selection, options={**selection.options, IMAGES.name: part.options.get(IMAGES.name, "")})
-    anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))
+    anew = Remedy(
+        "replace the dataset with {}, or use another place with {}", Argument("force", True), Argument("root")
+    )
     if contradicted := part.contradicts(selection, options):
         stored, requested = (
             ", ".join(
@@ -69,12 +71,12 @@ def grown_selection(
             )
             for choices, measured in ((part, {IMAGES.name: "+".join(sorted(forms))}), (selection, {}))
         )
-        raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
+        raise InvalidArgumentError(f"{folder} was downloaded with {stored}, and {requested} was requested", hint=anew)
     if as_stored:
         selection = selection.completed_from(part)
     if part.covers(selection, options):
         return None
-    both = f"{folder} holds {part}; {selection} was requested"
+    both = f"{folder} holds {part}, and {selection} was requested"
     if manifest.history:
         raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
     if part.episodes and selection.episodes and not part.numbers_episodes_like(selection, options):
@@ -91,5 +93,5 @@ def _image_forms(manifest: Manifest) -> set[str]:
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
         return sources.get_source(sources.split_id(dataset_id)[0]).all_options
-    except UnknownIdError:  # a dataset of the user, or one of a newer version
+    except UnknownIdError:  # a dataset of the user, or of a newer version
         return ()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadOptions:
-    """The arguments of one download; `download` describes them."""
+    """The arguments of a download, which `download` describes."""
 
     root: Path | str | None = None
     force: bool = False
@@ -52,20 +52,21 @@ class Target:
     """A dataset to download, or to find on the disk."""
 
     id: str
-    """The id with its source; that of the repository for an address."""
+    """The id with its source, or the id of the repository for an address."""
     entry: Entry
-    """The catalog entry, of the original dataset for a derived one."""
+    """The catalog entry, of the original dataset for a derived dataset."""
     paths: DatasetPaths
     selection: Selection
     """The requested selection, with the revision of an address."""
     stored: Manifest | None
-    """The manifest of the current version; None if nothing is stored, or if it will be replaced in any case."""
+    """The manifest of the current version. None if nothing is stored, or if the version will be replaced in any
+    case."""
     options: DownloadOptions
     settings: Settings
-    """The settings of the options, or those of the environment."""
+    """The settings of the options, or of the environment."""
     is_derived: bool = False
     own_copy: bool = False
-    """Whether the local files of the options are those in the cache of the upstream's own library."""
+    """Whether the local files of the options are in the cache of the upstream's library."""
 
     @classmethod
     def find(cls, dataset_id: str, options: DownloadOptions) -> Target:
@@ -79,7 +80,7 @@ class Target:
         settings = options.settings or Settings.from_env()
         if not isinstance(options.selection, Selection | None):
             raise InvalidArgumentError(
-                f"selection is {options.selection!r}; expected a Selection",
+                f"selection is {options.selection!r}, expected a Selection",
                 hint="as in Selection(episodes='0:100', keys=('observation', 'action'))",
             )
         dataset_id, selection = sources.split_address(dataset_id, options.selection or Selection())
@@ -88,29 +89,29 @@ class Target:
             options = replace(options, from_local=sources.path_of_id(entry.id))
         suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
         paths = entry_paths(entry, suffix, root=options.root, settings=settings)
-        # A version that is replaced whatever it is, is not read.
+        # A version that is replaced in any case is not read.
         replaces = options.force or options.raw_only
         if suffix and replaces:
             raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
-                hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
+                hint=Remedy("`{}` makes the dataset again", Call("preprocess", ..., force=True)),
             )
         stored = None if replaces else stored_manifest(paths)
         own_copy = False
-        # A stored dataset grows from the files that it was made of.
-        # The copy of the upstream's own library does not state its revision.
+        # A stored dataset grows from its original files. The copy of the upstream's own library does not state its
+        # revision.
         asks_upstream = options.from_local or options.force or options.mirrors or "revision" in selection.options
         if stored is None and not (suffix or asks_upstream):
             copy = sources.get_source(entry.source).own_copy(entry.name)
             options, own_copy = replace(options, from_local=copy), copy is not None
         if not suffix:
-            # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
+            # Episodes of a stored dataset are chosen from its table, also where the upstream has a single file for all.
             checked = replace(selection, episodes="") if stored is not None else selection
             sources.get_source(entry.source).check(checked)
         return cls(dataset_id, entry, paths, selection, stored, options, settings, bool(suffix), own_copy)
 
     def missing(self) -> Selection | None:
-        """Return the selection to download, which has the stored one; None if the stored dataset has the requested one.
+        """Return the selection to download, including the stored selection, or None if nothing is missing.
 
         Raises:
             NotADatasetError: If a derived dataset is not stored.

@@ -1,4 +1,4 @@
-"""The contract of export formats: what a format cannot hold, and how it is written."""
+"""The contract of export formats: what a format cannot hold, and how a format is written."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class ExportFormat(ABC):
     title: ClassVar[str]
     """Description of the written files, for listings."""
     suffix: ClassVar[str] = ""
-    """Suffix of the file, which is an HDF5 file, because the record of the export is an attribute of it; empty if a folder
-    is written."""
+    """Suffix of the file, which is an HDF5 file, because the record of the export is an attribute of the file. Empty if a
+    folder is written."""
     library: ClassVar[str] = ""
-    """The optional library that writes it; empty if none is needed."""
+    """The optional library that writes the format. Empty if not needed."""
     extra: ClassVar[str] = ""
     """The extra of datasets-rl that installs the library."""
     holds_images: ClassVar[bool] = True
     """Whether a dataset whose observations are images can be written. If not, `problems` names a reason."""
     image_forms: ClassVar[tuple[str, ...]] = ()
-    """How images can be written, if users can choose it with `Content.images`."""
+    """How images can be written, if users can choose by `Content.images`."""
 
     def problems(self, content: Content) -> Iterator[str]:  # noqa: ARG002 -- formats that hold everything have none
         """Yield why the dataset cannot be written in this format at all."""
@@ -47,7 +47,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, content: Content, target: Path, progress: Report) -> None:
-        """Write the file, or the existing empty folder, one batch of episodes after the other.
+        """Write the file, or the existing empty folder, batch by batch of episodes.
 
         Args:
             content: What to write.
@@ -59,7 +59,7 @@ class ExportFormat(ABC):
         """Check that the library that writes the format is installed.
 
         Raises:
-            MissingDependencyError: If it is not.
+            MissingDependencyError: If the library is not installed.
         """
         from importlib.util import find_spec
 
@@ -68,7 +68,7 @@ class ExportFormat(ABC):
 
 
 def final_losses(content: Content, instead: str) -> Iterator[str]:
-    """Yield that unknown final states become something else in a format that has one for every episode."""
+    """Yield that unknown final states become something else in a format that has a final state for every episode."""
     unknown = int((~content.known).sum())
     if unknown and content.states:
         yield f"the final observation of {unknown:,} of {len(content.known):,} episodes is unknown: {instead}"

@@ -44,10 +44,10 @@ class Content:
 
     Args:
         stored: The dataset.
-        episodes: Indices of the episodes, int64 [E], ascending; all by default.
-        keys: Keys of the fields; all by default. The reward and the flags are always kept.
-        fps: Steps per second, instead of those in the metadata.
-        images: How images are written, in a format that has several `ExportFormat.image_forms`; empty for its default.
+        episodes: Indices of the episodes, int64 [E], ascending. All by default.
+        keys: Keys of the fields. All by default. The reward and the flags are always kept.
+        fps: Steps per second, instead of the number in the metadata.
+        images: How images are written, in a format that has several `ExportFormat.image_forms`. Empty for the default.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Content:
         images: str = "",
     ) -> None:
         if fps is not None and not 0 < fps < math.inf:
-            raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
+            raise InvalidArgumentError(f"fps is {fps}, expected a number of steps per second above 0")
         self.stored = stored
         self.fps = fps
         self.images = images
@@ -87,7 +87,7 @@ class Content:
 
     @property
     def frame_rate(self) -> float:
-        """Number of steps per second, an integer where it is one; 0 if it is not known."""
+        """Number of steps per second, an integer where possible, or 0 if unknown."""
         rate = self.fps or self.manifest.fps or 0
         return int(rate) if rate == int(rate) else rate
 
@@ -98,7 +98,10 @@ class Content:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes on disk of the exported part, about; compressed images and frames of videos are exported as pixels."""
+        """Number of bytes on disk of the exported part, about.
+
+        Compressed images and frames of videos are exported as pixels.
+        """
         compressed = [field for field in self.stored.schema if field.compressed or field.video]
         files = {name for field in compressed for name in (field.file, field.final_file)}
         others = sum(entry.bytes for entry in self.manifest.files if entry.path not in files)
@@ -112,7 +115,7 @@ class Content:
 
     @property
     def extras(self) -> list[Field]:
-        """Fields with one value per step, without the action, the reward, the flags and separate next values."""
+        """Fields with a value per step, without the action, the reward, the flags and separate next values."""
         own = {"action", NEXT}
         return [field for field in self.fields if not field.shared and field.key[0] not in own]
 
@@ -128,7 +131,7 @@ class Content:
 
     @property
     def observations(self) -> list[Field]:
-        """The observation, or its parts; in a dataset without that key every state except the info."""
+        """The observation, or its parts. In a dataset without that key, every state except the info."""
         named = [field for field in self.fields if field.key[0] == OBSERVATION[0]]
         return named or [field for field in self.states if field.key[0] != "info"]
 
@@ -178,7 +181,7 @@ class Content:
 
     @cached_property
     def clips(self) -> Mapping[Key, Sequence[StoredClip]]:
-        """The clip of each episode, of fields whose stored videos have its frames one after the other, at the frame rate."""
+        """The clip of each episode, of fields with its frames in a row in a stored video, at the frame rate."""
         found = {}
         for field in self.fields:
             column = self.stored.items(field.key) if field.video else None
@@ -190,14 +193,14 @@ class Content:
         return found
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each episode in the stored dataset, and the row after its last one."""
+        """Yield the first row of each episode in the stored dataset, and the row after its last row."""
         starts = np.asarray(self.stored.episodes.starts)[self.episodes]
         return zip(starts.tolist(), (starts + self.lengths).tolist(), strict=True)
 
     def batches(self, max_bytes: int = _BATCH_BYTES, *, frames: bool = False) -> Iterator[EpisodeBatch]:
-        """Yield the episodes in batches of about `max_bytes`, at least one episode each.
+        """Yield the episodes in batches of about `max_bytes`, at least 1 episode each.
 
-        Encoded images stay encoded, and others are pixels; with `frames`, those of videos become pixels on access.
+        Encoded images stay encoded, and others are pixels. With `frames`, frames of videos become pixels on access.
         """
         keys = {field.key for field in self.fields}
         selected = np.zeros(len(self.stored.episodes), np.bool_)
@@ -232,7 +235,7 @@ def _decompressed(batch: EpisodeBatch, forms: tuple[type, ...]) -> EpisodeBatch:
 
 
 def _with_blanks(values: Any) -> Any:
-    """Return images of steps with a black one for each unknown one, such as that of an n-step target, which has no bytes."""
+    """Return images of steps, with black images in place of unknown images, which have no bytes."""
     if not isinstance(values, EncodedColumn) or all(map(len, values.images)):
         return values
     (blank,) = encode(np.zeros((1, *values.shape[1:]), np.uint8))
@@ -245,14 +248,14 @@ def column_of(batch: EpisodeBatch, field: Field) -> Any:
 
 
 def info_paths(fields: Collection[Field]) -> Mapping[Key, Key]:
-    """Return the names below ``infos`` of fields by key, in formats that have this group for what they do not define.
+    """Return the names below ``infos`` of fields by key, in formats that have this group for other fields.
 
     info.qpos  ->  infos/qpos          qpos  ->  infos/qpos, or infos/qpos_ beside info.qpos
     """
     paths: dict[Key, Key] = {}
     for key in sorted((field.key for field in fields), key=lambda key: key[0] != "info"):
         path = key[1:] if key[0] == "info" and len(key) > 1 else key
-        while any(all(map(str.__eq__, path, other)) for other in paths.values()):  # one is the other, or a group of it
+        while any(all(map(str.__eq__, path, other)) for other in paths.values()):  # equal, or a group of the other
             path = (f"{path[0]}_", *path[1:])
         paths[key] = path
     return paths
@@ -275,7 +278,7 @@ def vocabulary_list(batch: EpisodeBatch, key: Key, codes: NDArray[Any]) -> list[
 
 
 def with_final_row(values: Any, steps: int) -> Any:
-    """Return the T + 1 states of an episode; a final state that is unknown consists of zeros, or is an empty text."""
+    """Return the T + 1 states of an episode. An unknown final state consists of zeros, or is an empty text."""
     if len(values) > steps:
         return values
     if isinstance(values, TextStates):
@@ -287,10 +290,10 @@ def with_final_row(values: Any, steps: int) -> Any:
 
 
 def pixels(values: Any) -> NDArray[Any]:
-    """Return a column as an array; encoded images are decoded."""
+    """Return a column as an array. Encoded images are decoded."""
     return np.asarray(values)
 
 
 def names_of(fields: Collection[Field]) -> str:
-    """Return the names of fields for a message: the first ones, and how many more there are."""
+    """Return the names of fields for a message: the first names, and the number of the others."""
     return join_names([field.name for field in fields], 4)

@@ -1,4 +1,4 @@
-"""The ``dataset.toml`` beside exported arrays, with which the source ``local`` reads them back bit for bit."""
+"""The ``dataset.toml`` beside exported arrays, with which the source ``local`` reads the arrays back bit for bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _field_line(field: Field, content: Content, separator: str) -> str:
 
 
 def _spec_options(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the bounds or the number of choices of a spec, if they are finite numbers, or that it is binary."""
+    """Yield the bounds or the number of choices of a spec, if finite, or that the spec is binary."""
     if not isinstance(spec, Mapping):
         return
     if spec.get("kind") == "bounded" and _finite(spec.get("low")) and _finite(spec.get("high")):
@@ -73,6 +73,6 @@ def _finite(value: Any) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Return a text, a number, a boolean or a list of them in TOML, whose strings are those of JSON."""
+    """Return a text, a number, a boolean or a list of such values in TOML, with the strings of JSON."""
     # TOML has no escape for DEL within JSON's rules, and JSON none that TOML lacks.
     return json.dumps(value).replace("\x7f", "\\u007f")

@@ -11,7 +11,7 @@ from datasets_rl.ted.episode import EncodedImages
 
 
 def encode_images(images: Any) -> list[bytes]:
-    """Return images as files: encoded ones unchanged, and pixels, uint8 [n, rows, columns, channels], as PNG."""
+    """Return images as files: encoded images unchanged, and pixels, uint8 [n, rows, columns, channels], as PNG."""
     if isinstance(images, EncodedImages):
         return [bytes(image) for image in images.images]
     return encode(np.asarray(images))

@@ -1,7 +1,8 @@
 """Checks of an export, and its atomic publication.
 
-An export is written beside its target, under a hidden name that is the same in every run, and renamed when it is
-complete. A killed export therefore leaves nothing under the name of the target, and the same command removes what it left.
+An export is written beside its target, under a hidden name that is the same in every run, and renamed when
+complete. A killed export therefore leaves nothing under the name of the target, and the same command removes the
+remains.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate
 
 MARKER = "rlds-export.json"
-"""The file in an exported folder that records what was exported, and all files of the export; in HDF5 files an attribute."""
+"""The file in an exported folder that records what was exported, and all files of the export. In HDF5 files an
+attribute."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class ExportPlan:
     bytes: int
     """Size of the stored values, about that of the export."""
     problems: tuple[str, ...]
-    """Why the dataset cannot be written in this format; empty if it can."""
+    """Why the dataset cannot be written in this format. Empty if it can."""
     losses: tuple[str, ...]
     """What the format cannot hold, a sentence each."""
     present: bool
@@ -65,27 +67,28 @@ def export(
     """Write a stored dataset in the format of another project.
 
     The export appears under its name at once, when it is complete. If the process is killed, the same call completes it.
-    What the format cannot hold is reported before anything is written; docs/export.md lists it.
+    What the format cannot hold is reported before anything is written, and listed in docs/export.md.
 
     Args:
-        dataset: Its id, or its folder.
+        dataset: The id or the folder of the dataset.
         to: The name of the format, one of `FORMATS`, or the format of another package.
-        out: The file or the folder to write; by default one in the working directory, named after dataset and format.
+        out: The file or the folder to write. By default a path in the working directory, named after dataset and
+            format.
         force: Replace an existing file or export.
         lossy: Leave out what the format cannot hold.
-        fps: Steps per second, for LeRobot; by default those in the metadata.
+        fps: Steps per second, for LeRobot. By default the number in the metadata.
         images: How images are written, for LeRobot: "encoded", in the tables, or "video". By default, frames of stored
             videos stay videos, and others are encoded, so that nothing is lost.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: Settings instead of those of the environment.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: Settings instead of the settings of the environment.
 
     Returns:
         The path of the export. If the same export is there already, nothing is written.
 
     Raises:
-        InvalidArgumentError: If there is no such format, it cannot write images so, the target exists, or the dataset
-            cannot be written in this format; the error names all reasons.
-        LossyExportError: If the format cannot hold everything and `lossy` is False; the error names all of it.
+        InvalidArgumentError: If there is no such format, the format cannot write images so, the target exists, or the
+            dataset cannot be written in this format. The error names all reasons.
+        LossyExportError: If the format cannot hold everything and `lossy` is False. The error names all losses.
         MissingDependencyError: If the library of the format is not installed.
         UnknownIdError: If there is no such dataset.
         DiskFullError: If the export does not fit on the disk.
@@ -112,25 +115,25 @@ def default_path(dataset_id: str, to: str | ExportFormat) -> Path:
 
 
 def plan_export(content: Content, to: str | ExportFormat, out: Path | str | None = None) -> ExportPlan:
-    """Return what an export would do; nothing is written.
+    """Return what an export would do. Nothing is written.
 
     Raises:
-        InvalidArgumentError: If there is no such format, it cannot write images so, or the path is the root of a file
-            system.
+        InvalidArgumentError: If there is no such format, the format cannot write images so, or the path is the root of
+            a file system.
         MissingDependencyError: If its library is not installed.
     """
     exported = get_format(to)
     exported.check_library()
     if content.images and content.images not in exported.image_forms:
-        expected = (
-            f"expected {' or '.join(exported.image_forms)}"
+        reason = (
+            f", expected {' or '.join(exported.image_forms)}"
             if exported.image_forms
-            else f"{exported.name} has one form of images"
+            else f": the format {exported.name} has a single form of images"
         )
-        raise InvalidArgumentError(f"images is {content.images!r}; {expected}")
+        raise InvalidArgumentError(f"images is {content.images!r}{reason}")
     path = disk.expand_home(out if out is not None else default_path(content.manifest.id, exported)).absolute()
     if not path.name:
-        raise InvalidArgumentError(f"{path} is not replaced: it is the root of a file system", hint=_ELSEWHERE)
+        raise InvalidArgumentError(f"{path} is not replaced: the path is the root of a file system", hint=_ELSEWHERE)
     return ExportPlan(
         exported.name,
         path,
@@ -152,13 +155,15 @@ def run_export(
     lossy: bool = False,
     show: bool = True,
 ) -> Path:
-    """Write an export of some content and publish it; see `export`."""
+    """Write an export of some content and publish it, see `export`."""
     exported = get_format(to)
     plan = plan_export(content, exported, out)
     if plan.problems:
         raise InvalidArgumentError(
             f"{content.manifest.id} cannot be exported to {exported.name}: {'; '.join(plan.problems)}",
-            hint=Remedy("another format, or a preprocessed dataset, can hold it; formats are {}", ", ".join(FORMATS)),
+            hint=Remedy(
+                "another format, or a preprocessed dataset, can hold it, and formats are {}", ", ".join(FORMATS)
+            ),
         )
     path = plan.path
     hidden = path.with_name(f".{path.name}.rlds-export")
@@ -188,13 +193,13 @@ def run_export(
 
 
 def _locked(hidden: Path) -> AbstractContextManager[None]:
-    """Return the lock of an export, whose name in messages is that of its target."""
+    """Return the lock of an export, with the name of the target in messages."""
     target = hidden.with_name(hidden.name[1:].removesuffix(".rlds-export"))
     return disk.lock(hidden.with_name(f"{hidden.name}.lock"), str(target), wait=0)
 
 
 def _remove_leftovers(hidden: Path) -> None:
-    """Delete what an export left that was killed between its publication and its end."""
+    """Delete the remains of an export that was killed between its publication and its end."""
     if any(hidden.parent.glob(f"{glob.escape(hidden.name)}*")):
         with suppress(LockedError), _locked(hidden):
             disk.remove_tree(hidden)
@@ -210,7 +215,7 @@ def _check_place(path: Path, content: Content) -> None:
     for root in roots:
         if resolved.is_relative_to(root) and any(name.startswith(".") for name in resolved.relative_to(root).parts):
             raise InvalidArgumentError(
-                f"{path} is in a hidden folder of {root}, whose files belong to the datasets there", hint=_ELSEWHERE
+                f"{path} is in a hidden folder of {root} with files of datasets", hint=_ELSEWHERE
             )
 
 
@@ -236,7 +241,7 @@ def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
 
 
 def _foreign_content(folder: Path) -> str:
-    """Return what a folder holds that is not of an export, by the record in it; empty if all of it is."""
+    """Return what a folder holds that is not of an export, by the record inside. Empty if everything is."""
     own = _recorded_files(folder)
     if own is None:
         return "is a folder that is not an export"
@@ -249,7 +254,7 @@ def _foreign_content(folder: Path) -> str:
 
 
 def _recorded_files(folder: Path) -> set[str] | None:
-    """Return the paths that the record of an export names, with the record itself; None if there is no record."""
+    """Return the paths that the record of an export names, with the record itself, or None without a record."""
     try:
         files = _read_document(folder / MARKER)["files"]
     except (OSError, KeyError, TypeError, ValueError, RecursionError):
@@ -326,7 +331,7 @@ def _write_marker(target: Path, content: Content, to: str, losses: Sequence[str]
 
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
-    """Return what an existing file or folder says that it is an export of; None if it says nothing."""
+    """Return what an existing file or folder states as its dataset, or None without a statement."""
     try:
         if path.is_dir():
             document = _read_document(path / MARKER)

@@ -1,8 +1,8 @@
-"""Videos of exported images: the stored files unchanged, or new ones.
+"""Videos of exported images: the stored files unchanged, or new files.
 
     episodes   e_0 . . . . | e_1 . . | e_2 . . .        frames of a camera, at equal distances in time
-    files      file-000                | file-001       a file has whole episodes, one after the other
-    clips      0.0    0.5     0.5  0.8   0.0   0.4      the file of an episode, and the times at which it begins and ends
+    files      file-000                | file-001       a file has whole episodes, in order
+    clips      0.0    0.5     0.5  0.8   0.0   0.4      the file of an episode, and the times of its begin and end
 
 The frame of row i of an episode is at ``start + i / fps``.
 """
@@ -37,12 +37,12 @@ _FILE_SECONDS = 1000
 _BLOCK_FRAMES = 32
 _TOLERANCE = 1e-4  # seconds, that of LeRobot
 _DENOMINATOR_MAX = 1_000_000
-"""Of the frames a second: exact for 30000/1001, and for numbers of six decimals, as info.json states them."""
+"""Of the frames a second: exact for 30000/1001, and for numbers of six decimals, as in info.json."""
 _ENCODERS = {
     "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
     "libx264": {"g": "2", "crf": "23", "preset": "fast", "sc_threshold": "0"},
 }
-"""Encoders, the preferred one first, with a key frame every second frame. AV1 has the options of LeRobot."""
+"""Encoders, the preferred encoder first, with a key frame every second frame. AV1 has the options of LeRobot."""
 _DEPTH_ENCODER = "libx265"
 _DEPTH_OPTIONS = {"g": "2", "preset": "superfast", "x265-params": "lossless=1:log-level=none"}
 
@@ -60,7 +60,7 @@ class Clip:
 
 
 StoredClip: TypeAlias = "tuple[Video, float]"
-"""The stored video of the frames of an episode, and the time of the first one in seconds."""
+"""The stored video of the frames of an episode, and the time of the first frame in seconds."""
 
 
 class VideoWriter(ABC):
@@ -114,7 +114,7 @@ class StoredVideos(VideoWriter):
 
 
 class EncodedVideos(VideoWriter):
-    """Newly encoded files; see `VideoWriter`."""
+    """Newly encoded files, see `VideoWriter`."""
 
     pixel_format = "yuv420p"
 
@@ -165,7 +165,7 @@ class EncodedVideos(VideoWriter):
         import av
 
         name, options = self._encoder()
-        os.environ.setdefault("SVT_LOG", "1")  # errors alone; its other messages go to stderr
+        os.environ.setdefault("SVT_LOG", "1")  # errors alone, because other messages go to stderr
         self._container = av.open(str(self._new_path(self._file)), "w")
         self._stream = self._container.add_stream(name, self._rate, options=dict(options))
         self._stream.height, self._stream.width, self._stream.pix_fmt = rows, columns, self.pixel_format
@@ -182,7 +182,7 @@ class EncodedVideos(VideoWriter):
 
 
 class DepthVideos(EncodedVideos):
-    """Newly encoded files of depths, as codes of 12 bits, which are encoded without a loss; see `VideoWriter`.
+    """Newly encoded files of depths, as codes of 12 bits, which are encoded without a loss, see `VideoWriter`.
 
     Args:
         path_of: As in `VideoWriter`.
@@ -236,14 +236,14 @@ def check_encoder(purpose: str) -> str:
 
 
 def find_clip(frames: VideoFrames, fps: float) -> StoredClip | None:
-    """Return the video of the frames of an episode, and the time of the first one in seconds.
+    """Return the video of the frames of an episode, and the time of the first frame in seconds.
 
     Args:
         frames: The frames, [T].
         fps: Frames per second.
 
     Returns:
-        None unless the frames follow each other in one video, at these times.
+        None unless the frames follow each other in a video, at these times.
     """
     if (frames.packets < 0).any() or (frames.numbers != frames.numbers[0]).any():
         return None

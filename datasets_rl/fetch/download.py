@@ -44,8 +44,8 @@ _OTHER_BYTES = Remedy(
     _COPY,
     Argument("hash_check", False),
 )
-_CUT = Remedy("no bytes of the file were kept: run it again, or {}", _COPY)
-_UNREACHED = "an address that did not answer may serve the right file later"
+_CUT = Remedy("no bytes of the file were kept: repeat the same call, or {}", _COPY)
+_UNREACHED = "An address that did not answer may serve the right file later"
 
 
 class _OfflineRefusal(NotServedError):
@@ -470,5 +470,5 @@ def _combined_error(asset: Asset, failures: Sequence[tuple[str, NotServedError]]
         return FetchError(asset.path, texts, unreached=bool(failures) and all(reason.network for _, reason in failures))
     hint = _CUT if all(isinstance(reason, TruncatedFileError) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
-        hint = Remedy("{}; {}", hint, _UNREACHED)
+        hint = Remedy("{}. {}", hint, _UNREACHED)
     return IntegrityError(asset.path, [f"{url}: {text}" for url, text in texts], hint=hint)

@@ -259,7 +259,7 @@ class Upstream:
                     unreached &= reason.network
         what = f"the list of the files of {path}"
         if needs_network:
-            raise OfflineError(what, failures, hint=Remedy(f"{SWITCH_ON}; or {{}}", _ELSEWHERE))
+            raise OfflineError(what, failures, hint=Remedy(f"{SWITCH_ON}, or {{}}", _ELSEWHERE))
         elsewhere = _ELSEWHERE if self._local is None else Remedy("correct {}", Argument("from_local"))
         raise FetchError(what, failures, unreached=unreached, hint=_UNREACHED if unreached else elsewhere)
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 16 << 20
 _JUMP = 20.0
-"""Minimum ratio of a jump to the median step of its rows."""
+"""Minimum ratio of a jump to the median step of the same rows."""
 _ISOLATED = 5.0
-"""Minimum ratio of a jump to every step near it. The speed of smooth motion changes by less."""
+"""Minimum ratio of a jump to every nearby step. The speed of smooth motion changes by less."""
 _NEAR = 4
-"""Number of steps before and after a jump to compare it with."""
+"""Number of steps before and after a jump that the jump is compared with."""
 
 
 @dataclass(slots=True)
@@ -53,13 +53,13 @@ class Problems:
 def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems:
     """Check every rule of TED, and report suspicious values.
 
-    Rules: ``next.done`` is ``next.terminated | next.truncated`` and True exactly on the last row of every episode;
-    ``episode`` is the number of the episode in the table; the next observation is the observation of the following row,
-    and zeros where the final one is unknown; the returns in the table are the sums of the rewards.
+    Rules: ``next.done`` is ``next.terminated | next.truncated`` and True exactly on the last row of every episode.
+    ``episode`` is the number of the episode in the table. The next observation is the observation of the following row,
+    and zeros where the final observation is unknown. The returns in the table are the sums of the rewards.
 
-    Suspicious values: NaN and infinity, rows whose observation is all zeros, and jumps (probably unmarked boundaries of
+    Suspicious values: NaN and infinity, rows with an observation of zeros, and jumps (probably unmarked boundaries of
     episodes). A jump is a single step within an episode that is many times longer than the median step and than every
-    step near it. A phase of long steps, such as a pendulum that swings up before it stands still, is not a jump.
+    nearby step. A phase of long steps, such as a pendulum that swings up before it stands still, is not a jump.
 
     Args:
         schema: The fields.
@@ -67,7 +67,7 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems
         column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
 
     Returns:
-        Violated rules and remarks; each kind once, with the first row and the number of rows.
+        Violated rules and remarks. Each kind is reported once, with the first row and the number of rows.
     """
     result = Problems()
     tallies: dict[str, _RuleViolations] = {}
@@ -100,7 +100,7 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems
 
 @dataclass(slots=True)
 class _RuleViolations:
-    """Number of rows that violate a rule, and the first of them."""
+    """Number of rows that violate a rule, and the first such row."""
 
     violation: bool = True
     first: int = -1
@@ -155,7 +155,7 @@ def _state_problems(
         yield f"next.{schema_field.name} is not {schema_field.name} of the next row inside an episode", wrong & ~last
         if is_observation(schema_field.key):
             yield (
-                f"next.{schema_field.name} is not zeros where the final one is unknown",
+                f"next.{schema_field.name} is not zeros where the final state is unknown",
                 unknown & next_values.any(axis=1),
             )
 
@@ -185,7 +185,7 @@ def _jump_remarks(schema: Schema, column: Column, episodes: NDArray[np.int64], s
 def _longest_near_step(
     length: NDArray[np.float64], episodes: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the length of the longest of the `_NEAR` steps before and after each step, within its episode, [n]."""
+    """Return the length of the longest of the `_NEAR` steps before and after each step in the same episode, [n]."""
     offsets = np.concatenate([np.arange(-_NEAR, 0), np.arange(1, _NEAR + 1)])
     near = (steps[:, None] + offsets).clip(0, len(length) - 1)
     others = (near != steps[:, None]) & (episodes[near] == episodes[steps][:, None])

@@ -1,12 +1,13 @@
 """The state of a component of a replay buffer: as plain values, and as a folder.
 
     <folder>/
-      state.json         written last: the tree, with dtype, shape and file in place of each tensor; a digest of the text
-      <sha256>.npy       a tensor; the name is the digest of the file
+      state.json         written last: the tree, with dtype, shape and file in place of each tensor, and a digest
+      <sha256>.npy       a tensor, named by the digest of the file
 
-A file is named after its content, so that the next dump detects unchanged tensors by their digests alone, wherever they
-were changed, and writes need no bookkeeping. A component with much data returns it in pieces (`row_chunks`), so that a
-change rewrites one piece, and loading needs the memory of one. Every file opens with `numpy.load`.
+A file is named after its content, so that the next dump detects unchanged tensors by their digests alone, wherever the
+tensors were changed, and writes need no bookkeeping. A component with much data returns the data in pieces
+(`row_chunks`). A change then rewrites a single piece, and loading needs the memory of a piece. Every file opens with
+`numpy.load`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FORMAT = "datasets-rl checkpoint"
 _VERSION = 1
 
 _HEADER_BYTES = 4096
-"""Size of the header of a file in bytes: one page, so that the mapped data are aligned."""
+"""Size of the header of a file in bytes: a page of memory, so that the mapped data are aligned."""
 _PIECE_BYTES = 1 << 24
 """Approximate size of a piece in bytes."""
 _INLINE_BYTES = 512
@@ -63,29 +64,32 @@ class Stateful:
     """Base class of storages, samplers, writers and buffers: a state that can be saved and restored.
 
     A state is a tree of dicts with string keys, lists, tuples, tensors and JSON values: no object needs pickle. A
-    component returns its state from `state_dict` and restores it in `load_state_dict`; the folder format is built on
-    these.
+    component returns its state from `state_dict` and restores a state in `load_state_dict`. The folder format is built
+    on these two methods.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state. Tensors may share memory with the component: save or copy them before it changes."""
+        """Return the state.
+
+        Tensors may share memory with the component: save or copy the tensors before the component changes.
+        """
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state from `state_dict`. Tensors are copied.
 
         Raises:
-            InvalidArgumentError: If the state does not fit; nothing has changed.
+            InvalidArgumentError: If the state does not fit. Nothing has changed then.
         """
         raise_reasons(self.state_problems(state_dict))
 
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
-        """Return all reasons why a state cannot be restored; empty if it can."""
+        """Return all reasons why a state cannot be restored. The list of a valid state is empty."""
         del state_dict
         return []
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Convert the state of a full ring for a larger one: slot i becomes slot (i - shift) mod slots.
+        """Convert the state of a full ring for a larger ring: slot i becomes slot (i - shift) mod slots.
 
             shift 2    slots  0 1 2 3      ages  2 3 0 1   ->   slots  0 1 2 3 . .     ages  0 1 2 3
 
@@ -95,7 +99,7 @@ class Stateful:
         return state_dict
 
     def dumps(self, path: Path | str) -> None:
-        """Write the state into a folder: arrays as .npy files, the rest as JSON, in one atomic step.
+        """Write the state into a folder: arrays as .npy files, the rest as JSON, in a single atomic step.
 
         Unchanged files of an earlier dump are not written again.
 
@@ -108,8 +112,8 @@ class Stateful:
         """Restore a state that `dumps` wrote.
 
         Raises:
-            InvalidArgumentError: If the state does not fit, or the folder has no checkpoint; nothing has changed.
-            IntegrityError: If files are missing or damaged; nothing has changed.
+            InvalidArgumentError: If the state does not fit, or the folder has no checkpoint. Nothing has changed then.
+            IntegrityError: If files are missing or damaged. Nothing has changed then.
         """
         self.load_state_dict(read_state(path))
 
@@ -141,7 +145,7 @@ def ensemble_problems(kind: str, parts: Sequence[Stateful], states: Any) -> list
     if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
         return [f"{kind}s are not a list of states"]
     if len(states) != len(parts):
-        return [f"the state has {len(states)} {kind}s; expected {len(parts)}"]
+        return [f"the state has {len(states)} {kind}s, expected {len(parts)}"]
     return [
         f"{kind} {number}: {reason}"
         for number, (part, state) in enumerate(zip(parts, states, strict=True))
@@ -163,8 +167,8 @@ def check_start_method(part: Any, what: str, hint: str) -> None:
     """Raise if a component is being pickled for a process that is started by spawn.
 
     Args:
-        part: The component, of which each process would change its own copy.
-        what: Description of its data.
+        part: The component. Each process would change a separate copy.
+        what: Description of the component's data.
         hint: What to use instead.
 
     Raises:
@@ -172,27 +176,28 @@ def check_start_method(part: Any, what: str, hint: str) -> None:
     """
     if get_spawning_popen() is not None:
         raise InvalidArgumentError(
-            f"a {type(part).__name__} cannot be shared between processes: each would change its own copy of {what}",
+            f"a {type(part).__name__} cannot be shared between processes: each would change a separate copy of {what}",
             hint=hint,
         )
 
 
 def write_state(path: Path | str, kind: str, state: dict[str, Any], *, beside: Path | None = None) -> None:
-    """Write a state into a folder, in one atomic step.
+    """Write a state into a folder, in a single atomic step.
 
-    Every file is complete and on the disk before ``state.json`` names it, and ``state.json`` is replaced by one rename:
-    a process that dies at any point leaves the old state or the new one, and the next dump removes the remaining files.
+    Every file is complete and on the disk before ``state.json`` names the file, and ``state.json`` is replaced by a
+    single rename. A process that dies at any point leaves the old state or the new one, and the next dump removes the
+    remaining files.
 
     Args:
-        path: The folder: a new one, an empty one, or one that contains a checkpoint.
+        path: The folder: a new folder, an empty folder, or a folder with a checkpoint.
         kind: Class name of the component, for readers of the file.
         state: A tree of dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
-        beside: A subfolder of `path` with live files of the component; it may exist there and is not touched.
+        beside: A subfolder of `path` with live files of the component. The subfolder may exist and is not touched.
 
     Raises:
-        InvalidArgumentError: If the state contains any other value, or the folder other files; nothing has been
-            written.
-        DiskFullError: If the state does not fit on the disk; the old state stays valid.
+        InvalidArgumentError: If the state contains any other value, or the folder other files. Nothing has been
+            written then.
+        DiskFullError: If the state does not fit on the disk. The old state stays valid.
         LockedError: If another process has been writing there for an hour.
     """
     large: list[tuple[Tensor, dict[str, Any]]] = []
@@ -200,7 +205,7 @@ def write_state(path: Path | str, kind: str, state: dict[str, Any], *, beside: P
     try:
         tree = _encode_value(state, "", large, problems)
     except RecursionError:
-        problems.append("it is nested too deeply, or contains itself")
+        problems.append("the state is nested too deeply, or contains itself")
     if problems:
         raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(problems)}")
     folder = Path(path)
@@ -212,7 +217,7 @@ def write_state(path: Path | str, kind: str, state: dict[str, Any], *, beside: P
                 for (_, entry), name in zip(large, names, strict=True):
                     entry["file"] = name
             content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
-            # On one line: with indentation, a list of a million elements takes ten times as long.
+            # On a single line: with indentation, a list of a million elements takes ten times as long.
             disk.write_text(folder / STATE_FILE, _with_digest(json.dumps(content, allow_nan=False)))
         finally:
             _remove_unused_files(folder)
@@ -221,16 +226,16 @@ def write_state(path: Path | str, kind: str, state: dict[str, Any], *, beside: P
 def read_state(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
     """Read a state that `write_state` wrote.
 
-    Tensors are memory-mapped, so that a state may exceed the memory; writing to a tensor changes this process's view
+    Tensors are memory-mapped, so that a state may exceed the memory. Writing to a tensor changes this process's view
     and never the file.
 
     Args:
         path: The folder.
-        deep: Whether to read every byte and compare the digests; if False, only the existence, size, dtype and shape of
+        deep: Whether to read every byte and compare the digests. If False, only the existence, size, dtype and shape of
             the files are checked.
 
     Raises:
-        InvalidArgumentError: If the folder has no checkpoint, or its format version is newer.
+        InvalidArgumentError: If the folder has no checkpoint, or a newer format version.
         IntegrityError: If files are missing or damaged. The error lists all problems.
     """
     folder = Path(path)
@@ -254,10 +259,10 @@ def _decode_state(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
     except RecursionError:
         tree, problems = {}, [f"{STATE_FILE} is nested too deeply"]
     if not isinstance(tree, dict):
-        problems.append(f"the state is a {type(tree).__name__}; expected a dict")
+        problems.append(f"the state is a {type(tree).__name__}, expected a dict")
     problems += _file_problems(folder, saved, deep=deep)
     if not problems and not _digest_matches(text):
-        problems.append(f"{STATE_FILE} does not match its digest: it was changed after it was written")
+        problems.append(f"{STATE_FILE} does not match its digest: the file was changed after it was written")
     if problems:
         raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
     return {key: _load_tensors(value, folder) for key, value in tree.items()}
@@ -282,7 +287,7 @@ class _SavedTensor:
 
 
 def _with_digest(text: str) -> str:
-    """Return the text of a JSON object with the digest of that text added as its last key."""
+    """Return the text of a JSON object with the digest of that text added as the last key."""
     return f'{text[:-1]}{_DIGEST}{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
 
 
@@ -296,7 +301,7 @@ def _digest_matches(text: str) -> bool:
 
 
 def _encode_value(value: Any, path: str, file_tensors: list[tuple[Tensor, dict[str, Any]]], problems: list[str]) -> Any:
-    """Encode a state as JSON; a value without a JSON type becomes a dict with one key that starts with $.
+    """Encode a state as JSON, a value without a JSON type as a dict with a single key that starts with $.
 
     Tensors that get a file are appended to `file_tensors` with their entry in the JSON, which does not have the file name yet.
     """
@@ -310,7 +315,7 @@ def _encode_value(value: Any, path: str, file_tensors: list[tuple[Tensor, dict[s
         return items if kind is list else {"$tuple": items}
     if isinstance(value, dict):
         invalid_keys = [key for key in value if type(key) is not str]
-        problems += [f"{path or 'the state'} has the key {key!r}; expected a string" for key in invalid_keys]
+        problems += [f"{path or 'the state'} has the key {key!r}, expected a string" for key in invalid_keys]
         return {
             f"${key}" if key.startswith("$") else key: _encode_value(item, _key_path(path, key), file_tensors, problems)
             for key, item in value.items()
@@ -318,7 +323,7 @@ def _encode_value(value: Any, path: str, file_tensors: list[tuple[Tensor, dict[s
         }
     if _is_plain(value):
         return {"$tensor": _encode_tensor(value.detach(), file_tensors)}
-    problems.append(f"{path or 'the state'} is {_describe_value(value)}; expected a dense tensor or a JSON value")
+    problems.append(f"{path or 'the state'} is {_describe_value(value)}, expected a dense tensor or a JSON value")
     return None
 
 
@@ -363,7 +368,7 @@ def _read_text(folder: Path) -> str:
         return (folder / STATE_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidArgumentError(
-            f"{folder} is not a checkpoint: it has no {STATE_FILE}", hint="pass a folder that `dumps` wrote"
+            f"{folder} is not a checkpoint: {STATE_FILE} is missing", hint="pass a folder that `dumps` wrote"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the checkpoint {folder} cannot be read: {error}") from error
@@ -376,10 +381,10 @@ def _parse_tree(folder: Path, text: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"the checkpoint {folder}", [f"{STATE_FILE} is not JSON: {error}"], hint=_HINT) from error
     if not isinstance(content, dict) or (content.get("format") != _FORMAT and not {"kind", "state"} <= content.keys()):
-        raise InvalidArgumentError(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
+        raise InvalidArgumentError(f"{folder / STATE_FILE} is not a checkpoint, expected the format {_FORMAT!r}")
     version = content.get("version")
     problems = [
-        f"the {name} in {STATE_FILE} is {content.get(name)!r}; expected {expected!r}"
+        f"the {name} in {STATE_FILE} is {content.get(name)!r}, expected {expected!r}"
         for name, expected, is_valid in (
             ("format", _FORMAT, content.get("format") == _FORMAT),
             ("version", _VERSION, type(version) is int and version >= 1),
@@ -390,8 +395,8 @@ def _parse_tree(folder: Path, text: str) -> Any:
         raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
     if version != _VERSION:
         raise InvalidArgumentError(
-            f"the checkpoint {folder} has version {version!r} of the format; this release reads version {_VERSION}",
-            hint="load it with the release of datasets-rl that wrote it, or a newer one",
+            f"the checkpoint {folder} has version {version!r} of the format, and this release reads version {_VERSION}",
+            hint="load it with the release of datasets-rl that wrote it, or a newer release",
         )
     return content.get("state")
 
@@ -416,10 +421,10 @@ def _decode_value(value: Any, path: str, saved_tensors: list[_SavedTensor], prob
 
 
 def _decode_tagged(tag: str, content: Any, path: str, saved_tensors: list[_SavedTensor], problems: list[str]) -> Any:
-    """Decode a dict with one key that `_encode_value` created.
+    """Decode a dict with a single key that `_encode_value` created.
 
     Raises:
-        KeyError, TypeError, ValueError: If it is not such a dict.
+        KeyError, TypeError, ValueError: If the content is not from such a dict.
     """
     if tag == "$tuple" and isinstance(content, list):
         return tuple(_decode_value(content, path, saved_tensors, problems))
@@ -437,7 +442,7 @@ def _decode_tensor(entry: dict[str, Any]) -> _SavedTensor:
     """Parse the entry of a tensor.
 
     Raises:
-        KeyError, TypeError, ValueError: If it is inconsistent.
+        KeyError, TypeError, ValueError: If the entry is inconsistent.
     """
     shape, file = entry["shape"], entry.get("file")
     saved = _SavedTensor(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), file)
@@ -453,7 +458,7 @@ def _decode_tensor(entry: dict[str, Any]) -> _SavedTensor:
 
 
 def _load_tensors(value: Any, folder: Path) -> Any:
-    """Replace every `_SavedTensor` by its tensor."""
+    """Replace every `_SavedTensor` by the tensor of its file."""
     if isinstance(value, dict):
         return {key: _load_tensors(item, folder) for key, item in value.items()}
     if isinstance(value, list):
@@ -486,7 +491,7 @@ _DTYPES = {_dtype_name(value): value for value in vars(torch).values() if isinst
 
 
 def _npy_header(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return the header of an .npy file, padded to `_HEADER_BYTES`; numpy's own has a version-dependent size.
+    """Return the header of an .npy file, padded to `_HEADER_BYTES`. The size of numpy's header depends on the version.
 
     Dtypes that numpy lacks (bfloat16, float8, complex32) are stored as unsigned integers of the same bits.
     """
@@ -498,8 +503,8 @@ def _npy_header(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """Return the bytes of a tensor; a view if the tensor is contiguous in CPU memory."""
-    if not tensor.numel():  # its strides are arbitrary, and `view` would raise
+    """Return the bytes of a tensor, a view if the tensor is contiguous in CPU memory."""
+    if not tensor.numel():  # the strides are arbitrary, and `view` would raise
         return memoryview(b"")
     flat = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
@@ -507,7 +512,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def _store_tensor(folder: Path, tensor: Tensor) -> str:
-    """Write one file, unless it exists; return its name."""
+    """Write the file of a tensor, unless the file exists, and return the file's name."""
     header, data = _npy_header(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
     digest = hashlib.sha256(header)
     digest.update(data)
@@ -517,7 +522,7 @@ def _store_tensor(folder: Path, tensor: Tensor) -> str:
         return name
     temporary = folder / f".{name}.{threading.get_ident()}.tmp"
     with (
-        disk.disk_errors(folder, hint="free disk space, or choose another folder; the previous dump is complete"),
+        disk.disk_errors(folder, hint="free disk space, or choose another folder. The previous dump is complete"),
         temporary.open("wb") as stream,
     ):
         stream.write(header)
@@ -527,7 +532,7 @@ def _store_tensor(folder: Path, tensor: Tensor) -> str:
 
 
 def _check_folder(folder: Path, beside: Path | None) -> None:
-    """Raise if a folder contains files of other programs; the subfolder `beside` may exist.
+    """Raise if a folder contains files of other programs. The subfolder `beside` may exist.
 
     The folder is listed once: between two looks another thread may finish the first dump.
     """
@@ -535,7 +540,7 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InvalidArgumentError(f"{folder} is a file; expected a folder for a checkpoint")
+        raise InvalidArgumentError(f"{folder} is a file, expected a folder for a checkpoint")
     names = {path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)}
     if STATE_FILE in names:
         _parse_tree(folder, _read_text(folder))
@@ -550,7 +555,7 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
 
 
 def _remove_unused_files(folder: Path) -> None:
-    """Remove files that the current state does not name: those of older states and of unfinished dumps."""
+    """Remove files that the current state does not name: files of older states and of unfinished dumps."""
     state = folder / STATE_FILE
     named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
     for path in folder.iterdir():
@@ -573,7 +578,7 @@ def _file_problem(path: Path, saved: _SavedTensor, *, deep: bool) -> str:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode) or info.st_size != size:
-            return f"{path.name} has {info.st_size:,} bytes; expected {size:,}"
+            return f"{path.name} has {info.st_size:,} bytes, expected {size:,}"
         with path.open("rb") as stream:
             if stream.read(_HEADER_BYTES) != header:
                 return f"{path.name} has a header with another dtype or shape"

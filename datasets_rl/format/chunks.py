@@ -6,8 +6,8 @@
     chunks/rows.npy/00000    the first `CHUNK_BYTES` bytes of rows.npy
     chunks/rows.npy/00001
 
-The manifest is that of the dataset, unchanged: it has the size and digest of ``rows.npy``, and the concatenated chunks
-must agree with both. Files of at most one chunk are not cut.
+The manifest is the manifest of the dataset, unchanged, with the size and digest of ``rows.npy``. The concatenated
+chunks must agree with both. Files of at most the size of a chunk are not cut.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Piece:
     """Part of a file of a stored dataset that is kept in a separate file."""
 
     path: str
-    """Path of the piece: that of the file itself if it is not cut."""
+    """Path of the piece, which is `file` if the file is not cut."""
     file: str
     """Path of the file of the dataset."""
     start: int
     """Offset of the piece in the file."""
     bytes: int
     sha256: str | None = None
-    """SHA-256 of a chunk; None for a whole file, whose digest is that of its ranges."""
+    """SHA-256 of a chunk; None for a whole file, which has a digest of its ranges instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,11 @@ class Chunks:
 
     @classmethod
     def from_json(cls, document: Any, manifest: Manifest, *, where: str = CHUNKS_FILE) -> Chunks:
-        """Return the chunks in a document; the input is untrusted.
+        """Return the chunks in a document, which is not trusted.
 
         Raises:
-            ManifestError: If it does not describe chunks of files of the dataset; the error names all problems.
+            ManifestError: If the document does not describe chunks of files of the dataset. The error names all
+                problems.
         """
         problems = list(_problems(document, manifest))
         if problems:
@@ -91,13 +92,13 @@ def _problems(document: Any, manifest: Manifest) -> Iterator[str]:
         _FORMAT,
         _VERSION,
     ):
-        yield f"it is not a list of chunks of the format {_FORMAT} {_VERSION}"
+        yield f"the document is not a list of chunks of the format {_FORMAT} {_VERSION}"
         return
     size, files = document.get("chunk_bytes"), document.get("files")
     if type(size) is not int or size < 1:
-        yield f"chunk_bytes is {short_text(size)}; expected an integer >= 1"
+        yield f"chunk_bytes is {short_text(size)}, expected an integer >= 1"
     elif not isinstance(files, dict):
-        yield f"files is {short_text(files)}; expected an object"
+        yield f"files is {short_text(files)}, expected an object"
     else:
         for path, digests in files.items():
             yield from _file_problems(path, digests, manifest.file(path), size)
@@ -110,6 +111,6 @@ def _file_problems(path: str, digests: Any, entry: StoredFile | None, size: int)
     count = -(-entry.bytes // size)
     if not isinstance(digests, list) or len(digests) != count:
         given = f"{len(digests)} chunks" if isinstance(digests, list) else short_text(digests)
-        yield f"{path} has {given}; its {entry.bytes:,} bytes are {count:,} chunks of {size:,}"
+        yield f"{path} has {given}, expected for {entry.bytes:,} bytes: {count:,} chunks of {size:,}"
     elif not all(isinstance(digest, str) and _SHA256.fullmatch(digest) for digest in digests):
         yield f"{path} has a chunk whose digest is not a SHA-256 in lower-case hexadecimal"

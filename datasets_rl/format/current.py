@@ -1,9 +1,9 @@
-"""The current version of a dataset: which of the folders in a dataset's folder its name means.
+"""The current version of a dataset: which of the folders in a dataset's folder the dataset's name means.
 
-    <dataset>/CURRENT             one line, the name of the current version; replaced atomically
+    <dataset>/CURRENT             a line with the name of the current version, replaced atomically
     <dataset>/0001-3f2a9c10/      a version: complete, never changes
 
-A folder with a manifest and without ``CURRENT`` is a single version, such as a copy of one.
+A folder with a manifest and without ``CURRENT`` is a single version, such as a copy of a version.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 CURRENT_FILE = disk.CURRENT_FILE
 """The file in a dataset's folder with the name of its current version."""
 VERSION_NAME = re.compile("[0-9]{4,9}-[0-9a-f]{8}")
-"""The name of a version: its number, and the first digits of its manifest's digest."""
+"""The name of a version: a number, and the first digits of the manifest's digest."""
 
 
 def read_current(folder: Path) -> str | None:
-    """Return the name of the current version in a dataset's folder; None if there is no such file.
+    """Return the name of the current version in a dataset's folder, or None without such a file.
 
     Raises:
         ManifestError: If the file does not hold the name of a version.
@@ -39,9 +39,11 @@ def read_current(folder: Path) -> str | None:
     except IntegrityError as error:
         raise ManifestError(str(path), error.problems, hint=error.remedy) from None
     except OSError as error:
-        raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
+        raise ManifestError(str(path), [f"the file cannot be read: {error}"]) from error
     return version_named(
-        data, str(path), hint=Remedy("{} makes one of its versions the current one", Call("restore", folder, ...))
+        data,
+        str(path),
+        hint=Remedy("{} makes a version of this dataset the current version", Call("restore", folder, ...)),
     )
 
 
@@ -53,7 +55,7 @@ def version_named(data: bytes, where: str, *, hint: str | Remedy = "") -> str:
     """
     name = data[:_MAX_BYTES].decode("ascii", "replace").rstrip("\n")
     if not VERSION_NAME.fullmatch(name):
-        problem = f"it holds {name[:40]!r}; expected the name of a version, as in 0001-3f2a9c10"
+        problem = f"the name is {name[:40]!r}, expected the name of a version, as in 0001-3f2a9c10"
         raise ManifestError(where, [problem], hint=hint)
     return name
 
@@ -63,7 +65,7 @@ _MAX_BYTES = 100
 
 
 def version_folder(folder: Path) -> Path:
-    """Return the folder of the current version of a dataset; a folder that is a version itself is returned unchanged.
+    """Return the folder of the current version of a dataset. A folder that is a version itself is returned unchanged.
 
     Raises:
         NotADatasetError: If there is no finished version.
@@ -78,7 +80,7 @@ def version_folder(folder: Path) -> Path:
         former, name = name, read_current(folder)
         if name == former:
             raise ManifestError(
-                str(folder / CURRENT_FILE), [f"it names {name}, which is not there"], hint=_another(folder)
+                str(folder / CURRENT_FILE), [f"the current version is {name}, which is missing"], hint=_another(folder)
             )
     if os.path.lexists(folder / MANIFEST_FILE):
         return folder
@@ -88,11 +90,11 @@ def version_folder(folder: Path) -> Path:
 
 
 def _another(folder: Path) -> Remedy:
-    return Remedy("{} makes another version the current one", Call("restore", folder, ...))
+    return Remedy("{} makes another version the current version", Call("restore", folder, ...))
 
 
 def is_dataset(folder: Path) -> bool:
-    """Return whether a folder has a finished version, or is one."""
+    """Return whether a folder has a finished version, or is a finished version."""
     try:
         return os.path.isfile(version_folder(folder) / MANIFEST_FILE)  # noqa: PTH113 - False for long names
     except (ManifestError, NotADatasetError):

@@ -1,6 +1,6 @@
-"""Digests of the files of a stored dataset: of each range of each file, so that a part of it can be checked.
+"""Digests of the files of a stored dataset: of each range of each file, so that a part of a file can be checked.
 
-rows.npy      | 256 KiB | 256 KiB | ... |      ranges of `RANGE_BYTES` bytes; the last one ends with the file
+rows.npy      | 256 KiB | 256 KiB | ... |      ranges of `RANGE_BYTES` bytes, the last of which ends with the file
 digests.npy     d_0       d_1       ...        uint8 [K, 32]: the SHA-256 of all ranges of all files, by path
 manifest.json                                  of each file the digest: the SHA-256 of d_0 + d_1 + ...
 """
@@ -23,14 +23,14 @@ from datasets_rl.progress import Report
 
 DIGESTS_FILE = "digests.npy"
 METADATA_FOLDER = "metadata"
-"""The folder of arrays that describe the whole dataset; no range of theirs is read alone."""
+"""The folder of arrays that describe the whole dataset. These arrays are never read in ranges."""
 RANGE_BYTES = 256 << 10
-"""A reader fetches up to one range more than it needs at each end, and the digests of all ranges: 12 MB for 100 GB."""
+"""A reader fetches up to a range more than it needs at each end, and the digests of all ranges: 12 MB for 100 GB."""
 _DIGEST_BYTES = 32
 
 
 class RangeHasher:
-    """SHA-256 of each range of a file, computed from its bytes as they are appended.
+    """SHA-256 of each range of a file, computed from the bytes as they are appended.
 
     Args:
         skipped: The number of bytes at the start of the file that are hashed later, from the disk.
@@ -99,12 +99,12 @@ def range_digests(path: Path, report: Report) -> bytes:
 
 
 def stored_file(path: str, size: int, ranges: bytes) -> StoredFile:
-    """Return the manifest entry of a file with these digests of its ranges."""
+    """Return the manifest entry of a file with these digests of the file's ranges."""
     return StoredFile(path, size, digest_of_ranges(ranges))
 
 
 def digest_of_ranges(ranges: bytes) -> str:
-    """Return the digest of a file, in hexadecimal, from the digests of its ranges."""
+    """Return the digest of a file, in hexadecimal, from the digests of the ranges."""
     return hashlib.sha256(ranges).hexdigest()
 
 
@@ -152,7 +152,7 @@ class RangeDigests:
             count += -(-entry.bytes // RANGE_BYTES)
         if table.dtype != np.uint8 or table.shape != (count, _DIGEST_BYTES):
             raise ValueError(
-                f"it is {table.dtype} {list(table.shape)}; the ranges of the files need uint8 {[count, _DIGEST_BYTES]}"
+                f"the digests are {table.dtype} {list(table.shape)}, expected uint8 {[count, _DIGEST_BYTES]}"
             )
 
     def cover(self, entry: StoredFile, start: int, stop: int) -> tuple[int, int]:
@@ -162,7 +162,7 @@ class RangeDigests:
         return start // RANGE_BYTES * RANGE_BYTES, min(-(-stop // RANGE_BYTES) * RANGE_BYTES, entry.bytes)
 
     def problem(self, entry: StoredFile, start: int, data: bytes) -> str:
-        """Return how whole ranges of a file differ from their digests; empty if they agree.
+        """Return how whole ranges of a file differ from their digests. The text is empty if they agree.
 
         Args:
             entry: The file.
@@ -174,11 +174,11 @@ class RangeDigests:
         for number, offset in enumerate(range(0, len(data), RANGE_BYTES)):
             if hashlib.sha256(view[offset : offset + RANGE_BYTES]).digest() != self._table[first + number].tobytes():
                 last = min(start + offset + RANGE_BYTES, entry.bytes)
-                return f"its bytes {start + offset:,} to {last:,} differ from their digest"
+                return f"the bytes {start + offset:,} to {last:,} differ from their digest"
         return ""
 
     def of_file(self, entry: StoredFile) -> bytes | None:
-        """Return the digests of the ranges of a file, 32 bytes each; None if none are stored."""
+        """Return the digests of the ranges of a file, 32 bytes each, or None if no digests are stored."""
         first = self._firsts.get(entry.path)
         return None if first is None else self._table[first : first - (-entry.bytes // RANGE_BYTES)].tobytes()
 

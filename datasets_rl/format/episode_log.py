@@ -1,4 +1,4 @@
-"""What a writer knows about the episodes that it wrote: lengths, returns, metadata, and the vocabularies of texts."""
+"""What a writer knows about the written episodes: lengths, returns, metadata, and the vocabularies of texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datasets_rl.ted.table import EPISODE_DTYPE
 
 
 class EpisodeLog:
-    """Complete episodes, in order, as they become the episode table. Parts of it are committed as JSON."""
+    """Complete episodes, in order, as they become the episode table. Parts of the log are committed as JSON."""
 
     def __init__(self, text_keys: Iterable[Key]) -> None:
         self._lengths: list[int] = []
@@ -46,11 +46,11 @@ class EpisodeLog:
             self._runs.append((len(lengths), metadata))
 
     def add_returns(self, returns: Iterable[NDArray[np.float64]]) -> None:
-        """Add the returns of the episodes whose rewards are summed, [n] each."""
+        """Add the returns of the episodes with summed rewards, [n] each."""
         self._returns += returns
 
     def codes(self, key: Key, texts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the code of each text in the vocabulary of a field, which grows by those that are new, [V]."""
+        """Return the code of each text in the vocabulary of a field, which grows by the new texts, [V]."""
         vocabulary = self.vocabulary[key]
         return np.array([vocabulary.setdefault(text, len(vocabulary)) for text in texts], np.int32)
 
@@ -79,7 +79,7 @@ class EpisodeLog:
         self._mark_committed()
 
     def add_commit(self, commit: Mapping[str, Any]) -> None:
-        """Add the episodes of a commit, but not its texts."""
+        """Add the episodes of a commit, but not the texts."""
         columns = {name: np.array(values, dtype) for name, (dtype, values) in commit["facts"].items()}
         self.extend(commit["lengths"], [bool(known) for known in commit["known"]], columns)
         self._returns.append(np.array(commit["returns"], np.float64))
@@ -95,7 +95,7 @@ class EpisodeLog:
             self._single = []
 
     def records(self) -> NDArray[np.void]:
-        """Return the records of episodes.npy, [E]; missing metadata is 0."""
+        """Return the records of episodes.npy, [E]. Missing metadata is 0."""
         self._close_run()
         metadata = _joined_columns(self._runs)
         extra = [(name, values.dtype) for name, values in metadata.items() if name != "source"]

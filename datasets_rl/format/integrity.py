@@ -21,7 +21,7 @@ from datasets_rl.progress import Report
 
 
 def check_manifest(folder: Path) -> Problems:
-    """Compare the manifest with the digest that it states.
+    """Compare the manifest with the digest that the manifest states.
 
     Returns:
         A problem if the digests differ, or the manifest states none.
@@ -35,10 +35,10 @@ def check_manifest(folder: Path) -> Problems:
     Manifest.from_json(document, where=str(folder / MANIFEST_FILE))
     stated = document.get("digest")
     if stated is None:
-        findings.problems.append(f"{MANIFEST_FILE} has no digest: nothing vouches for it")
+        findings.problems.append(f"{MANIFEST_FILE} has no digest: nothing vouches for the manifest")
     elif stated != (digest := digest_of(document)):
         findings.problems.append(
-            f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value in it "
+            f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value "
             "changed after it was written"
         )
     return findings
@@ -47,13 +47,13 @@ def check_manifest(folder: Path) -> Problems:
 def check_content(stored: StoredDataset) -> Iterator[str]:
     """Recompute the manifest's values that the dataset's files determine, and yield a problem for each difference.
 
-    These are the statistics, the spikes, the number of unknown final observations, the dtype and shape of the specs, and the list
-    of files. Opening already compared steps, episodes and schema with the headers of the files.
+    The values are the statistics, the spikes, the number of unknown final observations, the dtype and shape of the
+    specs, and the list of files. Opening already compared steps, episodes and schema with the headers of the files.
     """
     manifest = stored.manifest
     unknown = int((~stored.episodes["final_known"]).sum())
     if manifest.final_unknown != unknown:
-        yield f"final_unknown is {manifest.final_unknown:,}; the episode table has {unknown:,} such episodes"
+        yield f"final_unknown is {manifest.final_unknown:,}, but the episode table has {unknown:,} such episodes"
     fields = {field.name: field for field in stored.schema}
     for name in sorted(fields.keys() ^ manifest.specs.keys()):
         yield f"specs.{name} is missing" if name in fields else f"specs.{name} is not a field of the schema"
@@ -62,7 +62,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         expected = {"dtype": field.read_dtype.name, "shape": list(field.shape)}
         for attribute, value in expected.items():
             if isinstance(spec, dict) and name in manifest.specs and spec.get(attribute) != value:
-                yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}; the field has {value}"
+                yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}, but the field has {value}"
     wrong = [
         *statistics_differences(manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields)
     ]
@@ -70,7 +70,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
     if not wrong:  # spikes are found by the statistics
         found = tuple(spikes(stored.schema, manifest.statistics, stored.episodes, stored.column))
         if found != manifest.spikes:
-            yield f"spikes is {list(manifest.spikes)!s:.200}; the values have {list(found)!s:.200}"
+            yield f"spikes is {list(manifest.spikes)!s:.200}, but the values have {list(found)!s:.200}"
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
     videos = [
         f"{VIDEO_FOLDER}/{video.name}" for field in stored.schema if field.video for video in stored.videos(field)
@@ -80,19 +80,19 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         yield (
             f"{path} is not among the files"
             if path in needed
-            else f"{path} is listed, but no field or metadata of the manifest uses it"
+            else f"{path} is listed, but no field or metadata of the manifest uses the file"
         )
 
 
 def check_files(folder: Path, report: Report) -> list[str]:
-    """Compare every file with its size and digests, and every header with the schema.
+    """Compare every file with the stated size and digests, and every header with the schema.
 
     Args:
         folder: The dataset.
         report: Called with the number of bytes that were checked.
 
     Returns:
-        All problems; empty if the files are intact.
+        All problems. Empty if the files are intact.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
@@ -110,7 +110,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
             continue
         size = path.stat().st_size
         if size != entry.bytes:
-            problems.append(f"{entry.path} is {size:,} bytes; expected {entry.bytes:,}")
+            problems.append(f"{entry.path} is {size:,} bytes, expected {entry.bytes:,}")
         elif problem := _digest_problem(path, entry, ranges, report):
             problems.append(problem)
     if isinstance(ranges, str):
@@ -122,7 +122,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
 
 
 def _read_ranges(folder: Path, manifest: Manifest) -> RangeDigests | str | None:
-    """Return the digests of the ranges; the problem if they cannot be read; None if the dataset has none."""
+    """Return the digests of the ranges, a problem if they cannot be read, or None for a dataset without digests."""
     if manifest.file(DIGESTS_FILE) is None:
         return None
     try:
@@ -134,7 +134,7 @@ def _read_ranges(folder: Path, manifest: Manifest) -> RangeDigests | str | None:
 def _digest_problem(path: Path, entry: StoredFile, ranges: RangeDigests | str | None, report: Report) -> str:
     found = range_digests(path, report)
     if (digest := digest_of_ranges(found)) != entry.digest:
-        return f"{entry.path} has the digest {digest[:12]}...; expected {entry.digest[:12]}..."
+        return f"{entry.path} has the digest {digest[:12]}..., expected {entry.digest[:12]}..."
     expected = ranges.of_file(entry) if isinstance(ranges, RangeDigests) else None
     if expected not in {None, found}:
         return f"{entry.path} differs from the digests of its ranges in {DIGESTS_FILE}"

@@ -1,4 +1,4 @@
-"""Manifest of a stored dataset: content, origin, and their JSON. Imports no torch, so that it can be read at once."""
+"""Manifest of a stored dataset: content, origin, and their JSON. Imports no torch, so that reading is fast."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 
 def array_file(value: Any) -> str | None:
-    """Return the path of the file of a metadata value that is an array; None for any other value."""
+    """Return the path of the file of a metadata value that is an array, and None for any other value."""
     is_reference = isinstance(value, Mapping) and value.keys() == {"file"} and isinstance(value["file"], str)
     return value["file"] if is_reference else None
 
@@ -74,8 +74,8 @@ class RawFile:
     url: str
     """Address that the file was downloaded from."""
     checked: str
-    """'catalog': the digest was compared with a known one; 'recorded': no digest was known; 'skipped': the user
-    disabled the comparison."""
+    """'catalog' if the digest was compared with a known digest, 'recorded' if no digest was known, 'skipped' if the
+    user disabled the comparison."""
     etag: str | None = None
     """ETag of the upstream's HTTP response."""
 
@@ -92,9 +92,9 @@ class AppliedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a stored dataset, sufficient to read it without this package and to check every byte.
+    """Description of a stored dataset, sufficient to read the dataset without this package and to check every byte.
 
-    FORMAT.md specifies the keys of its JSON.
+    FORMAT.md specifies the keys of the JSON.
 
         >>> from datasets_rl import load
         >>> manifest = load("demo/pendulum").manifest
@@ -109,7 +109,7 @@ class Manifest:
     episodes: int
     """Number of episodes, E."""
     final_unknown: int
-    """Number of episodes whose observation after the last action is unknown and reads as zeros."""
+    """Number of episodes with an unknown observation after the last action, which reads as zeros."""
     schema: Schema
     files: tuple[StoredFile, ...]
     raw: tuple[RawFile, ...] = ()
@@ -132,34 +132,36 @@ class Manifest:
     citation: str = ""
     homepage: str = ""
     time_limit: int | None = None
-    """Number of steps after which the environment truncates an episode; None if it does not."""
+    """Number of steps after which the environment truncates an episode. None without such a limit."""
     selection: Mapping[str, Any] = field(default_factory=dict)
-    """Selected part of the upstream's dataset; empty for the whole dataset."""
+    """Selected part of the upstream's dataset. Empty for the whole dataset."""
     revision: str = ""
     """Upstream's version of the whole dataset, such as a commit."""
     score: Mapping[str, Any] = field(default_factory=dict)
-    """Returns with the normalized scores 0 ("low") and 1 ("high"), and their publisher ("origin"); empty if unknown."""
+    """Returns with the normalized scores 0 ("low") and 1 ("high"), and their publisher ("origin"). Empty if unknown."""
     history: tuple[Mapping[str, Any], ...] = ()
     """Recipes that were applied since the conversion from raw files, in order, each with its input dataset."""
     copied_from: Mapping[str, Any] = field(default_factory=dict)
-    """The published dataset that this one is a copy of: its "address" with a pinned revision, and the "id", "digest"
-    and "selection" of its manifest; empty for a dataset that was made here."""
+    """The published dataset that this dataset is a copy of: its "address" with a pinned revision, and the "id",
+    "digest" and "selection" of its manifest. Empty for a dataset that was made here."""
     recordings: tuple[str, ...] = ()
-    """Ids of the recordings and of the appended datasets whose episodes it holds, each with their number, "id:n", in
-    order: none is added twice."""
+    """Ids of the recordings and of the appended datasets, each with its number of episodes in this dataset, "id:n", in
+    order. No recording or dataset is added twice."""
     request: str = ""
-    """What made this version, as canonical JSON: the same request on the same parent finds it; empty for a copy."""
+    """The request that led to this version, as canonical JSON. A repeated request on the same parent finds the version.
+    Empty for a copy."""
     parent: str = ""
-    """Digest of the manifest of the version that this one was made of, or replaced; empty for the first one."""
+    """Digest of the manifest of the version that this version was derived from, or replaced. Empty for the first
+    version."""
 
     @property
     def files_digest(self) -> str:
-        """Digest of the paths and the digests of the files: equal for datasets with equal content, whatever their id."""
+        """Digest of the paths and the digests of the files: equal for datasets with equal content and any ids."""
         return hashlib.sha256(json.dumps([[file.path, file.digest] for file in self.files]).encode()).hexdigest()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON that `write` writes; it identifies the dataset with all its files."""
+        """SHA-256 of the canonical JSON that `write` writes. The digest identifies the dataset with all files."""
         return digest_of(self._content())
 
     def to_json(self) -> dict[str, Any]:
@@ -183,29 +185,31 @@ class Manifest:
 
     @classmethod
     def from_json(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
-        """Return the manifest in a document; the input is untrusted.
+        """Return the manifest in a document, which is not trusted.
 
         Raises:
-            ManifestError: If it is not a manifest of this version, has paths outside its folder, or contradicts
-                itself; the error names all problems.
+            ManifestError: If the document is not a manifest of this version, has paths outside its folder, or
+                contradicts itself. The error names all problems.
         """
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-            raise ManifestError(where, [f"it is not a manifest of the format {FORMAT_NAME}"])
+            raise ManifestError(where, [f"the document is not a manifest of the format {FORMAT_NAME}"])
         version = document.get("format_version")
         if type(version) is not int or version != FORMAT_VERSION:
             raise ManifestError(
                 where,
-                [f"format_version is {version!r}; expected {FORMAT_VERSION}"],
+                [f"format_version is {version!r}, expected {FORMAT_VERSION}"],
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
             )
-        problems = ["id is missing; expected text"] * ("id" not in document) + list(_document_problems(document))
+        problems = ["id is missing, expected text"] * ("id" not in document) + list(_document_problems(document))
         schema: Schema | None = None
         try:
             schema = Schema.from_json(document.get("schema"))
             problems += missing_field_problems(schema)
             if document.get("record_bytes") != schema.record_bytes:
                 stated = short_text(document.get("record_bytes"))
-                problems.append(f"record_bytes is {stated}; the records of the schema have {schema.record_bytes} bytes")
+                problems.append(
+                    f"record_bytes is {stated}, but the records of the schema have {schema.record_bytes} bytes"
+                )
         except InvalidArgumentError as error:
             problems.append(error.message)
         if problems or schema is None:
@@ -223,12 +227,15 @@ class Manifest:
         )
 
     def write(self, folder: Path) -> None:
-        """Write manifest.json into a folder. It must be the last file: a folder with it is a dataset."""
+        """Write manifest.json into a folder.
+
+        The manifest must be the last file: a folder with a manifest is a dataset.
+        """
         disk.write_json(folder / MANIFEST_FILE, self.to_json())
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Return the manifest of a stored dataset, without comparing its digest; `datasets_rl.verify` compares it.
+        """Return the manifest of a stored dataset, without comparing its digest, which `datasets_rl.verify` does.
 
         Raises:
             NotADatasetError: If the folder has no manifest.
@@ -238,7 +245,7 @@ class Manifest:
 
     @property
     def environment(self) -> str:
-        """Id or name of the environment, if the upstream states it; else empty."""
+        """Id or name of the environment, if the upstream states the environment. Otherwise empty."""
         if isinstance(name := self.metadata.get("environment"), str):
             return name
         try:
@@ -248,27 +255,32 @@ class Manifest:
         return str(spec.get("id") or "") if isinstance(spec, Mapping) else ""
 
     def element_names(self, field: Column) -> tuple[str, ...]:
-        """Return the name of each element of a field in row-major order; none if the metadata does not state them.
+        """Return the name of each element of a field in row-major order.
 
-        The names in a merge are those that all of its datasets state.
+        Empty if the metadata does not state the names.
+
+        The names in a merge are the names that all merged datasets state.
         """
         return self._alike(lambda prefix: _element_names(self.metadata.get(f"{prefix}names"), field)) or ()
 
     @property
     def fps(self) -> float | None:
-        """Number of steps per second, if the metadata states it; of a merge, that of all of its datasets."""
+        """Number of steps per second, if the metadata states the number.
+
+        Of a merge, the number that all merged datasets state.
+        """
         return self._alike(self._rate)
 
     def stated(self, name: str) -> Any:
-        """Return an entry of the metadata; of a merge, the value that all of its datasets state. None if there is none."""
+        """Return an entry of the metadata, in a merge the value that all merged datasets state, or None."""
         return self._alike(lambda prefix: self.metadata.get(f"{prefix}{name}"))
 
     def _alike(self, read: Callable[[str], _Stated | None]) -> _Stated | None:
-        """Return what the metadata states; of a merge, what the metadata of all of its datasets states, if it is equal.
+        """Return what the metadata states, in a merge what the metadata of all merged datasets states equally, or None.
 
         Args:
-            read: A function that returns what the entries state whose names begin with a prefix: "" for the dataset
-                itself, "0/" for the first dataset of a merge.
+            read: A function that returns what the entries with a prefix state: "" for the dataset itself, "0/" for the
+                first dataset of a merge.
         """
         if (found := read("")) is not None:
             return found
@@ -307,7 +319,7 @@ class Manifest:
 
     @property
     def orders(self) -> dict[str, str]:
-        """The fields that each vector was concatenated of, by its name: ``observation.joint_1 1, observation.joint_2 1``."""
+        """Parts of each concatenated vector, by its name, such as ``observation.joint_1 1, observation.joint_2 1``."""
         names = {field.name for field in self.schema}
         found: dict[str, str] = {}
         for number, run in enumerate(self.history):
@@ -319,12 +331,12 @@ class Manifest:
         return {name: order for name, order in found.items() if name in names}
 
     def file(self, path: str) -> StoredFile | None:
-        """Return the entry of a file of the dataset by its path; None if there is no such file."""
+        """Return the entry of a file of the dataset by its path, or None if the manifest lists no such file."""
         return next((entry for entry in self.files if entry.path == path), None)
 
     @property
     def not_finite(self) -> dict[str, int]:
-        """Number of values that are NaN or infinite, by the name of the field; without the fields that have none."""
+        """Number of values that are NaN or infinite, by the name of the field, without fields of finite values."""
         counts = {
             field.name: _sum(numbers.get("not_finite"))
             for field in self.schema
@@ -334,7 +346,7 @@ class Manifest:
 
     @property
     def images(self) -> dict[str, str]:
-        """How each field of images is stored, in words, by its name."""
+        """How each field of images is stored, in words, by the name of the field."""
         return {
             field.name: self._image_text(field) for field in self.schema if field.form != "raw" or is_wide_pixels(field)
         }
@@ -342,7 +354,7 @@ class Manifest:
     def _image_text(self, field: Field) -> str:
         names = {field.file, field.ends_file, field.dictionary_file, field.final_file, field.final_ends_file}
         fields = [field]
-        if field.video:  # only the lists of videos, which are other files, say which ones are those of a field
+        if field.video:  # only the lists of videos, which are other files, say which videos are the videos of a field
             fields = [one for one in self.schema if one.video]
             names = {entry.path for entry in self.files if entry.path.endswith(".mp4")}
         stored = sum(entry.bytes for entry in self.files if entry.path in names)
@@ -357,7 +369,7 @@ class Manifest:
 
     @property
     def unverified(self) -> str:
-        """Sentence on the raw files that were not compared with an upstream digest; empty if all were compared."""
+        """Sentence on the raw files that were not compared with an upstream digest. Empty if all were compared."""
         unverified = [entry for entry in self.raw if entry.checked != "catalog"]
         if not unverified:
             return ""
@@ -373,18 +385,18 @@ class Manifest:
 
 
 def concatenated(steps: Sequence[Mapping[str, Any]], fitted: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields that steps of a recipe concatenate, in order and each with its size, by the name of the result.
+    """Return the fields that steps of a recipe concatenate, in order and each with a size, by the name of the result.
 
     Args:
         steps: The steps as JSON.
-        fitted: What they were fitted to, by the place and the name of the step: ``0.concatenate/order``.
+        fitted: What the steps were fitted to, by the place and the name of the step: ``0.concatenate/order``.
     """
     names = {f"{place}.{step.get('use')}/order": step.get("key", "observation") for place, step in enumerate(steps)}
     return {key: str(fitted[name]) for name, key in names.items() if name in fitted}
 
 
 def _element_names(names: Any, field: Column) -> tuple[str, ...] | None:
-    """Return the names of the elements of a field among those of all fields; None if not each element has a name."""
+    """Return the names of the elements of a field among those of all fields, or None if not each element has a name."""
     stated = names.get(dotted_name(field.key)) if isinstance(names, Mapping) else None
     if not isinstance(stated, list) or len(stated) != math.prod(field.shape) or field.text:
         return None
@@ -397,11 +409,11 @@ def _sum(value: Any) -> int:
 
 
 def checked_manifest(document: Any, *, where: str) -> Manifest:
-    """Return the manifest in a document that was published by others, after comparing it with its own digest.
+    """Return the manifest in a document that was published by others, after comparing the document with its digest.
 
     Raises:
-        ManifestError: If it is not a valid manifest, states no digest or another one, or lists a file twice or one that
-            is not the dataset's.
+        ManifestError: If it is not a valid manifest, states no digest or another digest, or lists a file twice or a
+            file that is not a file of a dataset.
     """
     manifest = Manifest.from_json(document, where=where)
     paths = [entry.path for entry in manifest.files]
@@ -409,7 +421,9 @@ def checked_manifest(document: Any, *, where: str) -> Manifest:
     problems += [f"{path} cannot be a file of a dataset" for path in paths if not _is_data_path(path)]
     if document.get("digest") != (digest := digest_of(document)):
         stated = short_text(document.get("digest"))
-        problems.append(f"the digest is {digest}; it states {stated}: a value changed after it was written")
+        problems.append(
+            f"the digest is {digest}, expected {stated}: a value of the manifest changed after it was written"
+        )
     if problems:
         raise ManifestError(where, problems)
     return manifest
@@ -425,7 +439,7 @@ _OMITTED_IF_EMPTY = frozenset(
     {"spikes", "selection", "revision", "score", "history", "copied_from", "recordings", "request", "parent"}
 )
 _BUILT = frozenset({"schema", "files", "raw", "decisions", "known_issues", "spikes", "history", "recordings"})
-"""Fields whose values are not those of the document."""
+"""Fields with values that differ from the values of the document."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "license", "citation", "homepage", "revision", "request", "parent"), str, "text"),
@@ -462,20 +476,20 @@ def _document_problems(document: Mapping[str, Any]) -> Iterator[str]:
     for name, minimum in _COUNTS.items():
         value = document.get(name)
         if not _is_count(minimum, value) and (name, value) != ("time_limit", None):
-            yield f"{name} is {short_text(value)}; expected an integer >= {minimum}"
+            yield f"{name} is {short_text(value)}, expected an integer >= {minimum}"
     for names, kind, expected in _TYPES:
         for name in names:
             if not isinstance(document.get(name, kind()), kind):
-                yield f"{name} is {short_text(document[name])}; expected {expected}"
+                yield f"{name} is {short_text(document[name])}, expected {expected}"
     yield from _score_problems(document.get("score"))
     for name, kind, expected in _LISTS:
         items = document.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
-            yield f"{name} is {short_text(items)}; expected {expected}"
+            yield f"{name} is {short_text(items)}, expected {expected}"
     for name, kinds in _ENTRY_FIELDS.items():
         entries = document.get(name)
         if not isinstance(entries, list):
-            yield f"{name} is {short_text(entries)}; expected a list"
+            yield f"{name} is {short_text(entries)}, expected a list"
         else:
             yield from (
                 problem
@@ -490,7 +504,7 @@ def _score_problems(score: Any) -> Iterator[str]:
     numbers: list[Any] = [score.get(name) for name in ("low", "high")]
     are_numbers = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
     if not are_numbers or numbers != sorted(set(numbers)) or not isinstance(score.get("origin"), str) or len(score) > 3:
-        yield f"score is {short_text(score)}; expected the numbers low and high, low below high, and the text origin"
+        yield f"score is {short_text(score)}, expected the numbers low and high, low below high, and the text origin"
 
 
 def missing_field_problems(schema: Schema) -> Iterator[str]:
@@ -503,21 +517,21 @@ def missing_field_problems(schema: Schema) -> Iterator[str]:
                 f"{dtype} {list(size)}"
                 for dtype, size in ((field.dtype.name, field.shape), (" or ".join(dtypes), shape))
             )
-            yield f"{dotted_name(key)} is {actual}; expected {expected}, a narrow field that is not shared"
+            yield f"{dotted_name(key)} is {actual}, expected {expected}, a narrow field that is not shared"
 
 
 def _entry_problems(where: str, entry: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
     if not isinstance(entry, dict) or set(entry) != set(kinds):
         shown = sorted(entry) if isinstance(entry, dict) else entry
-        yield f"{where} has the fields {short_text(shown)}; expected {sorted(kinds)}"
+        yield f"{where} has the fields {short_text(shown)}, expected {sorted(kinds)}"
         return
     for name, kind in kinds.items():
         value = entry[name]
         if not isinstance(value, kind) or (kind is int and not _is_count(0, value)):
-            yield f"{where}.{name} is {short_text(value)}; expected {_TYPE_NAMES[kind]}"
+            yield f"{where}.{name} is {short_text(value)}, expected {_TYPE_NAMES[kind]}"
     path = entry.get("path")
     if isinstance(path, str) and not _stays_inside(path):
-        yield f"{where}.path is {short_text(path)}; expected a relative path that stays in the dataset's folder"
+        yield f"{where}.path is {short_text(path)}, expected a relative path that stays in the dataset's folder"
 
 
 def _stays_inside(path: str) -> bool:

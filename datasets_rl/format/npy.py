@@ -1,4 +1,4 @@
-"""Writing, reading and memory-mapping of .npy files: an append-only stream that hashes its bytes, and checked maps."""
+"""Writing, reading and memory-mapping of .npy files: an append-only stream with digests, and checked maps."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MAX_HEADER = 1 << 20  # numpy's default limit is reached with about 300 fields
 
 
 class NpyStream:
-    """Append-only writer of an .npy file whose number of rows may be unknown until the end.
+    """Append-only writer of an .npy file. The number of rows may be unknown until the end.
 
     Args:
-        path: The file. It is created or overwritten, unless `written` is given.
-        dtype: Dtype of one row; a structured dtype for records.
-        shape: Shape of one row.
+        path: The file. The file is created or overwritten, unless `written` is given.
+        dtype: Dtype of a row, a structured dtype for records.
+        shape: Shape of a row.
         expected: Total number of rows, if known.
         written: Number of rows that an earlier process wrote and that are kept; None creates the file.
         trailing: Number of zero bytes after the last row.
@@ -66,7 +66,7 @@ class NpyStream:
         self._trailing = trailing
         self._rows = 0
         self.ranges = b""
-        """Digests of the ranges of the closed file, 32 bytes each; empty before it is closed."""
+        """Digests of the ranges of the closed file, 32 bytes each. Empty before the file is closed."""
         if written is None:
             self._hasher = RangeHasher() if hashed else NoHasher()
             self._stream: IO[bytes] = path.open("wb")
@@ -79,7 +79,9 @@ class NpyStream:
         end = len(_header_bytes(self.dtype, self.shape, self._expected)) + written * self.item_bytes
         size = self._path.stat().st_size if self._path.is_file() else 0
         if size < end:
-            raise IntegrityError(str(self._path), [f"it has {size:,} bytes; {written:,} rows need {end:,}"])
+            raise IntegrityError(
+                str(self._path), [f"the file has {size:,} bytes, expected {end:,} for {written:,} rows"]
+            )
         self._stream = self._path.open("r+b")
         self._stream.truncate(end)
         self._stream.seek(end)
@@ -93,11 +95,11 @@ class NpyStream:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of a row."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def flush(self, *, sync: bool) -> int:
-        """Flush all rows to the operating system, with `sync` also to disk; return the size of the file in bytes."""
+        """Flush all rows to the operating system, with `sync` also to disk. Return the size of the file in bytes."""
         with disk.disk_errors(self._path.parent):
             if sync:
                 disk.sync_stream(self._stream)
@@ -134,7 +136,7 @@ class NpyStream:
         return stored_file(self._path.name, self._path.stat().st_size, self.ranges)
 
     def discard(self) -> None:
-        """Close the file without completing it."""
+        """Close the file without completing the header."""
         with suppress(OSError):  # on a full disk, closing fails to write buffered rows, which are discarded anyway
             self._stream.close()
 
@@ -165,13 +167,13 @@ def unfinished_blocks(
 
     Args:
         path: The file.
-        dtype: Dtype of one row.
-        shape: Shape of one row.
+        dtype: Dtype of a row.
+        shape: Shape of a row.
         rows: Number of rows to read, from `NpyStream.rows`.
         max_rows: Maximum number of rows per block.
 
     Yields:
-        [at most `max_rows`, ...]. The caller may modify the block; it is valid until the next one is requested.
+        [at most `max_rows`, ...]. The caller may modify the block, which is valid until the next block is requested.
 
     Raises:
         IntegrityError: If the file has fewer rows.
@@ -183,18 +185,18 @@ def unfinished_blocks(
             for start in range(0, rows, max_rows):
                 chunk = block[: rows - start]
                 if stream.readinto(chunk.reshape(-1).view(np.uint8).data) < chunk.nbytes:
-                    raise IntegrityError(str(path), [f"it does not have {rows:,} rows"])
+                    raise IntegrityError(str(path), [f"the file has fewer than {rows:,} rows"])
                 yield chunk
     except OSError as error:
-        raise IntegrityError(str(path), [f"it does not have {rows:,} rows: {error}"]) from error
+        raise IntegrityError(str(path), [f"the file has fewer than {rows:,} rows: {error}"]) from error
 
 
 def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
-    """Memory-map an .npy file, read-only, and check its dtype and shape.
+    """Memory-map an .npy file, read-only, and check the file's dtype and shape.
 
     Args:
         path: The file.
-        dtype: Expected dtype of one row.
+        dtype: Expected dtype of a row.
         shape: Expected shape of the whole array.
 
     Raises:
@@ -203,7 +205,8 @@ def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.mem
     array = map_npy(path)
     if array.dtype != dtype or array.shape != shape:
         raise IntegrityError(
-            str(path), [f"it is {array.dtype} {list(array.shape)}; the manifest states {dtype} {list(shape)}"]
+            str(path),
+            [f"the array is {array.dtype} {list(array.shape)}, expected {dtype} {list(shape)} as in the manifest"],
         )
     return array
 
@@ -227,7 +230,7 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
         except OSError as error:
             raise IntegrityError(
                 str(path),
-                [f"it cannot be mapped for writing: {error}"],
+                [f"the file cannot be mapped for writing: {error}"],
                 hint="read a range of rows at a time: dataset.stored.column(key, start, stop)",
             ) from error
     return np.ndarray(mapped.shape, mapped.dtype, pages, mapped.offset)
@@ -243,20 +246,20 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
         with path.open("rb") as stream:
             header = read_header(stream, header_max_bytes=_MAX_HEADER)
         if header.dtype.hasobject:
-            raise IntegrityError(str(path), ["it has Python objects; expected numbers or text"])
+            raise IntegrityError(str(path), ["the array has Python objects, expected numbers or text"])
         return np.memmap(path, header.dtype, "r", header.size, header.shape, "F" if header.fortran else "C")
     except (OSError, ValueError, TypeError, ArithmeticError) as error:
         raise_fault_of_code(error, str(path))
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # the file is intact
-        raise IntegrityError(str(path), [f"it cannot be mapped: {error}"]) from error
+        raise IntegrityError(str(path), [f"the file cannot be mapped: {error}"]) from error
 
 
 def advise_random_reads(mapped: NDArray[Any]) -> None:
     """Announce random access to a mapped file to the operating system.
 
     By default the system reads 128 kB around each row. This readahead is useful if the file fits into the memory, and
-    multiplies the disk traffic if it does not.
+    multiplies the disk traffic of larger files.
     """
     pages = getattr(mapped, "_mmap", None)
     if pages is not None and hasattr(mmap, "MADV_RANDOM"):
@@ -266,7 +269,7 @@ def advise_random_reads(mapped: NDArray[Any]) -> None:
 def take_fields(mapped: NDArray[Any], keys: Sequence[Key], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Return fields of some rows of a mapped file of records, each [K, ...].
 
-    The operating system counts all visited pages as memory of the process; they are released after every few rows.
+    The operating system counts all visited pages as memory of the process. Pages are released after every few rows.
 
     Args:
         mapped: The records, [N].

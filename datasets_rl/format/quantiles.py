@@ -1,4 +1,4 @@
-"""Quantiles of the fields of a dataset, from a sample of its rows that depends on the number of rows only."""
+"""Quantiles of the fields of a dataset, from a sample of rows that depends on the number of rows only."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ QUANTILES = {
     "q98": 0.98,
     "q99": 0.99,
 }
-"""Names and probabilities of the quantiles; the names are those of LeRobot and openpi."""
+"""Names and probabilities of the quantiles. LeRobot and openpi use the same names."""
 MAX_ROWS = 1 << 16
-"""Size of the sample; the quantiles of datasets of up to this many steps are exact."""
+"""Size of the sample. The quantiles of datasets of up to this many steps are exact."""
 _MIN_ROWS = 1 << 12
 _MAX_VALUES = 1 << 21
 _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -32,15 +32,15 @@ def sample_size(steps: int, elements: int) -> int:
 
 
 def sample_rows(steps: int, count: int) -> NDArray[np.int64]:
-    """Return sampled rows, int64 [K], ascending: one of each of K ranges of equal length.
+    """Return sampled rows, int64 [K], ascending: a row of each of K ranges of equal length.
 
     The row within a range is pseudorandom, by SplitMix64 (Steele, Lea and Flood, 2014) of the number of the range, so
-    that the sample has no period that episodes could share. It depends on nothing but the arguments: however a dataset
-    is converted, its sample is the same.
+    that the sample has no period that episodes could share. The sample depends on nothing but the arguments, in any way
+    of converting a dataset.
 
     Args:
         steps: Number of rows, N.
-        count: Number of sampled rows, K; at most N.
+        count: Number of sampled rows, K, at most N.
     """
     edges = np.arange(count + 1, dtype=np.int64) * steps // count
     offsets = _pseudorandom(count) % np.diff(edges).astype(np.uint64)
@@ -57,7 +57,7 @@ def _pseudorandom(count: int) -> NDArray[np.uint64]:
 
 
 def quantiles(values: NDArray[Any], shape: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Return the `QUANTILES` of each element, with linear interpolation, as JSON values; None if no value is finite.
+    """Return the `QUANTILES` of each element, with linear interpolation, as JSON values, None without finite values.
 
     Args:
         values: The values, [n, *shape]. Values that are not finite are ignored.
@@ -74,7 +74,7 @@ def quantiles(values: NDArray[Any], shape: tuple[int, ...] = ()) -> dict[str, An
 
 
 def _interpolated(ordered: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the quantiles [Q, D] of ascending values [D, n]; NaN if n is 0."""
+    """Return the quantiles [Q, D] of ascending values [D, n], or NaN if n is 0."""
     last = ordered.shape[1] - 1
     if last < 0:
         return np.full((len(QUANTILES), len(ordered)), np.nan)

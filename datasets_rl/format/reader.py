@@ -236,7 +236,7 @@ class StoredDataset:
         if field.key not in self._videos:
             packets, where = self._maps[field.packets_file], self.folder / field.videos_file
             if packets.dtype != PACKET or packets.ndim != 1:
-                problem = f"it is {packets.dtype} {list(packets.shape)}; expected {PACKET} [P]"
+                problem = f"it is {packets.dtype} {list(packets.shape)}, expected {PACKET} [P]"
                 raise IntegrityError(str(self.folder / field.packets_file), [problem])
             videos = read_videos(self.folder, self.open_file(field.videos_file, _read_json), packets, where)
             listed = {entry.path for entry in self.manifest.files}
@@ -338,7 +338,7 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     listed = {entry.path: entry.bytes for entry in manifest.files}
     for field in schema:
         if field.compressed and listed.get(field.dictionary_file, 0) > _DICTIONARY_MAX:
-            yield f"{field.dictionary_file} has {listed[field.dictionary_file]:,} bytes; expected {_DICTIONARY_MAX:,} at most"
+            yield f"{field.dictionary_file} has {listed[field.dictionary_file]:,} bytes, expected {_DICTIONARY_MAX:,} at most"
     for name, min_bytes in sorted(needed.items()):
         if listed.get(name, -1) < min_bytes:
             actual = f"has {listed[name]:,} bytes" if name in listed else "is not listed"
@@ -356,6 +356,6 @@ def _size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{entry.path} is missing"
             continue
         if linked or not stat.S_ISREG(status.st_mode):
-            yield f"{entry.path} is a link or not a regular file; expected a file of {entry.bytes:,} bytes"
+            yield f"{entry.path} is a link or not a regular file, expected a file of {entry.bytes:,} bytes"
         elif status.st_size != entry.bytes:
-            yield f"{entry.path} is {status.st_size:,} bytes; expected a file of {entry.bytes:,} bytes"
+            yield f"{entry.path} is {status.st_size:,} bytes, expected a file of {entry.bytes:,} bytes"

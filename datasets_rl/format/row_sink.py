@@ -1,7 +1,7 @@
-"""Rows of a dataset on their way to its files: collected in batches, which a thread checks, summarizes and writes.
+"""Rows of a dataset on their way to files: collected in batches, which a thread checks, summarizes and writes.
 
-chunk   |  s_0  s_1  s_2  |  s_0  s_1      columns by field; an episode ends at each of its stops
-batch   ...  full: the thread writes it to rows.npy and the files of wide fields, while the other one is filled
+chunk   |  s_0  s_1  s_2  |  s_0  s_1      columns by field. An episode ends at each stop
+batch   ...  the thread writes a full batch to rows.npy and the files of wide fields, while the other batch is filled
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chunk:
     columns: Mapping[Key, Any]
     """Values by field, at least [n, ...]: an array, a list of encoded images, compressed images, or packets of videos."""
     stops: Sequence[int]
-    """Row after the last row of each episode that ends in the chunk, E of them. Rows after the last stop are of an episode
+    """Row after the last row of each episode that ends in the chunk, [E]. Rows after the last stop are of an episode
     that the next chunk continues."""
     final_states: Mapping[Key, Any]
     """Values after the last row of these episodes by shared field, [E, ...]."""
@@ -75,14 +75,14 @@ class RowSink:
     ) -> None:
         self._summarized = summarized
         self._reserved: dict[str, tuple[int, int]] = {}
-        """The last deferred row by file of compressed images, and its first byte."""
+        """The last deferred row by file of compressed images, and the row's first byte."""
         self._name = name
         self._schema = schema
         self.rows = written[0] if written else 0
         """Number of rows, on the disk or in a batch."""
         self.open_return = 0.0
         """Sum of the rewards of the episode that is not complete, in the rows that were written."""
-        # Double buffering: one batch is filled while the thread checks, summarizes and writes the other.
+        # Double buffering: a batch is filled while the thread checks, summarizes and writes the other.
         self._batch, self._spare = (_Batch(schema, capacity, dictionaries) for _ in range(2))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._pending_write: Future[None] | None = None
@@ -98,7 +98,7 @@ class RowSink:
         return {field.key: Moments(field.shape) for field in fields}
 
     def append(self, chunk: Chunk, episode: int) -> None:
-        """Append rows; `episode` is the number of the episode of the first one."""
+        """Append rows. `episode` is the number of the first row's episode."""
         taken = ended = 0
         while taken < chunk.count:
             batch = self._batch
@@ -130,7 +130,7 @@ class RowSink:
 
         Args:
             folder: Folder of the other sink.
-            rows: Number of rows of each of its files that are appended.
+            rows: Number of rows of each file of the other sink that are appended.
             schema: Schema of the other sink, which may have the fields in another order.
             renumber: Adapts a block of a file, given its name, in place.
 
@@ -155,13 +155,13 @@ class RowSink:
             if field.compressed:
                 deferred, start = self._reserved[field.file]
                 if deferred != row:
-                    raise ValueError(f"{field.name}: row {row:,} is patched; row {deferred:,} was deferred")
+                    raise ValueError(f"{field.name}: row {row:,} is patched, expected the deferred row {deferred:,}")
                 self.streams[field.file].patch(start, self._batch.rows.compressed[field].replacement(state))
             else:
                 self.streams[field.file].patch(row, state)
 
     def drain(self) -> list[NDArray[np.float64]]:
-        """Write all rows; return the returns of the episodes that were completed since the last call, [n] each."""
+        """Write all rows. Return the returns of the episodes that were completed since the last call, [n] each."""
         self._write_pending()
         for key, moments in self.moments.items():
             moments.merge(self._new_moments[key].state())
@@ -184,7 +184,7 @@ class RowSink:
         self._await_write()
 
     def _submit_batch(self) -> None:
-        """Let the thread write the filled batch, and continue with the spare one."""
+        """Let the thread write the filled batch, and continue with the spare batch."""
         self._await_write()
         self._pending_write = self._thread.submit(self._write_batch, self._batch)
         self._batch, self._spare = self._spare, self._batch
@@ -195,7 +195,7 @@ class RowSink:
             self._pending_write = None
 
     def _write_batch(self, batch: _Batch) -> None:
-        """Check, summarize and write a batch; runs in the thread."""
+        """Check, summarize and write a batch. Runs in the thread."""
         if not batch.filled:
             return
         count = batch.filled
@@ -221,7 +221,7 @@ class RowSink:
     def _bytes_of(
         self, field: Field, images: list[bytes] | _CompressedBuffer, count: int, deferred: Sequence[int] = ()
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of the first `count` images one after the other, [B], and the end of each, [n]."""
+        """Return the bytes of the first `count` images, joined in order, [B], and the end of each image, [n]."""
         if isinstance(images, list):
             joined = np.frombuffer(b"".join(images[:count]), np.uint8)
             return joined, np.cumsum([len(image) for image in images[:count]], dtype=np.int64)
@@ -243,9 +243,9 @@ class RowSink:
         wrong = np.flatnonzero(done != expected)
         if len(wrong):
             row = int(wrong[0])
-            problem = "has no flag at its end" if expected[row] else "has an end flag before its end"
+            problem = "has no flag at the end" if expected[row] else "has an end flag before the end"
             where = f"row {self.streams[ROWS_FILE].rows + row}"
-            raise ConversionError(self._name, [f"{where}: its episode {problem} (and {len(wrong) - 1} more rows)"])
+            raise ConversionError(self._name, [f"{where}: the episode {problem} (and {len(wrong) - 1} more rows)"])
 
     def _sum_rewards(self, rewards: NDArray[Any], batch: _Batch, numbers: NDArray[np.int32]) -> None:
         with np.errstate(invalid="ignore", over="ignore"):  # a NaN or infinite reward gives a NaN or infinite return
@@ -259,7 +259,7 @@ class RowSink:
 
 
 class _Batch:
-    """Buffer for steps, the final states of the episodes that end among them, and the extents of the episodes."""
+    """Buffer for steps, the final states of the episodes that end among the steps, and the extents of the episodes."""
 
     def __init__(self, schema: Schema, capacity: int, dictionaries: Mapping[Key, FrameDictionary]) -> None:
         shared = [field for field in schema if field.shared]
@@ -272,8 +272,8 @@ class _Batch:
             capacity,
             dictionaries,
         )
-        # Start and length of each run of rows of one episode, the number of that episode, the last row of each episode
-        # that ends in this batch, and the rows that will be patched.
+        # Start and length of each run of rows of the same episode, the number of that episode, the last row of each
+        # episode that ends in this batch, and the rows that will be patched.
         self.extents: list[tuple[int, int]] = []
         self.extent_episodes: list[int] = []
         self.ends: list[int] = []
@@ -281,7 +281,7 @@ class _Batch:
         self.filled = self.ended = 0
 
     def clear(self) -> None:
-        """Empty the batch; its memory is reused."""
+        """Empty the batch and keep the memory."""
         self.filled = self.ended = 0
         for extents in (self.extents, self.extent_episodes, self.ends, self.deferred):
             extents.clear()
@@ -309,22 +309,22 @@ class _RecordBuffer:
             for field in wide
             if field not in arrays
         }
-        """The images of each field that are not stored as pixels: encoded ones, or what will be compressed."""
+        """The images of each field that are not stored as pixels: encoded images, or pixels that will be compressed."""
         self.compressed = {
             field: images for field, images in self.images.items() if isinstance(images, _CompressedBuffer)
         }
-        """Those of them that will be compressed."""
+        """The images that will be compressed."""
         self._has_records = bool(narrow)
         self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
         self.columns |= {field.key: values for field, values in (*arrays.items(), *self.images.items())}
 
     def clear(self) -> None:
-        """Release the images that are compressed already; all other memory is reused."""
+        """Release the images that are compressed already, and keep all other memory."""
         for images in self.compressed.values():
             images.clear()
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield the name of each array file and its first `count` items."""
+        """Yield the name of each array file and the first `count` items of the file."""
         if self._has_records:
             yield ROWS_FILE, self._records[:count]
         for name, items in self._wide.items():
@@ -336,7 +336,7 @@ class _CompressedBuffer:
 
     rows    |  pixels  |  compressed  |  pixels  |
 
-    A deferred image gets bytes that any image of its size can replace.
+    A deferred image gets bytes that any image of the same size can replace.
     """
 
     def __init__(self, field: Field, capacity: int, dictionary: FrameDictionary) -> None:
@@ -352,7 +352,7 @@ class _CompressedBuffer:
             self._runs.append((rows.start, images))
 
     def joined(self, count: int, deferred: Sequence[int] = ()) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of the first `count` images one after the other, [B], and the end of each, [n]."""
+        """Return the bytes of the first `count` images, joined in order, [B], and the end of each image, [n]."""
         data, ends = self._joined(count)
         if not deferred:
             return data, ends
@@ -362,7 +362,7 @@ class _CompressedBuffer:
         return np.concatenate(images), np.cumsum([len(image) for image in images], dtype=np.int64)
 
     def replacement(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the bytes that replace those of a deferred image, given its pixels, [1, ...]."""
+        """Return the bytes that replace a deferred image with these pixels, [1, ...]."""
         compressed, _ = compress(image, self._dictionary.without_patches)
         return padded(compressed, len(reserved(self._image_bytes)))
 
@@ -404,7 +404,7 @@ def _open_streams(
     *,
     hashed: bool,
 ) -> dict[str, NpyStream]:
-    """Open all files; `written` has the rows, the episodes and, by file, the items to keep."""
+    """Open all files. `written` has the rows, the episodes and, by file, the items to keep."""
     streams = {}
     with disk.disk_errors(folder):
         for name, file in schema.array_files.items():
@@ -414,7 +414,7 @@ def _open_streams(
                 file.shape,
                 expected=steps if file.per == "step" else None,
                 written=written and (file.count(*written[:2]) if file.counted else written[2][name]),
-                # The window of the last row, the record and the shared fields of the next one, stays inside the file.
+                # The window of the last row, a record and the shared fields of the next record, stays inside the file.
                 trailing=schema.record_bytes if name == ROWS_FILE else 0,
                 hashed=hashed,
             )

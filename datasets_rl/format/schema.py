@@ -1,7 +1,7 @@
-"""Schema of the packed-row layout: the position of each field in its record.
+"""Schema of the packed-row layout: the position of each field in a record.
 
-One record holds every narrow field of one step, so that a batch is one gather. Fields that exist at t and at t+1
-(`shared`: the observation, the info) are stored once, at the start of the record. A window of one record and the shared
+A record holds every narrow field of a step, so that a batch is a single gather. Fields that exist at t and at t+1
+(`shared`: the observation, the info) are stored once, at the start of the record. A window of a record and the shared
 fields of the next record therefore holds a whole transition:
 
     record i                                      record i+1
@@ -11,8 +11,8 @@ fields of the next record therefore holds a whole transition:
 
 A field of at least `WIDE_BYTES` bytes per step (an image) has a separate file. Images may stay encoded: that file then
 holds the concatenated encoded images, and a second file holds the end offset of each. Compressed images are stored in
-the same way, with a third file: the dictionary that all of them share. Images that are frames of videos have the number of
-a packet each, and a file of these packets.
+the same way, with a third file: the dictionary that all images share. Images that are frames of videos have the number
+of a packet each, and a file of these packets.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary", ".videos.json", ".mp4")
 """Ends of the names of all files of the fields."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
-"""Bytes of the longest dotted key. File names have at most 255 bytes, and the names of a field's files, temporary ones
-included, add up to 40 to its key."""
+"""Bytes of the longest dotted key. File names have at most 255 bytes. The names of a field's files, temporary files
+included, add up to 40 bytes to the key."""
 _RECORD_ALIGN = 8
 _END = np.dtype(np.int64)  # of each encoded or compressed image
 _PACKET_NUMBER = np.dtype(np.int64)
 _STORED_FORMS = ("encoded", "compressed", "video")
 _IMAGE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
-"""Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write them."""
+"""Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write such integers."""
 _RESERVED_NAMES = frozenset({"rows", "final", "episodes", "digests"})
 
 
@@ -69,16 +69,16 @@ class Column:
     key: Key
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Shape of one step, without the leading axis N."""
+    """Shape of a step, without the leading axis N."""
     shared: bool = False
-    """Whether the field exists at t and at t+1. It is then stored once: its value at t+1 is in the next record."""
+    """Whether the field exists at t and at t+1. Such a field is stored once: the value at t+1 is in the next record."""
     memory_dtype: np.dtype[Any] | None = None
-    """Dtype in memory if it is wider than the stored dtype; else None."""
+    """Dtype in memory if it is wider than the stored dtype. Otherwise None."""
     text: bool = False
-    """Whether the values are int32 codes of texts, one per step; a separate file lists the texts."""
+    """Whether the values are int32 codes of texts, [1]. A separate file lists the texts."""
     form: Form = "raw"
-    """How images are stored: as pixels, each as the PNG or JPEG file that it was, each compressed without loss, or as the videos
-    whose frames they are. `shape` is that of the pixels, which readers return for every form."""
+    """How images are stored: as pixels, as the PNG or JPEG files of the upstream, compressed without loss, or as frames
+    of the upstream's videos. `shape` is the shape of the pixels, which readers return for every form."""
 
     @property
     def read_dtype(self) -> np.dtype[Any]:
@@ -102,12 +102,15 @@ class Column:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of one step in memory."""
+        """Bytes of a step in memory."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def min_step_bytes(self) -> int:
-        """Lower bound for the bytes of one step on disk. It is exact except for images of another form than raw."""
+        """Lower bound for the bytes of a step on disk.
+
+        The bound is exact except for images of another form than raw.
+        """
         return self.step_bytes if self.form == "raw" else _END.itemsize
 
 
@@ -117,12 +120,12 @@ END_COLUMNS = tuple(Column(key, np.dtype(np.bool_), (1,)) for key in (NEXT_TERMI
 
 @dataclass(frozen=True, slots=True)
 class Field(Column):
-    """Column with its position on disk."""
+    """Column with a position on disk."""
 
     file: str = ROWS_FILE
     """File that holds the field, relative to the dataset's folder."""
     offset: int = 0
-    """Bytes from the start of the record; 0 in a separate file."""
+    """Bytes from the start of the record, 0 in a separate file."""
 
     @property
     def name(self) -> str:
@@ -136,7 +139,7 @@ class Field(Column):
 
     @property
     def final_file(self) -> str:
-        """File with the value after the last action of each episode; only shared fields have one."""
+        """File with the value after the last action of each episode. Only shared fields have such a file."""
         return f"final.{self.name}.npy" if self.wide else FINAL_FILE
 
     @property
@@ -146,7 +149,7 @@ class Field(Column):
 
     @property
     def final_ends_file(self) -> str:
-        """File with the end offsets of the images after the last actions; an unknown encoded image has no bytes."""
+        """File with the end offsets of the images after the last actions. An unknown encoded image has no bytes."""
         return f"final.{self.name}.ends.npy"
 
     @property
@@ -166,7 +169,7 @@ class Field(Column):
 
     @property
     def texts_file(self) -> str:
-        """File with the vocabulary, a JSON list of texts; only text fields have one."""
+        """File with the vocabulary, a JSON list of texts. Only text fields have such a file."""
         return f"{self.name}.texts.json"
 
     def to_json(self) -> dict[str, Any]:
@@ -190,17 +193,17 @@ class Field(Column):
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """Array file of a dataset: what one item of it is, and what it has an item for."""
+    """Array file of a dataset: the dtype and shape of an item, and what has an item."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Shape of one item."""
+    """Shape of an item."""
     per: Literal["step", "episode", "byte", "packet"]
-    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded or compressed images; ``packet``: the
-    packets of videos."""
+    """``step`` and ``episode`` have an item each, ``byte`` stands for the bytes of encoded or compressed images, and
+    ``packet`` for the packets of videos."""
     ends: str = ""
-    """For encoded or compressed images: the file with their end offsets."""
+    """For encoded or compressed images: the file with the end offsets."""
 
     @property
     def counted(self) -> bool:
@@ -208,7 +211,7 @@ class ArrayFile:
         return self.per in {"step", "episode"}
 
     def count(self, steps: int, episodes: int) -> int:
-        """Return the number of items; 0 if it is not `counted`, and other files state it."""
+        """Return the number of items, or 0 for a file that is not `counted`, where other files state the number."""
         return {"step": steps, "episode": episodes}.get(self.per, 0)
 
 
@@ -216,7 +219,7 @@ class Schema:
     """Fields of a dataset and their positions on disk.
 
     Raises:
-        InvalidArgumentError: If two fields have the same key or overlap, or a field is not valid; the error names all
+        InvalidArgumentError: If two fields have the same key or overlap, or a field is not valid. The error names all
             problems.
     """
 
@@ -233,10 +236,10 @@ class Schema:
 
     @classmethod
     def layout(cls, columns: Iterable[Column], *, wide_bytes: int = WIDE_BYTES) -> Schema:
-        """Return the schema that packs columns: shared ones first, then by descending item size, so all are aligned.
+        """Return the schema that packs columns: shared columns first, then by descending item size, so all are aligned.
 
         Args:
-            columns: The columns, see `stored_column`. The schema lists its fields in this order.
+            columns: The columns, see `stored_column`. The schema lists the fields in this order.
             wide_bytes: Minimum bytes per step of a column with a separate file.
         """
         columns = [stored_column(column) for column in columns]
@@ -261,22 +264,22 @@ class Schema:
 
     @cached_property
     def record(self) -> np.dtype[np.void]:
-        """Structured dtype of one record of rows.npy."""
+        """Structured dtype of a record of rows.npy."""
         return _structured_dtype(self.narrow, self.record_bytes)
 
     @cached_property
     def final_record(self) -> np.dtype[np.void]:
-        """Structured dtype of one record of final.npy: the shared fields, at the same offsets."""
+        """Structured dtype of a record of final.npy: the shared fields, at the same offsets."""
         return _structured_dtype([field for field in self.narrow if field.shared], self.final_record_bytes)
 
     @property
     def final_record_bytes(self) -> int:
-        """Bytes of one record of final.npy."""
+        """Bytes of a record of final.npy."""
         return self.window_bytes - self.record_bytes
 
     @cached_property
     def array_files(self) -> Mapping[str, ArrayFile]:
-        """The files of the steps and of the final states, by name; end offsets precede the images that they divide."""
+        """The files of the steps and of the final states, by name. End offsets precede the images that they divide."""
         files = [ArrayFile(ROWS_FILE, self.record, (), "step")]
         if any(field.shared for field in self.narrow):
             files.append(ArrayFile(FINAL_FILE, self.final_record, (), "episode"))
@@ -323,7 +326,7 @@ class Schema:
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name}: {field.dtype.name}{list(field.shape)}" for field in self.fields)
-        return f"Schema({fields}; {self.record_bytes} bytes a record)"
+        return f"Schema({fields}, {self.record_bytes} bytes a record)"
 
     @cached_property
     def _by_key(self) -> Mapping[Key, Field]:
@@ -335,14 +338,14 @@ class Schema:
 
     @classmethod
     def from_json(cls, entries: Any) -> Schema:
-        """Return the schema in a manifest; the input is untrusted.
+        """Return the schema in a manifest, which is not trusted.
 
         Raises:
-            InvalidArgumentError: If an entry is not a field, or the fields contradict each other; the error names all
+            InvalidArgumentError: If an entry is not a field, or the fields contradict each other. The error names all
                 problems.
         """
         if not isinstance(entries, list) or not entries:
-            raise InvalidArgumentError(f"schema is {type(entries).__name__}; expected a list of fields")
+            raise InvalidArgumentError(f"schema is {type(entries).__name__}, expected a list of fields")
         problems = [problem for number, entry in enumerate(entries) for problem in _entry_problems(number, entry)]
         if problems:
             raise InvalidArgumentError("; ".join(problems))
@@ -355,15 +358,15 @@ def stored_column(column: Column) -> Column:
 
 
 def is_wide_pixels(column: Column) -> bool:
-    """Return whether a column holds bytes that have a file of their own, which can be compressed.
+    """Return whether a column holds bytes in a separate file, which can be compressed.
 
-    A smaller column has one if it is compressed, or if its source asks for that form.
+    A smaller column has a separate file if it is compressed, or if the source asks for that form.
     """
     return column.dtype == np.uint8 and (column.step_bytes >= WIDE_BYTES or column.compressed)
 
 
 def _placed_field(column: Column, offset: int | None) -> Field:
-    """Return the field at this offset of the record; None stands for a separate file."""
+    """Return the field at this offset of the record. None stands for a separate file."""
     return Field(
         key=column.key,
         dtype=column.dtype,
@@ -394,15 +397,15 @@ def _field_from_json(entry: Mapping[str, Any]) -> Field:
 
 def _entry_problems(number: int, entry: Any) -> Iterator[str]:
     if not isinstance(entry, dict):
-        yield f"schema[{number}] is {short_text(entry)}; expected an object"
+        yield f"schema[{number}] is {short_text(entry)}, expected an object"
         return
     for name, is_valid, expected in _ENTRY_RULES:
         if not is_valid(entry.get(name)):
-            yield f"schema[{number}].{name} is {short_text(entry.get(name))}; expected {expected}"
+            yield f"schema[{number}].{name} is {short_text(entry.get(name))}, expected {expected}"
     key: Any = entry.get("key")
     if _is_key(key) and entry.get("file") not in [ROWS_FILE, f"{dotted_name(key)}.npy"]:
         own_file = f"{dotted_name(key)}.npy"
-        yield f"schema[{number}].file is {short_text(entry.get('file'))}; expected {ROWS_FILE!r} or {short_text(own_file)}"
+        yield f"schema[{number}].file is {short_text(entry.get('file'))}, expected {ROWS_FILE!r} or {short_text(own_file)}"
 
 
 def _is_integer(value: Any) -> bool:
@@ -457,7 +460,7 @@ def _schema_problems(fields: tuple[Field, ...]) -> Iterator[str]:
             yield f"{field.name} appears twice"
         seen.add(field.key)
         if field.key in groups or field.key in next_keys:
-            yield f"{field.name} is also a group of other fields, or the next value of a shared one"
+            yield f"{field.name} is also a group of other fields, or the next value of a shared field"
         yield from _field_problems(field)
         if not field.wide:
             extents.append((field.offset, field.offset + field.step_bytes, field.name))
@@ -468,32 +471,32 @@ def _schema_problems(fields: tuple[Field, ...]) -> Iterator[str]:
 
 def _field_problems(field: Field) -> Iterator[str]:
     if field.dtype.str not in _DTYPES:
-        yield f"{field.name} has dtype {field.dtype.str}; expected one of {', '.join(_DTYPES)}"
+        yield f"{field.name} has dtype {field.dtype.str}, expected one of {', '.join(_DTYPES)}"
     if field.memory_dtype is not None and (field.memory_dtype.str not in _DTYPES or field.shared or field.wide):
         yield (
-            f"{field.name} has memory_dtype {field.memory_dtype.str}; expected one of {', '.join(_DTYPES)}, on a "
+            f"{field.name} has memory_dtype {field.memory_dtype.str}, expected one of {', '.join(_DTYPES)}, on a "
             "narrow field that is not shared"
         )
     if field.text and (field.dtype.str, field.shape, field.memory_dtype) != ("<i4", (), None):
-        yield f"{field.name} is a text field of {field.dtype.str} {list(field.shape)}; expected <i4 []"
+        yield f"{field.name} is a text field of {field.dtype.str} {list(field.shape)}, expected <i4 []"
     if field.encoded and not (field.wide and field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES):
         yield (
-            f"{field.name} is a field of encoded images, {field.dtype.str} {list(field.shape)}; expected |u1 with "
+            f"{field.name} is a field of encoded images, {field.dtype.str} {list(field.shape)}, expected |u1 with "
             "three axes"
         )
     if field.video and not (
         field.wide and field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES and field.shape[2] in {1, 3}
     ):
         yield (
-            f"{field.name} is a field of frames of videos, {field.dtype.str} {list(field.shape)}; expected |u1 with three "
+            f"{field.name} is a field of frames of videos, {field.dtype.str} {list(field.shape)}, expected |u1 with three "
             "axes, the last of 1 or 3 channels"
         )
     if field.compressed and not (field.wide and field.dtype.str == "|u1"):
-        yield f"{field.name} is compressed, {field.dtype.str} in {field.file}; expected |u1 in a file of its own"
+        yield f"{field.name} is compressed, {field.dtype.str} in {field.file}, expected |u1 in a separate file"
     if any(size <= 0 for size in field.shape):
-        yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
+        yield f"{field.name} has shape {list(field.shape)}, expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):
-        yield f"{field.name} has offset {field.offset}; expected a multiple of {field.dtype.itemsize}"
+        yield f"{field.name} has offset {field.offset}, expected a multiple of {field.dtype.itemsize}"
     yield from _name_problems(field)
 
 
@@ -501,11 +504,11 @@ def _name_problems(field: Field) -> Iterator[str]:
     if any(set(name) & set("/\\\0.") or not name for name in field.key):
         yield f"{field.name!r} has a name that is empty or contains a dot, a slash or a NUL"
     if (size := len(field.name.encode("utf-8", "surrogatepass"))) > NAME_BYTES:
-        yield f"{field.name[:40]}... has a name of {size:,} bytes; expected {NAME_BYTES} at most"
+        yield f"{field.name[:40]}... has a name of {size:,} bytes, expected {NAME_BYTES} at most"
     if field.key[0] in _RESERVED_NAMES or field.key in {*ROOT_FLAGS, NEXT_FINAL_KNOWN}:
-        yield f"{field.name} has a name that the format uses for its own files or keys"
+        yield f"{field.name} has a name that the format uses for files or keys of the format"
     if field.shared and field.key[0] == NEXT:
-        yield f"{field.name} is shared; only root fields can be shared"
+        yield f"{field.name} is shared, expected a root field"
 
 
 def short_text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What one chooses a dataset by: its figures with how well they are known, and its spaces in short."""
+"""What a user chooses a dataset by: figures with the way that they are known, and short descriptions of spaces."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Basis:
     """How well a figure is known."""
 
     kind: Literal["exact", "recorded", "estimated"] = "exact"
-    """'exact': the upstream states it for these files; 'recorded': it was read once, from files or a document, and the
-    upstream may have changed since; 'estimated': it was computed from something else."""
+    """'exact' if the upstream states the figure for these files, 'recorded' if the figure was read once, from files or
+    a document, and the upstream may have changed since, 'estimated' if the figure was computed from something else."""
     origin: str = ""
     """Where the figure is from, in a few words."""
 
 
 def least_known(bases: Iterable[Basis]) -> Basis:
-    """Return how well the sum of figures is known: as the least known of them."""
+    """Return how well the sum of figures is known: as the least known figure."""
     order = ("exact", "recorded", "estimated")
     return Basis(max((one.kind for one in bases), key=order.index, default="exact"), "")
 
@@ -40,9 +40,9 @@ class SpaceSummary:
     kind: str
     """'state', 'pixels', 'pixels+state', 'continuous', 'discrete' or 'continuous+discrete'."""
     shape: tuple[int, ...] | None = None
-    """Shape of one value; None if it has several fields, or is not known."""
+    """Shape of a value. None for several fields, or if the shape is not known."""
     n: int | None = None
-    """Number of values, if it is discrete."""
+    """Number of values of a discrete space."""
     low: float | None = None
     """Lower bound, if all elements have the same."""
     high: float | None = None
@@ -50,7 +50,7 @@ class SpaceSummary:
 
     @classmethod
     def of(cls, document: Mapping[str, Any] | None) -> SpaceSummary | None:
-        """Return the space in a catalog: an object with the names of the fields above; None for none."""
+        """Return the space in a catalog: an object with the names of the fields above, or None."""
         if document is None:
             return None
         shape = document.get("shape")
@@ -58,7 +58,7 @@ class SpaceSummary:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The single kinds, of which a space with several fields has more than one."""
+        """The single kinds, of which a space with several fields may have several."""
         return frozenset(self.kind.split("+"))
 
     @property
@@ -78,10 +78,11 @@ class SpaceSummary:
 
 
 def summarize_states(fields: Iterable[Mapping[str, Any]]) -> SpaceSummary | None:
-    """Return the space of the observations of a stored dataset; None if it has none.
+    """Return the space of the observations of a stored dataset, or None without observations.
 
     Args:
-        fields: The entries of its schema. Observations are the fields that exist at t and at t+1, except ``info``.
+        fields: The entries of the dataset's schema. Observations are the fields that exist at t and at t+1, except
+            ``info``.
     """
     found = [field for field in fields if field["shared"] and field["key"][0] != "info"]
     # Robots and simulators store further states beside the observation, which say little about the task.
@@ -93,7 +94,7 @@ def summarize_states(fields: Iterable[Mapping[str, Any]]) -> SpaceSummary | None
 
 
 def summarize_action(fields: Iterable[Mapping[str, Any]], specs: Mapping[str, Any]) -> SpaceSummary | None:
-    """Return the space of the actions of a stored dataset; None if it has none."""
+    """Return the space of the actions of a stored dataset, or None without actions."""
     found = [field for field in fields if field["key"][0] == "action"]
     kinds = sorted({"continuous" if field["dtype"][1] == "f" else "discrete" for field in found})
     if not kinds:
@@ -120,7 +121,7 @@ def _shape(fields: Sequence[Mapping[str, Any]]) -> tuple[int, ...] | None:
 
 
 def _bound(value: Any, widest: Any) -> float | None:
-    """Return the widest of nested bounds; None if there is none, or an infinite one."""
+    """Return the widest of nested bounds, or None without bounds or with an infinite bound."""
     if isinstance(value, list):
         inner = [_bound(one, widest) for one in value]
         return widest(inner) if inner and None not in inner else None

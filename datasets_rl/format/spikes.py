@@ -20,7 +20,7 @@ _DISTANCE = 1e4
 """Minimum distance of a spike from the median, relative to the range from the 1 % to the 99 % quantile. The largest of a
 billion values of Student's t with three degrees of freedom is a hundred times as far as this range is long."""
 _ONE_IN = 10_000
-"""Fewest values of an element per spike; more frequent values are part of the distribution."""
+"""Fewest values of an element per spike. More frequent values are part of the distribution."""
 _BLOCK_BYTES = 4 << 20
 
 
@@ -30,7 +30,7 @@ def spikes(
     table: EpisodeTable,
     column: Callable[[Key, int, int], NDArray[Any]],
 ) -> Iterator[str]:
-    """Yield a sentence for the first spike of each element of a float field that has one.
+    """Yield a sentence for the first spike of each element of a float field that has a spike.
 
     The statistics say which elements may have spikes. Only fields with such elements are read, in blocks of rows.
     An element whose values from the 1 % to the 99 % quantile are equal, such as a sparse reward, has no spikes. Neither

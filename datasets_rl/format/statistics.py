@@ -21,7 +21,7 @@ Take = Callable[[Sequence[Key], NDArray[np.int64]], list[NDArray[Any]]]
 
 TOLERANCE = 1e-9
 """Maximum difference between a stated and a recomputed mean or standard deviation, relative to the largest magnitude of
-the values. These depend on the batches in which the values were summed; minimum and maximum do not."""
+the values. Both depend on the batches in which the values were summed. Minimum and maximum do not."""
 _BLOCK_BYTES = 4 << 20
 _SAMPLE_BYTES = 32 << 20
 _SQUARABLE = 1e150
@@ -32,8 +32,8 @@ class Moments:
     """Accumulator of count, minimum, maximum, mean and standard deviation of a column, updated in batches.
 
     Batches are merged with the pairwise update of Chan, Golub and LeVeque (1979), in float64, so that a large mean does
-    not cancel a small deviation. Each element of a step has separate statistics; if a step has more than `MAX_ELEMENTS`
-    elements (an image), all elements share one.
+    not cancel a small deviation. Each element of a step has separate statistics. If a step has more than `MAX_ELEMENTS`
+    elements (an image), all elements share the statistics.
     """
 
     MAX_ELEMENTS = 256
@@ -49,7 +49,7 @@ class Moments:
 
     @classmethod
     def pools(cls, shape: tuple[int, ...]) -> bool:
-        """Return whether all elements of a step of this shape share one statistic."""
+        """Return whether all elements of a step of this shape share the statistics."""
         return int(np.prod(shape)) > cls.MAX_ELEMENTS
 
     @property
@@ -57,8 +57,8 @@ class Moments:
         return int(np.prod(self._shape))
 
     def update(self, block: NDArray[Any]) -> None:
-        """Add a batch of values, [n, ...]; each value that is not finite is counted, and otherwise ignored."""
-        # One contiguous row per element: numpy reduces rows several times faster than columns.
+        """Add a batch of values, [n, ...]. Each value that is not finite is counted, and otherwise ignored."""
+        # A contiguous row per element: numpy reduces rows several times faster than columns.
         values = np.ascontiguousarray(block.reshape(-1, self._item_size).T, dtype=np.float64)
         if not values.size:
             return
@@ -102,7 +102,7 @@ class Moments:
         self._count = total
 
     def merge(self, state: list[list[float]]) -> None:
-        """Add the values of another accumulator, given its `state`."""
+        """Add the values of another accumulator, from its `state`."""
         count, mean, squares, low, high, seen = (np.array(column) for column in state)
         self._seen = self._seen + seen.astype(np.int64)
         np.minimum(self._low, low, out=self._low)
@@ -115,7 +115,7 @@ class Moments:
         return [column.tolist() for column in self._state_arrays()]
 
     def restore(self, state: list[list[float]]) -> None:
-        """Replace the state by one that `state` returned."""
+        """Replace the state by a value of `state`."""
         for column, values in zip(self._state_arrays(), state, strict=True):
             column[:] = values
 
@@ -123,9 +123,9 @@ class Moments:
         return self._count, self._mean, self._squares, self._low, self._high, self._seen
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics in the shape of one step, as JSON values; None for a value that is not finite.
+        """Return the statistics in the shape of a step, as JSON values, None for a value that is not finite.
 
-        ``not_finite``, the number of values that were ignored, is among them if there were any.
+        ``not_finite``, the number of values that were ignored, is among the statistics if there were any.
         """
         has_values = self._count > 0
         columns = {
@@ -143,24 +143,24 @@ class Moments:
 
 
 def summarize(values: NDArray[Any]) -> dict[str, Any]:
-    """Return the moments and the exact quantiles of one number per episode, [E], as JSON values."""
+    """Return the moments and the exact quantiles of a number per episode, [E], as JSON values."""
     moments = Moments(())
     moments.update(values)
     return moments.to_json() | quantiles(values)
 
 
 def has_statistics(column: Column) -> bool:
-    """Return whether the manifest has statistics of a field: whether it is a float field."""
+    """Return whether the manifest has statistics of a field, which must be a float field."""
     return column.dtype.kind == "f"
 
 
 def has_quantiles(field: Field) -> bool:
-    """Return whether the manifest has quantiles of a field: whether it is a float field in rows.npy."""
+    """Return whether the manifest has quantiles of a field, which must be a float field in rows.npy."""
     return has_statistics(field) and not field.wide
 
 
 def field_quantiles(schema: Schema, steps: int, take: Take) -> dict[str, dict[str, Any]]:
-    """Return the quantiles of all fields that have them, by dotted key, as JSON values.
+    """Return the quantiles of all fields with quantiles, by dotted key, as JSON values.
 
     Args:
         schema: The fields.
@@ -220,7 +220,7 @@ def statistics_differences(
         recomputed[name] |= numbers
     if stated.keys() != recomputed.keys():
         different = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
-        yield f"statistics has the keys {', '.join(stated)}; expected {', '.join(recomputed)} (different: {different})"
+        yield f"statistics has the keys {', '.join(stated)}, expected {', '.join(recomputed)} (different: {different})"
     for name, expected in recomputed.items():
         if name in stated:
             yield from (f"statistics.{name}{text}" for text in _value_differences(stated[name], expected))
@@ -228,7 +228,7 @@ def statistics_differences(
 
 def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(stated, Mapping) or stated.keys() != expected.keys():
-        yield f" is {stated!s:.60}; expected {', '.join(expected)}"
+        yield f" is {stated!s:.60}, expected {', '.join(expected)}"
         return
     numbers = {name: np.array(values, np.float64) for name, values in expected.items()}  # None becomes NaN
     scale = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
@@ -238,7 +238,7 @@ def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str
         except (TypeError, ValueError):
             values = np.empty(0)
         if values.shape != recomputed.shape:
-            yield f".{name} is {stated[name]!s:.60}; expected numbers of the shape {list(recomputed.shape)}"
+            yield f".{name} is {stated[name]!s:.60}, expected numbers of the shape {list(recomputed.shape)}"
             continue
         exact = name in {"min", "max", "not_finite"}
         with np.errstate(invalid="ignore"):
@@ -249,5 +249,5 @@ def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str
         if len(wrong):
             first = int(wrong[0])
             index = str([int(axis) for axis in np.unravel_index(first, recomputed.shape)]) if recomputed.ndim else ""
-            text = f".{name}{index} is {values.flat[first]:.17g}; recomputed {recomputed.flat[first]:.17g}"
+            text = f".{name}{index} is {values.flat[first]:.17g}, expected {recomputed.flat[first]:.17g}"
             yield text + (f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else "")

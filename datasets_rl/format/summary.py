@@ -27,7 +27,7 @@ class Summary:
     observation: SpaceSummary | None = None
     action: SpaceSummary | None = None
     environment: str = ""
-    """The id of the environment, if the metadata states it."""
+    """The id of the environment, if the metadata states the id."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -35,13 +35,13 @@ class Summary:
     time_limit: int | None = None
     score: Mapping[str, Any] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
-    """The selected part of the upstream's dataset; empty for the whole dataset."""
+    """The selected part of the upstream's dataset. Empty for the whole dataset."""
     recipes: tuple[str, ...] = ()
     """The names of the recipes that were applied since the download, in order."""
 
     @classmethod
     def read(cls, folder: Path) -> Summary:
-        """Return the summary of the dataset in a folder; only what it needs is validated.
+        """Return the summary of the dataset in a folder. Only the entries of the summary are validated.
 
         Raises:
             NotADatasetError: If the folder has no manifest.
@@ -91,14 +91,16 @@ def _read_document(version: Path) -> Any:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise ManifestError(str(path), [f"it is not a regular file of at most {MAX_MANIFEST_BYTES:,} bytes"])
+            raise ManifestError(
+                str(path), [f"the manifest is not a regular file of at most {MAX_MANIFEST_BYTES:,} bytes"]
+            )
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except (FileNotFoundError, NotADirectoryError):
         raise NotADatasetError(version) from None
     except OSError as error:
-        raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
+        raise ManifestError(str(path), [f"the manifest cannot be read: {error}"]) from error
     except (ValueError, RecursionError) as error:
-        raise ManifestError(str(path), [f"it is not JSON: {error}"]) from error
+        raise ManifestError(str(path), [f"the manifest is not JSON: {error}"]) from error
 
 
 def _environment(metadata: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""The video files of a dataset: copied once each, however many episodes and shards are in them, and listed by field.
+"""The video files of a dataset: each copied once, and listed by field.
 
 videos/<digest>.mp4      the upstream's files, unchanged, by their digest
 <key>.videos.json        the videos of a field, in order
-<key>.packets.npy        the packets of these videos, one after the other
+<key>.packets.npy        the packets of these videos, in order
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VideoFiles:
         return {name: (self._folder.parent / name).stat().st_size for name in names}
 
     def place(self, frames: VideoFrames) -> NDArray[np.int64]:
-        """Return the packet of each frame among those of all videos, [n], after storing the videos that are new."""
+        """Return the packet of each frame among those of all videos, [n], after storing the new videos."""
         packets = np.full(len(frames), UNKNOWN, np.int64)
         known = frames.packets >= 0
         for number in np.unique(frames.numbers[known]).tolist():
@@ -69,12 +69,12 @@ class VideoFiles:
         return packets
 
     def add_partial(self, folder: Path, entries: Sequence[Mapping[str, Any]], packets: Path) -> PacketShifts:
-        """Store the videos of a partial dataset, and return what its packets become.
+        """Store the videos of a partial dataset, and return the new numbers of its packets.
 
         Args:
             folder: The folder of the partial dataset.
-            entries: Its videos.
-            packets: The file of its packets.
+            entries: The videos of the partial dataset.
+            packets: The file of the partial dataset's packets.
         """
         counts = [entry["packets"] for entry in entries]
         blocks = unfinished_blocks(packets, PACKET, (), sum(counts), _MAX_BLOCK)
@@ -89,7 +89,10 @@ class VideoFiles:
         return PacketShifts(counts, firsts)
 
     def commit(self, *, sync: bool) -> list[Mapping[str, Any]]:
-        """Return the videos since the previous commit, as JSON values; with `sync`, their files are on the disk."""
+        """Return the videos since the previous commit, as JSON values.
+
+        With `sync`, the files of the videos are on the disk.
+        """
         new = self._entries[self._committed :]
         if sync and new:
             for entry in new:
@@ -107,7 +110,7 @@ class VideoFiles:
         }
 
     def _add(self, video: Video) -> int:
-        """Store a video unless it is stored already, and return the number of its first packet."""
+        """Store a video unless the video is stored already, and return the number of its first packet."""
         status = video.path.stat()
         source = video.path, status.st_size, status.st_mtime_ns
         if source not in self._names:
@@ -156,7 +159,7 @@ def _name_of(ranges: bytes) -> str:
 
 
 class PacketShifts:
-    """What the packets of a partial dataset become among those of all videos."""
+    """Numbers of the packets of a partial dataset among the packets of all videos."""
 
     def __init__(self, counts: Sequence[int], firsts: Sequence[int]) -> None:
         self._starts = np.cumsum([0, *counts])
@@ -183,12 +186,12 @@ def read_videos(folder: Path, document: Any, packets: NDArray[Any], where: Path)
 
     Args:
         folder: The folder of the version.
-        document: The list of videos; the input is untrusted.
+        document: The list of videos, which is not trusted.
         packets: The packets of all videos, `PACKET` [P].
         where: The file of the list, for messages.
 
     Raises:
-        IntegrityError: If the list is not one, or does not have these packets.
+        IntegrityError: If the document is not a list of videos, or does not have these packets.
     """
     problem = ""
     try:
@@ -203,8 +206,10 @@ def read_videos(folder: Path, document: Any, packets: NDArray[Any], where: Path)
             codec, base = codecs[entry["codec"]], Fraction(*map(int, entry["base"]))
             videos.append(Video(folder / VIDEO_FOLDER / name, codec, base, table, numbers, name))
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(str(where), [f"it does not list videos: {type(error).__name__} {error}"]) from error
+        raise IntegrityError(
+            str(where), [f"the file is not a list of videos: {type(error).__name__} {error}"]
+        ) from error
     if problem or first != len(packets):
-        problem = problem or f"its videos have {first:,} packets; {len(packets):,} are stored"
+        problem = problem or f"the videos have {first:,} packets, expected the {len(packets):,} stored packets"
         raise IntegrityError(str(where), [problem])
     return videos

@@ -306,7 +306,7 @@ class DatasetWriter:
                     problems.append(f"{kind} has {dotted_name(key)} as {wrong}")
                 elif actual != expected.get(key):
                     problems.append(
-                        f"{kind} has {dotted_name(key)} as {_dtype_and_shape(actual)}; "
+                        f"{kind} has {dotted_name(key)} as {_dtype_and_shape(actual)}, "
                         f"expected {_dtype_and_shape(expected.get(key))}"
                     )
         if problems:
@@ -325,7 +325,7 @@ class DatasetWriter:
             yield "it has no step"
         if len(episode.steps) != len(self._step_fields) or len(episode.states) != len(self._shared):
             expected = sorted(field.name for field in (*self._step_fields, *self._shared))
-            yield f"its columns are {sorted(map(dotted_name, (*episode.steps, *episode.states)))}; expected {expected}"
+            yield f"its columns are {sorted(map(dotted_name, (*episode.steps, *episode.states)))}, expected {expected}"
             return
         # A piece that continues has no final state: it is the first state of the next piece.
         max_states = steps if episode.continues else steps + 1
@@ -345,12 +345,12 @@ class DatasetWriter:
                     array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= max_rows
                 ):
                     yield (
-                        f"{field.name} is {array.dtype.name} {list(array.shape)}; "
+                        f"{field.name} is {array.dtype.name} {list(array.shape)}, "
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
         has_final_state = {len(array) > steps for key, array in episode.states.items() if is_observation(key)}
         if len(has_final_state) > 1:
-            yield "one observation has a state after the last action, another has none; expected all or none"
+            yield "one observation has a state after the last action, another has none, expected all or none"
 
     def _as_stored(self, key: Key, column: Any) -> Any:
         """Return the values to store: an array, a list of encoded images, compressed images, or packets of videos.
@@ -451,7 +451,7 @@ def _buffered_bytes(field: Field) -> int:
 def _form_problem(field: Field, column: Any) -> str:
     """Return how a column is not in the form of its field; empty if it is, or becomes so."""
     if isinstance(column, TextStates):
-        return f"a text column; expected {field.dtype.name}"
+        return f"a text column, expected {field.dtype.name}"
     form = getattr(column, "form", "raw")
     if field.form not in {"encoded", "video"} or form == field.form:
         return ""
@@ -461,15 +461,15 @@ def _form_problem(field: Field, column: Any) -> str:
         "encoded": "encoded images",
         "video": "frames of videos",
     }
-    return f"{kinds[form]}; expected {kinds[field.form]}"
+    return f"{kinds[form]}, expected {kinds[field.form]}"
 
 
 def _image_problems(field: Field, column: Any, min_images: int, max_images: int) -> Iterator[str]:
     if not isinstance(column, EncodedImages) or not field.encoded:
         expected = "encoded images" if field.encoded else field.dtype.name
-        yield f"{field.name} holds {type(column).__name__}; expected {expected}"
+        yield f"{field.name} holds {type(column).__name__}, expected {expected}"
     elif not min_images <= len(column) <= max_images:
-        yield f"{field.name} has {len(column)} images; expected {min_images}"
+        yield f"{field.name} has {len(column)} images, expected {min_images}"
     else:
         for number, encoded in enumerate(column.images):
             try:
@@ -479,4 +479,4 @@ def _image_problems(field: Field, column: Any, min_images: int, max_images: int)
                 continue
             if (image.shape, image.dtype) != (field.shape, field.dtype):
                 expected = f"{field.dtype.name} {list(field.shape)}"
-                yield f"{field.name}: image {number} is {image.dtype.name} {list(image.shape)}; expected {expected}"
+                yield f"{field.name}: image {number} is {image.dtype.name} {list(image.shape)}, expected {expected}"

@@ -144,7 +144,7 @@ def _checked_chunks(folder: Path, manifest: Manifest, settings: Settings) -> Chu
                 problems.append(f"{entry.path} cannot be read: {error.strerror}")
                 continue
             if digest != entry.digest:
-                problems.append(f"{entry.path} has the digest {digest[:12]}...; expected {entry.digest[:12]}...")
+                problems.append(f"{entry.path} has the digest {digest[:12]}..., expected {entry.digest[:12]}...")
     if problems:
         raise IntegrityError(str(folder), problems)
     return Chunks(size, files)

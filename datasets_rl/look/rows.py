@@ -71,7 +71,7 @@ def episode_rows(
     table = steps.episodes
     if not -len(table) <= episode < len(table):
         raise InvalidArgumentError(
-            f"episode is {episode}; expected an integer from {-len(table):,} to {len(table) - 1:,}"
+            f"episode is {episode}, expected an integer from {-len(table):,} to {len(table) - 1:,}"
         )
     episode %= len(table)
     whole = table.rows(episode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.preprocessing.steps import snake
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
@@ -126,11 +126,6 @@ class DataStep(Step):
     @override
     def for_environment(self, fields: EpisodeBatch) -> None:
         del fields
-
-
-def snake(name: str) -> str:
-    """Return the name of a class in snake case, as recipes write it: ``cat_frames`` for ``CatFrames``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _plain(value: Any) -> Any:

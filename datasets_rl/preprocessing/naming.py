@@ -14,7 +14,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.signatures import argument_problems, transform_names
-from datasets_rl.preprocessing.steps import STEPS, step_class
+from datasets_rl.preprocessing.steps import INSTEAD, STEPS, step_class
 
 if TYPE_CHECKING:
     from datasets_rl.transforms import Transform
@@ -24,18 +24,8 @@ Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 
-_TRANSFORMS = "transforms"
-"""The module of the steps that are transforms, in `STEPS`."""
-_INSTEAD: Mapping[str, str] = {
-    "cat_frames": "stack_frames",
-    "cat_tensors": "concatenate",
-    "d_type_cast": "cast",
-    "double_to_float": "cast",
-    "multi_step": "n_step_targets",
-    "observation_norm": "normalize",
-    "reward_scaling": "scale_rewards",
-}
-"""The names of transforms for which there is a step of whole episodes, with the name of the step."""
+_TRANSFORMS = "transforms."
+"""The beginning of the modules of the steps that are transforms, in `STEPS`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +70,7 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
     if name not in STEPS:
         raise _unknown_step(name)
     module, _, class_name = STEPS[name].partition(":")
-    if module == _TRANSFORMS:
+    if module.startswith(_TRANSFORMS):
         check(argument_problems(class_name, positional, named))
     cls = step_class(name)
     if not issubclass(cls, Step):
@@ -129,7 +119,7 @@ def check_batch_transforms(transforms: Sequence[Arguments], dataset: str) -> Non
         module, _, class_name = STEPS.get(name, f"{_TRANSFORMS}:{transform_names().get(name, '')}").partition(":")
         if not class_name:
             raise _unknown_step(name)
-        if module != _TRANSFORMS:
+        if not module.startswith(_TRANSFORMS):
             episodes.append(make_step(name, positional, named).use())
         elif problems := argument_problems(class_name, positional, named):
             raise InvalidArgumentError(f"the transform {name} of {dataset}: {'; '.join(problems)}", hint=ALL_STEPS)
@@ -143,7 +133,7 @@ def check_batch_transforms(transforms: Sequence[Arguments], dataset: str) -> Non
 
 
 def _unknown_step(name: str) -> InvalidArgumentError:
-    similar = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name, STEPS, n=3, cutoff=0.5)
+    similar = [INSTEAD[name]] if name in INSTEAD else difflib.get_close_matches(name, STEPS, n=3, cutoff=0.5)
     meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
     return InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
 

@@ -108,7 +108,7 @@ class Recipe:
 
     @classmethod
     def inline(cls, texts: Sequence[str]) -> Recipe:
-        """Read steps as written on the command line, ``stack_frames:4,dim=-1``; positional arguments come first.
+        """Read steps as written on the command line, ``cat_frames:4,dim=-1``; positional arguments come first.
 
         Raises:
             InvalidArgumentError: If a step is invalid; the error names all problems.
@@ -346,7 +346,7 @@ def _wrap_as_steps(item: Any) -> Iterator[Step]:
             # A function in a Compose is called with batches.
             yield from _as_steps(element) if isinstance(element, Transform) else [Function(element, "batch")]
     elif isinstance(item, Transform):
-        yield TransformStep(item)
+        yield TransformStep.of(item)
     elif isinstance(item, type) and issubclass(item, (Step, Transform)):
         yield from _as_steps(_instantiate(item))
     else:
@@ -363,7 +363,7 @@ def _instantiate(cls: type[Step | Transform]) -> Step | Transform:
 
 
 def parse_inline(text: str) -> Arguments:
-    """Parse a step as written on the command line, ``stack_frames:4,dim=-1``."""
+    """Parse a step as written on the command line, ``cat_frames:4,dim=-1``."""
     name, _, rest = text.partition(":")
     positional, keywords = [], {}
     for argument in _split_arguments(rest):

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl.format.schema import short_text
-from datasets_rl.preprocessing.base import snake
+from datasets_rl.preprocessing.steps import snake
 
 _NUMBERS = (int, float)
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "true or false"),
+    "Factor": ((*_NUMBERS, list), "a number, or a list of numbers"),
     "float": (_NUMBERS, "a number"),
     "int": ((int,), "an integer"),
     "Keys": ((str, list), "a key, or a list of keys"),
@@ -31,7 +32,7 @@ every value."""
 @cache
 def transform_names() -> Mapping[str, str]:
     """Return the class names of all transforms by their names in recipes: "RewardSum" for "reward_sum"."""
-    return {snake(name.removesuffix("Transform")): name for name in _modules() if name[0].isupper()}
+    return {snake(name): name for name in _modules() if name[0].isupper()}
 
 
 def argument_problems(class_name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
@@ -103,11 +104,14 @@ def _literals(annotation: ast.expr) -> list[Any]:
 
 @cache
 def _parameters(class_name: str) -> ast.arguments | None:
-    """Return the parameters of a class, with `self`; None if the class defines no `__init__`."""
-    classes = (node for node in _parsed(_modules()[class_name]) if isinstance(node, ast.ClassDef))
-    (body,) = (node.body for node in classes if node.name == class_name)
-    methods = (node for node in body if isinstance(node, ast.FunctionDef))
-    return next((method.args for method in methods if method.name == "__init__"), None)
+    """Return the parameters of a class, with `self`; None if the module of the class has no `__init__` of it."""
+    classes = {node.name: node for node in _parsed(_modules()[class_name]) if isinstance(node, ast.ClassDef)}
+    while cls := classes.get(class_name):
+        methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
+        if "__init__" in methods:
+            return methods["__init__"].args
+        class_name = ast.unparse(cls.bases[0]) if cls.bases else ""
+    return None
 
 
 @cache

@@ -124,7 +124,7 @@ def _restored_step(arguments: dict[str, Any], fitted: Mapping[str, Any]) -> Step
         return None
     if "digest" in arguments:
         raise InvalidArgumentError("the manifest has a digest of its code, but not the code")
-    step = make_step(arguments.pop("use"), arguments.pop("args", ()), arguments)
+    step = make_step(arguments.pop("use"), (), arguments)
     if isinstance(step, DataStep):
         return None
     step.restore(fitted)

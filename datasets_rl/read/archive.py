@@ -203,7 +203,7 @@ class _LimitedReader(InputStream):
     def check(self, size: int, stored: int) -> None:
         """Raise if the compression ratio exceeds the limit."""
         if size > max(_GRACE, self._limits.ratio * stored):
-            problem = f"{stored:,} bytes decompress to {size:,}; expected at most {self._limits.ratio:,} times as many"
+            problem = f"{stored:,} bytes decompress to {size:,}, expected at most {self._limits.ratio:,} times as many"
             raise ConversionError(self.name, [problem])
 
     def skip(self, count: int) -> None:
@@ -304,7 +304,7 @@ def _read_attributes(archive: _LimitedReader, kind: bytes, size: int) -> dict[st
     """Read the attributes of the next member, such as a long name, from a header."""
     if size > _NAME_MAX_BYTES:
         raise ConversionError(
-            archive.name, [f"a member's header has {size:,} bytes; expected at most {_NAME_MAX_BYTES:,}"]
+            archive.name, [f"a member's header has {size:,} bytes, expected at most {_NAME_MAX_BYTES:,}"]
         )
     data = bytearray(size + -size % _BLOCK)
     archive.take(memoryview(data))
@@ -323,7 +323,7 @@ def _read_attributes(archive: _LimitedReader, kind: bytes, size: int) -> dict[st
         attributes[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         text = text[length:]
     if any(key.startswith("GNU.sparse") for key in attributes):
-        raise ConversionError(archive.name, [f"{attributes.get('path', 'a member')} is sparse; expected a plain file"])
+        raise ConversionError(archive.name, [f"{attributes.get('path', 'a member')} is sparse, expected a plain file"])
     return attributes
 
 
@@ -332,7 +332,7 @@ def _declared_size(archive: _LimitedReader, attributes: dict[str, str], size: in
     if not text:
         return size
     if not text.isdecimal() or len(text) > 18:
-        raise ConversionError(archive.name, [f"a member's size is {text[:30]!r}; expected a number"], hint=AGAIN)
+        raise ConversionError(archive.name, [f"a member's size is {text[:30]!r}, expected a number"], hint=AGAIN)
     return int(text)
 
 
@@ -359,7 +359,7 @@ def _raise_problems(name: str, problems: Iterator[str] | list[str]) -> None:
 
 def _member_problems(name: str, kind: str, seen: set[str], *, folder: bool) -> Iterator[str]:
     if kind:
-        yield f"{name} is {kind}; expected a plain file"
+        yield f"{name} is {kind}, expected a plain file"
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]) or "\0" in name:
         yield f"{name!r} leads out of the archive"
@@ -371,9 +371,9 @@ def _member_problems(name: str, kind: str, seen: set[str], *, folder: bool) -> I
 
 def _limit_problems(total: int, files: int, limits: Limits) -> Iterator[str]:
     if total > limits.size:
-        yield f"its files have {total:,} bytes; expected at most {limits.size:,}"
+        yield f"its files have {total:,} bytes, expected at most {limits.size:,}"
     if files > limits.files:
-        yield f"it has {files:,} files; expected at most {limits.files:,}"
+        yield f"it has {files:,} files, expected at most {limits.files:,}"
 
 
 def _is_tar_header(block: bytes | bytearray) -> bool:
@@ -400,4 +400,4 @@ def _parse_octal(field: bytearray, name: str) -> int:
     try:
         return int(text or b"0", 8)
     except ValueError:
-        raise ConversionError(name, [f"a member's size is {text!r}; expected an octal number"], hint=AGAIN) from None
+        raise ConversionError(name, [f"a member's size is {text!r}, expected an octal number"], hint=AGAIN) from None

@@ -112,7 +112,7 @@ class ArffFile:
                 if text.lower().startswith("@attribute"):
                     attributes.append(_parse_attribute(text, problems))
                 elif text and not text.startswith("%") and not text.lower().startswith("@relation"):
-                    problems.append(f"its header has the line {text!r:.60}; expected @attribute or @data")
+                    problems.append(f"its header has the line {text!r:.60}, expected @attribute or @data")
                     return attributes
         problems.append("it has no @data")
         return attributes
@@ -195,7 +195,7 @@ class ArffFile:
                 if not (number or value == _MISSING or value in allowed):
                     shown = f"one of {', '.join(allowed[:8])}{', ...' * (len(allowed) > 8)}"
                     expected = shown if allowed else "a finite number"
-                    yield f"row {start + row:,}: {attribute.name} is {value!r:.60}; expected {expected}"
+                    yield f"row {start + row:,}: {attribute.name} is {value!r:.60}, expected {expected}"
 
     def _check_fields(self, lines: list[bytes], start: int, problems: list[str]) -> None:
         """Check that every row has all fields, and rewrite rows with quotes in the form that pandas parses."""
@@ -208,11 +208,11 @@ class ArffFile:
         for row in sorted({*uneven}):
             line = lines[row]
             if line.startswith(b"{"):
-                problems.append(f"row {start + row:,} is sparse: {line[:40]!r}; expected a value for each attribute")
+                problems.append(f"row {start + row:,} is sparse: {line[:40]!r}, expected a value for each attribute")
                 continue
             fields = _split_fields(_decode_line(line, self._path.name))
             if len(fields) != commas + 1:
-                problems.append(f"row {start + row:,} has {len(fields)} fields; expected {commas + 1}: {line[:60]!r}")
+                problems.append(f"row {start + row:,} has {len(fields)} fields, expected {commas + 1}: {line[:60]!r}")
                 continue
             quoted = (f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields)
             lines[row] = ",".join(quoted).encode()
@@ -225,7 +225,7 @@ class ArffFile:
 def _parse_attribute(text: str, problems: list[str]) -> Attribute:
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
-        problems.append(f"its header has the line {text!r:.60}; expected @attribute NAME TYPE")
+        problems.append(f"its header has the line {text!r:.60}, expected @attribute NAME TYPE")
         return Attribute(text, "unknown")
     name, kind = _unquote(match[1]), match[2].strip()
     if kind.startswith("{") and kind.endswith("}"):

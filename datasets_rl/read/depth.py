@@ -37,7 +37,7 @@ class Depth:
 
     def __post_init__(self) -> None:
         if self.unit not in {"m", "mm"}:
-            raise ValueError(f"depth_unit is {self.unit!r:.20}; expected m or mm")
+            raise ValueError(f"depth_unit is {self.unit!r:.20}, expected m or mm")
 
     @classmethod
     def of_law(cls, unit: str, law: Mapping[str, Any]) -> Depth:
@@ -56,7 +56,7 @@ class Depth:
             or (logarithmic and low + shift <= 0)
         ):
             raise ValueError(
-                f"its depths are described by {law}; expected depth_min < depth_max, and depth_min + shift > 0"
+                f"its depths are described by {law}, expected depth_min < depth_max, and depth_min + shift > 0"
             )
         return replace(default, low=float(low), high=float(high), shift=float(shift), logarithmic=logarithmic)
 

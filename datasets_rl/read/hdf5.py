@@ -108,7 +108,7 @@ class Hdf5Array:
         """Yield the errors of the dataset: data in other files, or far less data than its shape declares."""
         dataset = self.dataset
         if dataset.is_virtual or dataset.external:
-            yield f"{self.name} stores its data in other files; expected it in this one"
+            yield f"{self.name} stores its data in other files, expected it in this one"
         elif dataset.shape is not None and 0 not in self.shape:
             yield from self._storage_problems()
 
@@ -293,7 +293,7 @@ class Hdf5File:
         """
         array = self.arrays[name]
         if not (array.text or array.numeric or array.dtype.kind == "U"):
-            raise ConversionError(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
+            raise ConversionError(self.path.name, [f"{name} has dtype {array.dtype}, expected numbers or text"])
         with library_errors(self.path.name, f"{name}: "):
             return _native_value(array.dataset[()], text=array.text)
 
@@ -312,7 +312,7 @@ class Hdf5File:
             raise_fault_of_code(error, self.path.name)
             problems.append(f"HDF5 reports: {_error_text(error)}")
         if next(budget, None) is None:
-            problems.append(f"it has {_NAMES_MAX:,} names of groups and datasets or more; expected fewer")
+            problems.append(f"it has {_NAMES_MAX:,} names of groups and datasets or more, expected fewer")
         if problems:
             raise ConversionError(self.path.name, first_problems(problems), hint=AGAIN)
         return arrays
@@ -470,7 +470,7 @@ def _undo_filters(
         else:
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
     if len(data) != size:
-        raise ValueError(f"the chunk has {len(data):,} bytes; expected {size:,}")
+        raise ValueError(f"the chunk has {len(data):,} bytes, expected {size:,}")
     if dtype.kind == "b" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise ValueError("a boolean is neither 0 nor 1")
     return np.frombuffer(data, dtype).reshape(shape)
@@ -511,13 +511,13 @@ def _find_datasets(
         child = _follow_path(group, name)
         if child is None:
             problems.append(
-                f"{full} is a link out of the file or to no object; expected the data itself, or a link within the file"
+                f"{full} is a link out of the file or to no object, expected the data itself, or a link within the file"
             )
         elif isinstance(child, h5py.Dataset):
             yield full, child
         elif isinstance(child, h5py.Group) and child.id not in parent_ids:
             if len(parent_ids) > _DEPTH_MAX:
-                problems.append(f"{full} is nested in {len(parent_ids)} groups; expected at most {_DEPTH_MAX}")
+                problems.append(f"{full} is nested in {len(parent_ids)} groups, expected at most {_DEPTH_MAX}")
             else:
                 yield from _find_datasets(child, f"{full}/", parent_ids, budget, problems)
 
@@ -560,7 +560,7 @@ def chunk_problems(name: str, shape: Sequence[int], chunks: Sequence[int] | None
         )
     elif band > _BAND_MAX_BYTES:
         problem = f"{name} has chunks of {list(chunks)} in {list(shape)}: one row of chunks has {band:,} bytes"
-        yield f"{problem}; expected at most {_BAND_MAX_BYTES:,} (h5repack rewrites it with other chunks)"
+        yield f"{problem}, expected at most {_BAND_MAX_BYTES:,} (h5repack rewrites it with other chunks)"
 
 
 def _unwritten_chunk_count(array: Hdf5Array) -> int:

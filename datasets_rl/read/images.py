@@ -87,7 +87,7 @@ def decode(
     """
     if (positions is None and out.shape[:1] != (len(images),)) or out.ndim != 4 or not out.flags.c_contiguous:
         expected = f"[{len(images)}, rows, columns, channels], contiguous"
-        raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {expected}")
+        raise ValueError(f"out is {list(out.shape)} of {out.dtype}, expected {expected}")
     places = range(len(images)) if positions is None else positions
     problems: dict[int, str] = {}
 
@@ -109,7 +109,7 @@ def _decode_one(image: EncodedImages, out: NDArray[Any]) -> str:
     try:
         info = _parse_header(image)
         if info.shape != out.shape or info.dtype != out.dtype:
-            return f"is {list(info.shape)} of {info.dtype}; expected {list(out.shape)} of {out.dtype}"
+            return f"is {list(info.shape)} of {info.dtype}, expected {list(out.shape)} of {out.dtype}"
         if info.format == "jpeg":
             import simplejpeg
 
@@ -133,7 +133,7 @@ def _parse_header(image: EncodedImages) -> Header:
         raise _DamagedError(unexpected_format(head, "a PNG or JPEG image").replace("it ", "", 1))
     rows, columns, _ = info.shape
     if not 0 < rows * columns <= _PIXELS_MAX:
-        raise _DamagedError(f"declares {rows:,} by {columns:,} pixels; expected at most {_PIXELS_MAX:,}")
+        raise _DamagedError(f"declares {rows:,} by {columns:,} pixels, expected at most {_PIXELS_MAX:,}")
     return info
 
 
@@ -144,7 +144,7 @@ def _png_header(head: bytes) -> Header:
     if kind not in _PNG_CHANNELS or bits not in {1, 2, 4, 8, 16}:
         raise _DamagedError(f"is a PNG of color type {kind} with {bits} bits, which is not supported")
     if bits == 16 and kind != 0:
-        raise _DamagedError("is a color PNG with 16 bits per channel; expected 8 bits, or 16 bits of gray")
+        raise _DamagedError("is a color PNG with 16 bits per channel, expected 8 bits, or 16 bits of gray")
     return Header("png", (rows, columns, _PNG_CHANNELS[kind]), np.dtype(np.uint16 if bits == 16 else np.uint8))
 
 
@@ -156,7 +156,7 @@ def _jpeg_header(image: EncodedImages) -> Header:
     except ValueError as error:
         raise _DamagedError(f"is a JPEG whose header is damaged: {error}") from error
     if space not in _JPEG_CHANNELS:
-        raise _DamagedError(f"is a JPEG in the color space {space}; expected RGB or gray")
+        raise _DamagedError(f"is a JPEG in the color space {space}, expected RGB or gray")
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 

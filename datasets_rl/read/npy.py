@@ -67,12 +67,12 @@ def read_header(stream: BinaryIO | Readable, *, header_max_bytes: int = 1 << 16)
         raise ValueError("its header is truncated")
     version = tuple(head[6:8])
     if version not in _FORMATS:
-        raise ValueError(f"its format is {version}; expected (1, 0) or (2, 0)")
+        raise ValueError(f"its format is {version}, expected (1, 0) or (2, 0)")
     width, _ = _FORMATS[version]
     size = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
     rest = size - len(head)
     if not 0 <= rest <= header_max_bytes:
-        raise ValueError(f"its header has {rest:,} bytes; expected at most {header_max_bytes:,}")
+        raise ValueError(f"its header has {rest:,} bytes, expected at most {header_max_bytes:,}")
     text = bytearray(rest)
     count = fill(stream, memoryview(text))
     try:
@@ -114,7 +114,7 @@ class NpyReader:
             return
         size = self.dtype.itemsize * math.prod(self.shape)
         if self.dtype.kind not in _PLAIN or self.dtype.fields:
-            raise ConversionError(name, [f"it has dtype {self.dtype}; expected numbers or text"])
+            raise ConversionError(name, [f"it has dtype {self.dtype}, expected numbers or text"])
         if min(self.shape, default=0) < 0 or size > most:
             declared = f"it declares {self}, {size:,} bytes"
             raise ConversionError(name, [f"{declared}; the file can have at most {most:,}"], hint=AGAIN)
@@ -163,12 +163,12 @@ class NpyReader:
         self._check_no_objects()
         if out.shape[1:] != self.shape[1:] or out.dtype != self.dtype or not out.flags.c_contiguous:
             expected = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
-            raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {expected}")
+            raise ValueError(f"out is {list(out.shape)} of {out.dtype}, expected {expected}")
         if self.fortran and len(self.shape) > 1:
             raise ConversionError(self.name, ["it is in Fortran order; it can only be read as a whole"])
         if not self.shape or self._row + len(out) > self.shape[0]:
             rows = self.shape[0] if self.shape else 0
-            raise ConversionError(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
+            raise ConversionError(self.name, [f"it has {rows:,} rows, expected {self._row + len(out):,}"])
         self._fill_array(out)
         self._row += len(out)
         if self._row == self.shape[0]:
@@ -215,4 +215,4 @@ class NpyReader:
 
     def _check_no_objects(self) -> None:
         if self.pickled:
-            raise ConversionError(self.name, ["it has Python objects; expected numbers or text"])
+            raise ConversionError(self.name, ["it has Python objects, expected numbers or text"])

@@ -174,7 +174,7 @@ def _leaf_columns(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[s
 
 def _check_not_empty(array: pa.Array) -> None:
     if array.null_count:
-        raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty; expected values")
+        raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty, expected values")
 
 
 def _column_from_arrow(array: pa.Array) -> TableColumn:
@@ -203,7 +203,7 @@ def _column_from_arrow(array: pa.Array) -> TableColumn:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return values
-    raise ValueError(f"it has type {kind}; expected numbers, text, bytes, or lists of them")
+    raise ValueError(f"it has type {kind}, expected numbers, text, bytes, or lists of them")
 
 
 def _has_structs(kind: pa.DataType) -> bool:

@@ -54,7 +54,7 @@ def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
         for part in value if type(value) is tuple else (value,):
             if not isinstance(part, str | bytes | int | float | complex | np.generic | None):
                 raise DamagedPickleError(
-                    f"a {type(part).__name__} is a key; expected text, a number, or a flat tuple of them"
+                    f"a {type(part).__name__} is a key, expected text, a number, or a flat tuple of them"
                 )
     return values
 
@@ -65,7 +65,7 @@ def _is_word(value: Any, words: set[str]) -> bool:
 
 def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObject:  # noqa: ARG001  # as numpy calls it
     if not isinstance(code, str) or not _TYPE.fullmatch(code):
-        raise DamagedPickleError(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
+        raise DamagedPickleError(f"the numpy dtype {code!r:.80} is not allowed, expected numbers, text or objects")
     dtype = np.dtype(code)
 
     def build(state: Any) -> np.dtype[Any]:
@@ -73,7 +73,7 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObj
             raise DamagedPickleError(f"a structured numpy dtype is not allowed: {state!r:.80}")
         order = state[1]
         if not _is_word(order, {"<", ">", "|", "="}):
-            raise DamagedPickleError(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
+            raise DamagedPickleError(f"a numpy dtype has the byte order {order!r:.20}, expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
     return UnbuiltObject(build)
@@ -81,7 +81,7 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObj
 
 def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> UnbuiltObject:  # noqa: ARG001  # the content comes with BUILD
     if not isinstance(kind, AllowedGlobal) or kind.call is not _NDARRAY:
-        raise DamagedPickleError("an array is of a custom class; expected numpy.ndarray")
+        raise DamagedPickleError("an array is of a custom class, expected numpy.ndarray")
 
     def build(state: Any) -> NDArray[Any]:
         if not isinstance(state, tuple) or len(state) != 5:
@@ -93,7 +93,7 @@ def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> UnbuiltObject:  # no
 
 
 def _ndarray_placeholder(*_: Any) -> None:
-    raise DamagedPickleError("numpy.ndarray is called; expected arrays as numpy writes them")
+    raise DamagedPickleError("numpy.ndarray is called, expected arrays as numpy writes them")
 
 
 _NDARRAY = _ndarray_placeholder
@@ -103,9 +103,9 @@ def _array_from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArr
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple):
         raise DamagedPickleError("an array has no dtype or no shape")
     if not _is_word(order, {"C", "F", "A"}):
-        raise DamagedPickleError(f"an array has the order {order!r:.20}; expected C, F or A")
+        raise DamagedPickleError(f"an array has the order {order!r:.20}, expected C, F or A")
     if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
-        raise DamagedPickleError(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")
+        raise DamagedPickleError(f"an array has the shape {shape!r:.80}, expected at most 32 integers >= 0")
     count = math.prod(shape)
     if dtype.hasobject:
         if not isinstance(content, list) or len(content) != count:
@@ -140,7 +140,7 @@ def _numpy_scalar(dtype: Any, content: Any = None) -> Any:
 def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
     """Encode text as bytes: Python 3 writes bytes in this form in protocols 0 to 2, which have no bytes."""
     if not isinstance(text, str) or not isinstance(encoding, str) or encoding not in {"latin-1", "latin1"}:
-        raise DamagedPickleError(f"text is encoded as {encoding!r:.20}; expected latin1")
+        raise DamagedPickleError(f"text is encoded as {encoding!r:.20}, expected latin1")
     return text.encode("latin-1")
 
 
@@ -180,7 +180,7 @@ def _deque_from_list(values: Any = (), maxlen: Any = None) -> deque[Any]:
 def _check_type(value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise DamagedPickleError(f"a call has an argument of type {type(value).__name__}; expected {expected}")
+        raise DamagedPickleError(f"a call has an argument of type {type(value).__name__}, expected {expected}")
     return value
 
 

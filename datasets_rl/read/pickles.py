@@ -142,7 +142,7 @@ class _PickleMachine:
 
     def proto(self, at: int) -> int:
         if self.data[at] > 5:
-            raise DamagedPickleError(f"its protocol is {self.data[at]}; expected at most 5")
+            raise DamagedPickleError(f"its protocol is {self.data[at]}, expected at most 5")
         return at + 1
 
     def text_int(self, at: int) -> int:
@@ -292,7 +292,7 @@ class _PickleMachine:
     def push_foreign(self, values: list[Any]) -> None:
         # OBJ and NEWOBJ create instances of classes, which are never plain data.
         if not values or not _is_unpickled_object(values[0]):
-            raise DamagedPickleError("it creates an instance of a class; expected plain data")
+            raise DamagedPickleError("it creates an instance of a class, expected plain data")
         self.stack.append(values[0])
 
     def reduce(self, at: int) -> int:
@@ -314,7 +314,7 @@ class _PickleMachine:
         if _is_unpickled_object(empty):
             return at
         if not isinstance(empty, UnbuiltObject):
-            raise DamagedPickleError(f"it sets the state of a {type(empty).__name__}; expected plain data")
+            raise DamagedPickleError(f"it sets the state of a {type(empty).__name__}, expected plain data")
         if self.problems:
             self.stack[-1] = AllowedGlobal(None)
             return at
@@ -367,7 +367,7 @@ class _PickleMachine:
             text = bytes(self.data[at : at + size])
             if (end := text.find(b"\n")) >= 0:
                 if most is not None and end > most:
-                    raise DamagedPickleError(f"a line has {end:,} bytes; expected at most {most:,}")
+                    raise DamagedPickleError(f"a line has {end:,} bytes, expected at most {most:,}")
                 return text[:end], at + end + 1
         raise DamagedPickleError("a line does not end")
 
@@ -387,13 +387,13 @@ def _check_size(value: Any) -> None:
             count = _value_count(node) + sum(size for size, _ in inner)
             depth = 1 + max((depth for _, depth in inner), default=0)
             if depth > _DEPTH_MAX:
-                raise DamagedPickleError(f"its containers are nested {depth} deep; expected at most {_DEPTH_MAX}")
+                raise DamagedPickleError(f"its containers are nested {depth} deep, expected at most {_DEPTH_MAX}")
             if count > _VALUES_MAX:
                 raise DamagedPickleError(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
             sizes[id(node)] = count, depth
         elif isinstance(node, AllowedGlobal | UnbuiltObject):
             raise DamagedPickleError(
-                "the global of a pickle, or an array without content, is used as a value; expected only plain data"
+                "the global of a pickle, or an array without content, is used as a value, expected only plain data"
             )
         elif id(node) not in sizes:
             sizes[id(node)] = None
@@ -506,7 +506,7 @@ def _use(use: Callable[[_PickleMachine], Any]) -> _Step:
 
 def _parse_integer(data: memoryview) -> int:
     if len(data) > _DIGITS_MAX:
-        raise DamagedPickleError(f"an integer has {len(data):,} bytes; expected at most {_DIGITS_MAX:,}")
+        raise DamagedPickleError(f"an integer has {len(data):,} bytes, expected at most {_DIGITS_MAX:,}")
     return int.from_bytes(data, "little", signed=True)
 
 

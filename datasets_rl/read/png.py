@@ -52,7 +52,7 @@ def decode(compressed: bytes, out: NDArray[np.uint8]) -> None:
         raise ValueError(f"its pixels are truncated, or exceed the {size:,} bytes that it declares")
     raw = np.frombuffer(data, np.uint8).reshape(rows, -1)
     if raw[:, 0].max() > 4:
-        raise ValueError(f"a row has filter {raw[:, 0].max()}; expected at most 4")
+        raise ValueError(f"a row has filter {raw[:, 0].max()}, expected at most 4")
     _undo_filters(raw, out.reshape(rows, -1), channels)
 
 

@@ -38,9 +38,9 @@ class Ragged:
         """
         values = self.values.stacked(name) if isinstance(self.values, Ragged) else self.values
         if not isinstance(values, np.ndarray):
-            raise ConversionError(name, ["its values are bytes or text; expected numbers"])
+            raise ConversionError(name, ["its values are bytes or text, expected numbers"])
         sizes = np.unique(self.lengths)
         if len(sizes) > 1:
-            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values; expected equal lengths"])
+            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values, expected equal lengths"])
         width = int(sizes[0]) if len(sizes) else 0
         return values.reshape(len(self.lengths), width, *values.shape[1:])

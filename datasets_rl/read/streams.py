@@ -94,7 +94,7 @@ def unexpected_format(head: bytes, expected: str) -> str:
     """
     kind = f"is not {expected}"
     if not head:
-        return f"it is empty; expected {expected}"
+        return f"it is empty, expected {expected}"
     if head.lstrip()[:1] == b"<":
         kind = f"is a web page or an XML error, not {expected}"
     elif len(head) > 8 and _LFS.startswith(head[: len(_LFS)]):

@@ -180,20 +180,20 @@ def _read_leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]
     if isinstance(image := node.get("image"), Mapping):
         dtype, form = str(image.get("dtype", "uint8")), str(image.get("encodingFormat", ""))
         if dtype not in {"uint8", "uint16", "float32"} or form not in {"", "png", "jpeg"}:
-            raise _FeatureError(f"is an image of {dtype} in {form}; expected uint8, uint16 or float32 in png or jpeg")
+            raise _FeatureError(f"is an image of {dtype} in {form}, expected uint8, uint16 or float32 in png or jpeg")
         return Leaf(name, "image", np.dtype(dtype), _declared_shape(image) or (None, None, 3), lists, form)
     if isinstance(tensor := node.get("tensor"), Mapping):
         dtype, encoding = str(tensor.get("dtype")), str(tensor.get("encoding", "none")).lower()
         if dtype in {"string", "object", "str"}:
             return Leaf(name, "bytes", np.dtype(object), _declared_shape(tensor), lists)
         if dtype not in _NUMBERS:
-            raise _FeatureError(f"has dtype {dtype}; expected one of {', '.join(sorted(_NUMBERS))}, string")
+            raise _FeatureError(f"has dtype {dtype}, expected one of {', '.join(sorted(_NUMBERS))}, string")
         if encoding not in {"none", "bytes", "zlib"}:
-            raise _FeatureError(f"is encoded as {encoding}; expected none, bytes or zlib")
+            raise _FeatureError(f"is encoded as {encoding}, expected none, bytes or zlib")
         return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _declared_shape(tensor), lists, encoding)
     keys = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
     raise _FeatureError(
-        f"is described by {keys}; expected a tensor, an image, a video, a text, or a dict or list of them"
+        f"is described by {keys}, expected a tensor, an image, a video, a text, or a dict or list of them"
     )
 
 
@@ -228,7 +228,7 @@ def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
             raise _FeatureError(f"has {len(column):,} values; the lengths of its lists add up to {total:,}")
         width = leaf.lists[level + 1]
         if width is not None and (lengths != width).any():
-            raise _FeatureError(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
+            raise _FeatureError(f"has lists of {lengths.min():,} to {lengths.max():,} values, expected {width:,}")
         column = Ragged(column, lengths)
     return column
 
@@ -237,7 +237,7 @@ def _check_count(column: Column, lists: tuple[int | None, ...]) -> Column:
     """Check the number of values of a feature; outside of lists, return its single value without the leading axis."""
     expected = lists[0] if lists else 1
     if expected is not None and len(column) != expected:
-        raise _FeatureError(f"has {len(column):,} values; expected {expected:,}")
+        raise _FeatureError(f"has {len(column):,} values, expected {expected:,}")
     return column[0] if not lists and isinstance(column, np.ndarray) else column
 
 
@@ -248,20 +248,20 @@ def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Co
     if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
         return _convert_numbers(leaf, feature)
     if not isinstance(feature, list):
-        raise _FeatureError(f"has {_feature_kind(feature)}; expected byte strings")
+        raise _FeatureError(f"has {_feature_kind(feature)}, expected byte strings")
     strings = feature
     if leaf.kind == "text":
         return _decode_texts(strings)
     if leaf.kind != "numbers":
         size = math.prod(size or 1 for size in leaf.shape) if leaf.kind == "bytes" else 1
         if len(strings) % max(size, 1):
-            raise _FeatureError(f"has {len(strings):,} byte strings; expected a multiple of {size:,}")
+            raise _FeatureError(f"has {len(strings):,} byte strings, expected a multiple of {size:,}")
         return strings
     if not leaf.dynamic:
         return _decode_strings(leaf, strings)
     sizes = _require_integers(features[f"{leaf.name}/shape{suffix}"])
     if len(sizes) % len(leaf.shape):
-        raise _FeatureError(f"has shapes of {len(sizes):,} sizes; expected a multiple of {len(leaf.shape)}")
+        raise _FeatureError(f"has shapes of {len(sizes):,} sizes, expected a multiple of {len(leaf.shape)}")
     shapes = sizes.reshape(-1, len(leaf.shape))
     return _decode_shaped(leaf, strings, shapes)
 
@@ -272,7 +272,7 @@ def _convert_numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
         # An empty float list and a missing one have the same encoding.
         values: NDArray[Any] = np.empty(0, np.float32) if isinstance(feature, list) else feature
         if (isinstance(feature, list) and feature) or values.dtype.kind != "f":
-            raise _FeatureError(f"has {_feature_kind(feature)}; expected floats")
+            raise _FeatureError(f"has {_feature_kind(feature)}, expected floats")
     else:
         values = _require_integers(feature)
     values = _cast_checked(values, leaf.dtype)
@@ -280,12 +280,12 @@ def _convert_numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
     size = math.prod(size for size in leaf.shape if size is not None)
     if free and not leaf.lists:
         if not size or len(values) % size:
-            raise _FeatureError(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+            raise _FeatureError(f"has {len(values):,} numbers, expected a multiple of {size:,}")
         return values.reshape(1, *(len(values) // size if axis is None else axis for axis in leaf.shape))
     if free:
         raise _FeatureError("has a variable shape, which the record does not store")
     if (size and len(values) % size) or (not size and len(values)):
-        raise _FeatureError(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+        raise _FeatureError(f"has {len(values):,} numbers, expected a multiple of {size:,}")
     return values.reshape(len(values) // size if size else 0, *(axis or 0 for axis in leaf.shape))
 
 
@@ -299,7 +299,7 @@ def _cast_checked(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind in "biu" and values.size:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if (smallest := int(values.min())) < low or (largest := int(values.max())) > high:
-            raise _FeatureError(f"has the value {smallest if smallest < low else largest}; expected {dtype.name}")
+            raise _FeatureError(f"has the value {smallest if smallest < low else largest}, expected {dtype.name}")
     return values.astype(dtype)
 
 
@@ -327,7 +327,7 @@ def _decode_shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np
         raise _FeatureError(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():
         if any(declared not in {None, size} or size < 0 for size, declared in zip(shape, leaf.shape, strict=True)):
-            raise _FeatureError(f"has the shape {shape}; expected {list(leaf.shape)}")
+            raise _FeatureError(f"has the shape {shape}, expected {list(leaf.shape)}")
     return [_decode_tensor(leaf, string, tuple(shape)) for string, shape in zip(strings, shapes.tolist(), strict=True)]
 
 
@@ -335,7 +335,7 @@ def _decode_tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> ND
     size = math.prod(shape) * leaf.dtype.itemsize
     data = string if leaf.encoding == "bytes" else _decompress(string, size)
     if len(data) != size:
-        raise _FeatureError(f"has a value of {len(data):,} bytes; expected {size:,}")
+        raise _FeatureError(f"has a value of {len(data):,} bytes, expected {size:,}")
     values = np.frombuffer(data, np.uint8 if leaf.dtype.kind == "b" else leaf.dtype)
     if leaf.dtype.kind == "b" and values.max(initial=0) > 1:
         raise _FeatureError("has a boolean that is neither 0 nor 1")
@@ -358,7 +358,7 @@ def _require_integers(feature: Feature) -> NDArray[np.int64]:
     if isinstance(feature, np.ndarray) and feature.dtype.kind == "i":
         return cast("NDArray[np.int64]", feature)
     if isinstance(feature, np.ndarray) or feature:
-        raise _FeatureError(f"has {_feature_kind(feature)}; expected integers")
+        raise _FeatureError(f"has {_feature_kind(feature)}, expected integers")
     return np.empty(0, np.int64)
 
 

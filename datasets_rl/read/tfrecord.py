@@ -97,7 +97,7 @@ def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BY
             problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
             break
         if size > max_bytes:
-            problems.append(f"{where} has {size:,} bytes; expected at most {max_bytes:,}")
+            problems.append(f"{where} has {size:,} bytes, expected at most {max_bytes:,}")
             break
         record: NDArray[np.uint8] = np.empty(size + _FOOT.size, np.uint8)
         count = fill(stream, record.data)

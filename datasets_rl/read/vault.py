@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.libraries import importing
+from datasets_rl.errors import ConversionError, LibraryError
+from datasets_rl.libraries import importing, with_version
 from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.zips import ZipReader
 
@@ -32,6 +32,8 @@ _CACHE_BYTES = 256 << 20
 _CHUNK_MAX_BYTES = 256 << 20
 _LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, OverflowError)
 """Exceptions that TensorStore raises for a damaged store."""
+_OF_THE_SYSTEM = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE")
+"""How messages of TensorStore begin where the system refused something, such as another open file."""
 
 
 def require_tensorstore() -> Any:
@@ -39,9 +41,14 @@ def require_tensorstore() -> Any:
 
     Raises:
         MissingDependencyError: If it is not installed.
+        LibraryError: If it cannot read vaults.
     """
     with importing("tensorstore", "vault", "reading vaults"):
         import tensorstore
+    try:
+        tensorstore.Spec(_spec("any.zip", "any.vlt/", "any"))
+    except ValueError as error:  # which would also be that of a damaged file
+        raise LibraryError(with_version("tensorstore"), _text(error)) from error
     return tensorstore
 
 
@@ -71,7 +78,9 @@ class Vault:
 
     Raises:
         MissingDependencyError: If tensorstore is not installed.
+        LibraryError: If tensorstore cannot read vaults.
         ConversionError: If the file has no such vault, or the vault is damaged; the error names every problem.
+        OSError: If the system refuses to read it.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -112,6 +121,7 @@ class Vault:
 
         Raises:
             ConversionError: If they cannot be decoded.
+            OSError: If the system refuses to read them.
         """
         pending = {leaf: self._arrays[leaf][0, start:stop].read() for leaf in leaves}
         found = {}
@@ -119,9 +129,7 @@ class Vault:
             try:
                 found[leaf] = np.asarray(future.result())
             except _LIBRARY_ERRORS as error:
-                raise ConversionError(
-                    self.name, [f"{leaf} rows {start:,} to {stop - 1:,}: {_text(error)}"], hint=AGAIN
-                ) from error
+                raise self._fault(error, f"{leaf} rows {start:,} to {stop - 1:,}: ") from error
         return found
 
     def _read_structure(self, archive: ZipReader) -> list[str]:
@@ -129,7 +137,7 @@ class Vault:
         member = f"{self._folder}{_METADATA}"
         if archive.members[member].size > _METADATA_MAX_BYTES:
             raise ConversionError(
-                self.name, [f"{_METADATA} has {archive.members[member].size:,} bytes; expected a small file"]
+                self.name, [f"{_METADATA} has {archive.members[member].size:,} bytes, expected a small file"]
             )
         with archive.open(member) as stream:
             data = stream.read(_METADATA_MAX_BYTES + 1) or b""
@@ -140,37 +148,43 @@ class Vault:
             problem = f"{_METADATA} does not describe a vault: {error!r:.80}"
             raise ConversionError(self.name, [problem], hint=AGAIN) from error
         if version != 1:
-            raise ConversionError(self.name, [f"its version is {document['version']}; expected 1"])
+            raise ConversionError(self.name, [f"its version is {document['version']}, expected 1"])
         return list(_leaves(structure))
 
     def _open(self, path: str) -> Any:
         """Open an array of the store."""
-        archive = {"driver": "zip", "base": {"driver": "file", "path": str(self._path)}, "path": self._folder}
-        spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": archive, "path": path}}
+        spec = _spec(str(self._path), self._folder, path)
         try:
             return self._store.open(spec, read=True, context=self._context).result()
         except _LIBRARY_ERRORS as error:
-            raise ConversionError(self.name, [f"{path.rstrip('.')}: {_text(error)}"], hint=AGAIN) from error
+            raise self._fault(error, f"{path.rstrip('.')}: ") from error
 
     def _read(self, array: Any, rows: Any) -> NDArray[Any]:
         try:
             return np.asarray(array[rows].read().result())
         except _LIBRARY_ERRORS as error:
-            raise ConversionError(self.name, [_text(error)], hint=AGAIN) from error
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception, where: str = "") -> Exception:
+        """Return the error to raise for an exception of TensorStore."""
+        text = _text(error)
+        if text.startswith(_OF_THE_SYSTEM):
+            return OSError(f"{self.name}: {where}{text}")  # the reason stands at its end
+        return ConversionError(self.name, [f"{where}{text[:300]}"], hint=AGAIN)
 
     def _problems(self) -> Iterator[str]:
         if self.rows < 0:
-            yield f"vault_index is {self.rows}; expected the number of rows"
+            yield f"vault_index is {self.rows}, expected the number of rows"
         for leaf, array in self._arrays.items():
             shape = tuple(array.shape)
             chunk = tuple(array.chunk_layout.read_chunk.shape or ())
             size = prod(chunk) * np.dtype(array.dtype.numpy_dtype).itemsize
             if len(shape) < 2 or shape[0] != 1:
-                yield f"{leaf} is {list(shape)}; expected [1, rows, ...]"
+                yield f"{leaf} is {list(shape)}, expected [1, rows, ...]"
             elif shape[1] < self.rows:
                 yield f"{leaf} has {shape[1]:,} rows; vault_index is {self.rows:,}"
             if size > _CHUNK_MAX_BYTES:
-                yield f"{leaf} has chunks of {size:,} bytes; expected at most {_CHUNK_MAX_BYTES:,}"
+                yield f"{leaf} has chunks of {size:,} bytes, expected at most {_CHUNK_MAX_BYTES:,}"
 
 
 def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:
@@ -181,6 +195,12 @@ def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
+def _spec(file: str, folder: str, path: str) -> dict[str, Any]:
+    """Return where TensorStore finds an array: its path in the store in a folder of a zip file."""
+    archive = {"driver": "zip", "base": {"driver": "file", "path": file}, "path": folder}
+    return {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": archive, "path": path}}
+
+
 def _text(error: BaseException) -> str:
     """Return the first sentence of an error of TensorStore, which appends places in its source."""
-    return str(error).partition(" [")[0][:300]
+    return str(error).partition(" [")[0]

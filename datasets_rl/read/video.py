@@ -138,7 +138,7 @@ def index_video(path: Path) -> Video:
             if not container.streams.video:
                 raise ConversionError(path.name, ["it has no video stream"])
             if (count := max(_description_counts(stream), default=1)) > 1:
-                raise ConversionError(path.name, [f"a track of it has {count:,} descriptions of codecs; expected 1"])
+                raise ConversionError(path.name, [f"a track of it has {count:,} descriptions of codecs, expected 1"])
             video = container.streams.video[0]
             if video.codec_context is None:
                 raise ConversionError(
@@ -149,7 +149,7 @@ def index_video(path: Path) -> Video:
                     continue
                 stream.seek(packet.pos)
                 if stream.read(packet.size) != bytes(packet):
-                    problem = f"packet {len(packets):,} of the video is not a part of the file; expected an MP4 file"
+                    problem = f"packet {len(packets):,} of the video is not a part of the file, expected an MP4 file"
                     raise ConversionError(path.name, [problem])
                 packets.append((packet.pos, packet.pts, packet.size, 0))
                 keys.append(packet.is_keyframe)

@@ -152,7 +152,7 @@ def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) ->
     if entry.flag_bits & 1:
         yield "is encrypted"
     if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        yield f"is compressed with method {entry.compress_type}; expected 0 or 8 (deflate)"
+        yield f"is compressed with method {entry.compress_type}, expected 0 or 8 (deflate)"
     most = entry.compress_size * (COMPRESSION_MAX if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
     if entry.file_size > most:
         yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"

@@ -258,7 +258,7 @@ def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequen
     actual, expected = StoredDataset(build).episodes, (steps, before.episodes + appended)
     if (actual.steps, len(actual)) != expected:
         problem = (
-            f"{actual.steps:,} steps of {len(actual):,} episodes are stored; expected {steps:,} of {expected[1]:,}"
+            f"{actual.steps:,} steps of {len(actual):,} episodes are stored, expected {steps:,} of {expected[1]:,}"
         )
         raise IntegrityError(str(build), [problem])
 
@@ -287,7 +287,7 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
     new = {dotted_name(column.key): described(stored_column(column)) for column in columns}
     old = {dotted_name(column.key): described(column) for column in writer_columns(stored)}
     return [
-        f"{name} is {new.get(name, 'missing')}; the dataset has {old.get(name, 'no such field')}"
+        f"{name} is {new.get(name, 'missing')}, and the dataset has {old.get(name, 'no such field')}"
         for name in sorted(new.keys() | old.keys())
         if new.get(name) != old.get(name)
     ]

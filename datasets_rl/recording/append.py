@@ -151,11 +151,11 @@ def _append_recorded(dataset: str, root: Path | str | None, settings: Settings |
 def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:
     """Return transitions, [T] or [B, T], as episodes, with the columns of the stored form."""
     if transitions.ndim not in {1, 2} or not transitions.numel():
-        raise InvalidArgumentError(f"the batch size is {list(transitions.shape)}; expected [T] or [B, T], with steps")
+        raise InvalidArgumentError(f"the batch size is {list(transitions.shape)}, expected [T] or [B, T], with steps")
     rows = transitions.reshape(-1)
     arrays = {as_key(key): _as_array(value, as_key(key)) for key, value in rows.items(True, True)}
     if NEXT_REWARD not in arrays:
-        raise InvalidArgumentError(f"{dotted_name(NEXT_REWARD)} is missing; expected transitions in TED")
+        raise InvalidArgumentError(f"{dotted_name(NEXT_REWARD)} is missing, expected transitions in TED")
     count, row_length = len(rows), transitions.shape[-1]
     flags = {key: arrays.pop(key, None) for key in (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)}
     terminated, truncated = _end_flags(flags, count, row_length)
@@ -215,7 +215,7 @@ def _are_shifted(values: NDArray[Any], after: NDArray[Any], inner: NDArray[np.bo
 
 def _as_array(value: Any, key: Key) -> NDArray[Any]:
     if not isinstance(value, torch.Tensor):
-        raise InvalidArgumentError(f"{dotted_name(key)} is a {type(value).__name__}; expected a tensor")
+        raise InvalidArgumentError(f"{dotted_name(key)} is a {type(value).__name__}, expected a tensor")
     value = value.detach().cpu()
     array: NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
     return array.astype(signed_dtype(array.dtype), copy=False)

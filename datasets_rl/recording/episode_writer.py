@@ -68,9 +68,9 @@ class EpisodeWriter:
         ...     writer.step(action, next_observation, reward, terminated)
         ...     writer.end()
 
-    Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of these. Arrays
-    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32.
-    Rewards are float32, or float64 if the dataset exists with float64 rewards.
+    Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of such values.
+    Arrays keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become
+    float32. Rewards are float32, or float64 if the dataset exists with float64 rewards.
 
     Args:
         dataset: An id ``local/NAME``. A dataset that exists must have the same fields.
@@ -147,7 +147,7 @@ class EpisodeWriter:
         """
         self.end(lane=lane)
         if reserved := sorted(_RESERVED & metadata.keys()):
-            raise InvalidArgumentError(f"the episode table computes {', '.join(reserved)}; expected other names")
+            raise InvalidArgumentError(f"the episode table computes {', '.join(reserved)}, expected other names")
         states = dict(self._leaves(observation, OBSERVATION))
         for name in self._infos:
             if info is not None and name in info:
@@ -306,13 +306,13 @@ class EpisodeWriter:
             dtype = signed_dtype(array.dtype)
             if dtype.kind not in "biuf":
                 raise InvalidArgumentError(
-                    f"{dotted_name(key)} is a {type(value).__name__}; expected numbers or a text"
+                    f"{dotted_name(key)} is a {type(value).__name__}, expected numbers or a text"
                 )
             self._forms[key] = (dtype, array.shape)
         dtype, shape = self._forms[key]
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise InvalidArgumentError(
-                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}; the first value was {dtype} {list(shape)}"
+                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}, expected {dtype} {list(shape)} as the first value"
             )
         return array.astype(dtype, copy=False)
 
@@ -340,7 +340,7 @@ class _OpenEpisode:
         for lists, values in ((self._states, states), (self._steps, steps)):
             if lists.keys() != values.keys():
                 names = [sorted(map(dotted_name, keys)) for keys in (values, lists)]
-                raise InvalidArgumentError(f"step {len(self)} has {names[0]}; expected {names[1]}")
+                raise InvalidArgumentError(f"step {len(self)} has {names[0]}, expected {names[1]}")
         for lists, values in ((self._states, states), (self._steps, steps)):
             for key, value in values.items():
                 lists[key].append(value)
@@ -360,7 +360,7 @@ class _OpenEpisode:
 def _one_number(value: Any, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
     array = np.asarray(value.tolist() if hasattr(value, "detach") else value)  # NumPy has no bfloat16
     if array.size != 1:
-        raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}; expected a single number")
+        raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}, expected a single number")
     return (float_rewards(array) if dtype == np.float32 else array).reshape(1).astype(dtype)
 
 
@@ -387,7 +387,7 @@ def _spec_documents(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
 
 def _rate(fps: float | None) -> dict[str, float]:
     if fps is not None and not (math.isfinite(fps) and fps > 0):
-        raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
+        raise InvalidArgumentError(f"fps is {fps}, expected a number of steps per second above 0")
     return {} if fps is None else {"fps": fps}
 
 
@@ -397,7 +397,7 @@ def _names_of_elements(names: Mapping[str | Key, Sequence[str]]) -> dict[str, li
     for name, elements in lists.items():
         is_text = isinstance(names.get(name), str)
         if is_text or not all(isinstance(element, str) for element in elements) or len({*elements}) != len(elements):
-            raise InvalidArgumentError(f"the names of {name} are {elements}; expected a list of different texts")
+            raise InvalidArgumentError(f"the names of {name} are {elements}, expected a list of different texts")
     return lists
 
 
@@ -414,5 +414,5 @@ def _check_names(names: Mapping[str, Sequence[str]], columns: Sequence[Column]) 
 def _score_document(low: float, high: float) -> dict[str, Any]:
     low, high = float(low), float(high)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidArgumentError(f"score is ({low:g}, {high:g}); expected two returns, the lower return first")
+        raise InvalidArgumentError(f"score is ({low:g}, {high:g}), expected two returns, the lower return first")
     return {"low": low, "high": high, "origin": "stated by the program that recorded the dataset"}

@@ -69,7 +69,7 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
-    """Wrapper that records the episodes of N parallel environments, as `RecordEpisodes` does for one environment.
+    """Wrapper that records the episodes of N parallel environments, as `RecordEpisodes` does for a single environment.
 
     The wrapper follows the autoreset mode of the environments. In the mode NEXT_STEP, the step after the end of an
     episode only resets the environment, and is not recorded. In the mode SAME_STEP, the last observation is

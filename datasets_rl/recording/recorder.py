@@ -38,17 +38,17 @@ def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Sett
     """
     if not isinstance(dataset, str):
         raise InvalidArgumentError(
-            f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
+            f"episodes are added to {dataset!r}, expected an id {OWN_SOURCE}/NAME",
             hint=f"choose the folder of the datasets with root=: dataset='{OWN_SOURCE}/NAME', root={str(dataset)!r}",
         )
     if dataset and "/" not in dataset:
         raise InvalidArgumentError(
-            f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
+            f"episodes are added to {dataset!r}, expected an id {OWN_SOURCE}/NAME",
             hint=f"name the dataset {OWN_SOURCE}/{dataset}",
         )
     if sources.find(dataset).source != OWN_SOURCE or sources.split_derived(dataset)[1]:
         raise InvalidArgumentError(
-            f"episodes cannot be added to {dataset}; expected an id {OWN_SOURCE}/NAME",
+            f"episodes cannot be added to {dataset}, expected an id {OWN_SOURCE}/NAME",
             hint=f"the ids of other sources are of published datasets: choose an id {OWN_SOURCE}/NAME",
         )
     return store.dataset_paths(dataset, root=root, settings=settings)

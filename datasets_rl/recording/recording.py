@@ -242,7 +242,7 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     stored = schema.array_files
     dictionaries = {field.dictionary_file for field in schema if field.compressed}
     if rows.keys() != stored.keys() or files.keys() != stored.keys() | dictionaries:
-        raise ValueError(f"the files are {sorted(rows.keys() | files.keys())}; expected {sorted(stored)}")
+        raise ValueError(f"the files are {sorted(rows.keys() | files.keys())}, expected {sorted(stored)}")
     _integers([*rows.values(), *files.values()], 0)
     counts = {name: file.count(steps, episodes + len(lengths)) for name, file in stored.items() if file.counted}
     _require_equal(rows, counts)  # the bytes of images vary
@@ -273,14 +273,14 @@ def _integers(values: Any, minimum: int) -> list[int]:
     if not isinstance(values, list) or not all(
         type(value) is int and minimum <= value < _MAX_COUNT for value in values
     ):
-        raise ValueError(f"a value is {str(values)[:60]}; expected a list of integers >= {minimum}")
+        raise ValueError(f"a value is {str(values)[:60]}, expected a list of integers >= {minimum}")
     return values
 
 
 def _require_equal(stated: Mapping[str, Any], expected: Mapping[str, int]) -> None:
     for name, value in expected.items():
         if stated[name] != value:
-            raise ValueError(f"{name} is {str(stated[name])[:60]}; expected {value}")
+            raise ValueError(f"{name} is {str(stated[name])[:60]}, expected {value}")
 
 
 def _check_rows(folder: Path, schema: Schema, commit: Commit) -> None:

@@ -25,10 +25,10 @@ def create_infinite_iterator(iterator: Iterable[T]) -> Iterator[T]:
         iterator: An iterable, such as a list or a replay buffer.
 
     Yields:
-        Its items in order, without an end.
+        The items in order, without an end.
 
     Raises:
-        InvalidArgumentError: If a pass yields no item; otherwise, the iteration would never return.
+        InvalidArgumentError: If a pass yields no item. Otherwise, the iteration would never return.
     """
     while True:
         empty = True
@@ -59,20 +59,20 @@ def get_dataloader(
     tokenizer_model_name: str | Path | None = None,
     ragged: bool = False,
 ) -> Any:
-    """Tokenize a dataset, unless it is stored, and return batches of it in random order.
+    """Tokenize a dataset, unless it is stored, and return batches of the dataset in random order.
 
     Args:
         batch_size: Number of rows of a batch, B. Rows that do not fill a batch are left out of a pass.
         block_size: Maximum number of tokens of a sequence, L.
         tensorclass_type: `PromptData`, `PairwiseDataset`, or another tensorclass with a class method `from_dataset`
             that accepts the arguments `split`, `dataset_name`, `max_length`, `root_dir`, `from_disk` and `num_workers`,
-            and, if they are given here, `tokenizer_class`, `tokenizer_model_name` and `ragged`.
+            and, if given here, `tokenizer_class`, `tokenizer_model_name` and `ragged`.
         device: Device of the batches.
         infinite: Whether the iteration continues with another pass at the end.
         prefetch: Number of batches to read in advance, in a thread.
         ragged: Whether sequences are stored without padding. The sequences of a batch are then padded to the longest
-            of them, instead of to L.
-        dataset_name: See `TokenizedDatasetLoader`, also for the following; by default that of the tensorclass.
+            sequence of the batch, instead of to L.
+        dataset_name: See `TokenizedDatasetLoader`, also for the following. By default the name in the tensorclass.
         split: Name of the split.
         root_dir: Folder of the tokenized datasets.
         from_disk: Whether `datasets.Dataset.save_to_disk` wrote the dataset.
@@ -81,8 +81,8 @@ def get_dataloader(
         tokenizer_model_name: Name or folder of the tokenizer.
 
     Returns:
-        An infinite iterator over batches [B] of the tensorclass; with `infinite=False`, the replay buffer, whose
-        iteration is one pass.
+        An infinite iterator over batches [B] of the tensorclass; with `infinite=False`, the replay buffer. Its
+        iteration is a single pass.
 
     Raises:
         InvalidArgumentError: If the dataset has fewer than `batch_size` rows.

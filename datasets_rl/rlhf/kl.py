@@ -19,7 +19,7 @@ class KLControllerBase(ABC):
 
     Args:
         coef: The initial coefficient.
-        model: An object whose attribute `kl_coef` is set to the coefficient after each change.
+        model: An object. Its attribute `kl_coef` is set to the coefficient after each change.
     """
 
     def __init__(self, coef: Any, model: Any = None) -> None:
@@ -72,9 +72,10 @@ class AdaptiveKLController(KLControllerBase):
 
     Args:
         init_kl_coef: The initial coefficient, above 0.
-        target: The target of the KL divergence, above 0. Below it, the coefficient falls; above it, it rises.
+        target: The target of the KL divergence, above 0. Below the target, the coefficient falls, and above the target,
+            it rises.
         horizon: Number of steps in which the coefficient changes by a factor of about 1 + e.
-        model: An object whose attribute `kl_coef` is set to the coefficient.
+        model: An object. Its attribute `kl_coef` is set to the coefficient.
 
     Raises:
         InvalidArgumentError: If a number is not above 0.
@@ -82,20 +83,20 @@ class AdaptiveKLController(KLControllerBase):
 
     def __init__(self, *, init_kl_coef: float, target: float, horizon: int, model: Any = None) -> None:
         numbers = {"init_kl_coef": init_kl_coef, "target": target, "horizon": horizon}
-        check(f"{name} is {value!r}; expected a number above 0" for name, value in numbers.items() if not value > 0)
+        check(f"{name} is {value!r}, expected a number above 0" for name, value in numbers.items() if not value > 0)
         self.target = target
         self.horizon = horizon
         super().__init__(init_kl_coef, model)
 
     def update(self, kl_values: Sequence[Any]) -> float:
-        """Return the coefficient for the next steps; see `KLControllerBase.update`.
+        """Return the coefficient for the next steps, see `KLControllerBase.update`.
 
         Raises:
             InvalidArgumentError: If `kl_values` is empty.
         """
         if kl_values is None or not len(kl_values):  # type: ignore[redundant-expr]  # untyped callers pass None
             raise InvalidArgumentError(
-                "kl_values is empty; expected the KL term of at least one rollout",
+                "kl_values is empty, expected the KL term of at least 1 rollout",
                 hint="make a rollout before each update",
             )
         divergence = -torch.as_tensor(list(map(float, kl_values))).mean().item() / self.coef

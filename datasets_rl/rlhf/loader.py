@@ -30,29 +30,29 @@ _VALID = "valid_sample"
 
 
 class TokenizedDatasetLoader:
-    """Loader of a tokenized dataset: it tokenizes the texts once, and memory-maps the stored result.
+    """Loader of a tokenized dataset, which tokenizes the texts once, and memory-maps the stored result.
 
     The result is stored in ``<root_dir>/<dataset>/<split>/<max_length>-<digest>``, where the digest identifies
     everything that affects the tokens: the dataset, the tokenizer, the recipe and the hook. With another tokenizer, the
     texts are tokenized again into another folder. If the process dies, the same call continues after the last batch.
 
     Args:
-        split: Name of the split. A split whose name starts with ``"valid"`` is cut to `valid_size` rows.
+        split: Name of the split. A split with a name that starts with ``"valid"`` is cut to `valid_size` rows.
         max_length: Maximum number of tokens of a sequence, L.
-        dataset_name: Name on the Hugging Face hub; or the path of a Parquet or JSON Lines file, or of a folder with
+        dataset_name: Name on the Hugging Face hub, or the path of a Parquet or JSON Lines file, or of a folder with
             files named after the split, such as ``train-00000.parquet`` or ``train.jsonl``.
-        tokenizer_fn: Constructor of the recipe, such as `TensorDictTokenizer`. It is called with the tokenizer,
-            `max_length`, ``return_tensordict=False`` and, for a ragged dataset, ``padding=False``; the recipe maps a
-            batch of rows to token ids by key. Rows for which it returns False under ``"valid_sample"`` are dropped.
-        pre_tokenization_hook: Applied to the `datasets.Dataset` before tokenization; returns another one.
-        root_dir: Folder of the tokenized datasets; by default ``rlhf`` in the folder RLDS_HOME.
+        tokenizer_fn: Constructor of the recipe, such as `TensorDictTokenizer`. The constructor is called with the
+            tokenizer, `max_length`, ``return_tensordict=False`` and, for a ragged dataset, ``padding=False``. The
+            recipe maps a batch of rows to token ids by key. Rows with False under ``"valid_sample"`` are dropped.
+        pre_tokenization_hook: Applied to the `datasets.Dataset` before tokenization. Returns another dataset.
+        root_dir: Folder of the tokenized datasets. By default ``rlhf`` in the folder RLDS_HOME.
         from_disk: Whether `dataset_name` is a folder that `datasets.Dataset.save_to_disk` wrote.
         valid_size: Maximum number of rows of a validation split.
         num_workers: Number of processes that tokenize. The default is 1, because tokenizers written in Rust use all
-            cores of the machine in one process.
-        tokenizer_class: Class of the tokenizer, with the method `from_pretrained`; by default transformers'
+            cores of the machine in a single process.
+        tokenizer_class: Class of the tokenizer, with the method `from_pretrained`. By default transformers'
             AutoTokenizer.
-        tokenizer_model_name: Name or folder of the tokenizer; by default ``"gpt2"``.
+        tokenizer_model_name: Name or folder of the tokenizer. By default ``"gpt2"``.
         ragged: Whether sequences are stored without padding.
 
     Raises:
@@ -77,7 +77,7 @@ class TokenizedDatasetLoader:
         ragged: bool = False,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:  # type: ignore[redundant-expr]  # callers may be untyped
-            raise InvalidArgumentError(f"max_length is {max_length!r}; expected an integer >= 1")
+            raise InvalidArgumentError(f"max_length is {max_length!r}, expected an integer >= 1")
         self.split = split
         self.max_length = max_length
         self.dataset_name = str(dataset_name)
@@ -91,11 +91,11 @@ class TokenizedDatasetLoader:
         self.make_tokenizer(tokenizer_class=tokenizer_class, tokenizer_model_name=tokenizer_model_name)
 
     def make_tokenizer(self, *, tokenizer_class: Any, tokenizer_model_name: str | Path | None) -> None:
-        """Load the tokenizer, `tokenizer`; its padding token is its end-of-sequence token."""
+        """Load the tokenizer, `tokenizer`. The padding token is its end-of-sequence token."""
         self.tokenizer = load_tokenizer(tokenizer_class, tokenizer_model_name)
 
     def load(self) -> TensorDict:
-        """Return the tokenized dataset; tokenize and store it first, unless it is stored.
+        """Return the tokenized dataset, which is tokenized and stored first, unless stored.
 
         Returns:
             A memory-mapped TensorDict [N]: `input_ids` and `attention_mask`, int64 [N, L], what else the recipe
@@ -179,7 +179,7 @@ class TokenizedDatasetLoader:
         disk.publish_folder(paths.build, paths.folder)
 
     def _tokenize(self, dataset: Any, writer: TokenWriter, journal: Journal, start: int, cache: Path) -> None:
-        """Tokenize rows from `start` to the end, and commit each batch; several processes write to `cache` first."""
+        """Tokenize rows from `start` to the end, and commit each batch. Several processes write to `cache` first."""
         padding = {"padding": False} if self.ragged else {}
         tokenize = self.tokenizer_fn(self.tokenizer, max_length=self.max_length, return_tensordict=False, **padding)
         numbers = [name for name in dataset.column_names if _has_numbers(dataset, name)]
@@ -214,18 +214,18 @@ class TokenizedDatasetLoader:
         batch_dims: int = 1,
         valid_mask_key: str | None = None,
     ) -> TensorDict:
-        """Store columns of numbers, and return them memory-mapped.
+        """Store columns of numbers, and return the memory-mapped columns.
 
         Args:
             dataset: A TensorDict [N, ...], a `datasets.Dataset`, or a mapping from feature to values.
             data_dir: Folder for the data.
-            prefix: Path of the data below `data_dir`, which is also their key in the result.
-            features: Features to store, if `dataset` is not a TensorDict; by default its attribute `features`.
+            prefix: Path of the data below `data_dir`, which is also the key in the result.
+            features: Features to store, if `dataset` is not a TensorDict. By default the attribute `features`.
             batch_dims: Number of leading axes that are the batch axes of the data.
-            valid_mask_key: Key of a mask, bool [N]; rows for which it is False are dropped.
+            valid_mask_key: Key of a mask, bool [N]. Rows with False are dropped.
 
         Returns:
-            The stored data under the key `prefix`; the data themselves without `prefix`.
+            The stored data under the key `prefix`, or the data themselves without `prefix`.
 
         Raises:
             InvalidArgumentError: If the target folder has files of the user, or a feature does not hold numbers.
@@ -251,11 +251,11 @@ class TokenizedDatasetLoader:
 
 @dataclass(frozen=True)
 class _Paths:
-    """The folder of a tokenized dataset, and the hidden paths above it while it is built."""
+    """The folder of a tokenized dataset, and the hidden paths above during the build."""
 
     folder: Path
     root: Path
-    """A folder above it, which has the hidden paths."""
+    """A parent folder, which has the hidden paths."""
 
     @property
     def _hidden(self) -> str:
@@ -284,7 +284,7 @@ def _digest(value: Any) -> str:
 
 
 def _as_folder_name(text: str) -> str:
-    """Return a text as the name of one visible folder."""
+    """Return a text as the name of a single visible folder."""
     name = quote(text, safe=" ") or "data"
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
@@ -326,7 +326,9 @@ def _features_of(dataset: Any, features: Sequence[str] | None) -> TensorDict:
         try:
             columns[name] = torch.as_tensor(values if hasattr(values, "shape") else list(values))
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"the feature {name!r} does not hold numbers of one shape: {error}") from error
+            raise InvalidArgumentError(
+                f"the feature {name!r} does not hold numbers of the same shape: {error}"
+            ) from error
     return TensorDict(columns, batch_size=[])
 
 

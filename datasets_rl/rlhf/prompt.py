@@ -16,7 +16,7 @@ from datasets_rl.rlhf.tokenizers import PromptTensorDictTokenizer
 
 @tensorclass
 class PromptData:
-    """Token sequences of prompts and their labels, with batch size [N]."""
+    """Token sequences of prompts and labels, with batch size [N]."""
 
     input_ids: Tensor
     """Token ids of each prompt and its label, int64 [N, L]."""
@@ -37,10 +37,11 @@ class PromptData:
             input_ids       p_0  p_1  p_2  l_0  l_1  eos        prompt_rindex 2
             result          p_0  p_1  pad  pad  pad  pad
 
-        The last token of the prompt is masked, too, as TorchRL does: it may merge with the first letters of the label.
+        The last token of the prompt is masked, too, as in TorchRL: this token may merge with the first letters of the
+        label.
 
         Args:
-            pad_token_id: Id of the padding; the default is gpt2's end-of-sequence token.
+            pad_token_id: Id of the padding. The default is gpt2's end-of-sequence token.
 
         Returns:
             `input_ids` and `attention_mask`, int64 [N, L], `prompt_rindex` and `loss`, with batch size [].
@@ -69,11 +70,11 @@ class PromptData:
         tokenizer_model_name: str | Path | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Tokenize the prompts of a dataset, unless they are stored, and return them memory-mapped.
+        """Tokenize the prompts of a dataset, unless stored, and return the memory-mapped prompts.
 
         The rows have the texts `prompt` and `label`. Sequences of which a part was cut are left out.
 
-        The arguments are those of `TokenizedDatasetLoader`; by default, the dataset is
+        `TokenizedDatasetLoader` describes the arguments. By default, the dataset is
         ``"CarperAI/openai_summarize_tldr"``. The fields of a ragged dataset are nested tensors.
 
         Raises:

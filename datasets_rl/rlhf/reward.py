@@ -24,9 +24,9 @@ def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
         min_length: Minimum number of words of an answer.
 
     Returns:
-        A `datasets.Dataset` with one column, `text`: the prompt, a line break and the answer. The first half has the
-        chosen answers, and the second half the rejected ones, in the same order. Pairs of equal answers, and pairs with
-        an answer that is too short, are left out.
+        A `datasets.Dataset` with a single column, `text`: the prompt, a line break and the answer. The first half has
+        the chosen answers, and the second half the rejected answers, in the same order. Pairs of equal answers, and
+        pairs with an answer that is too short, are left out.
 
     Raises:
         MissingDependencyError: If the library datasets is not installed.
@@ -47,7 +47,7 @@ def _text(row: Any, name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str):
         raise InvalidArgumentError(
-            f"{name!r} of a pair is {type(value).__name__}; expected a string; the row has {', '.join(row) or 'no keys'}",
+            f"{name!r} of a pair is {type(value).__name__}, expected a string, and the row has {', '.join(row) or 'no keys'}",
             hint="rename the columns to prompt, chosen and rejected, and render chat messages as text",
         )
     return value
@@ -69,7 +69,7 @@ class RewardData:
 
 @tensorclass
 class PairwiseDataset:
-    """Pairs of token sequences, of which one was chosen and one rejected, with batch size [N]."""
+    """Pairs of token sequences, a chosen and a rejected sequence each, with batch size [N]."""
 
     chosen_data: RewardData
     """The chosen sequences."""
@@ -90,11 +90,12 @@ class PairwiseDataset:
         tokenizer_model_name: str | Path | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Tokenize the pairs of a dataset, unless they are stored, and return them memory-mapped.
+        """Tokenize the pairs of a dataset, unless stored, and return the memory-mapped pairs.
 
-        The rows have the texts `prompt`, `chosen` and `rejected`; see `pre_tokenization_hook` for which are kept.
+        The rows have the texts `prompt`, `chosen` and `rejected`. `pre_tokenization_hook` describes which rows are
+        kept.
 
-        The arguments are those of `TokenizedDatasetLoader`; by default, the dataset is
+        `TokenizedDatasetLoader` describes the arguments. By default, the dataset is
         ``"CarperAI/openai_summarize_comparisons"``. The fields of a ragged dataset are nested tensors.
 
         Raises:
@@ -114,7 +115,7 @@ class PairwiseDataset:
             ragged=ragged,
         ).load()
         pairs = len(tokens) // 2
-        # All chosen sequences, then all rejected ones: the order of `pre_tokenization_hook`.
+        # All chosen sequences, then all rejected sequences: the order of `pre_tokenization_hook`.
         chosen, rejected = (rows_between(tokens, start, start + pairs) for start in (0, pairs))
         return cls(  # type: ignore[call-arg]  # every tensorclass has a batch_size
             chosen_data=_reward_data(chosen), rejected_data=_reward_data(rejected), batch_size=[pairs]
@@ -124,4 +125,4 @@ class PairwiseDataset:
 def _reward_data(tokens: TensorDict) -> RewardData:
     names = ("input_ids", "attention_mask", "rewards", "end_scores")
     fields = {name: tokens[name] for name in names if name in tokens}
-    return RewardData(**fields, batch_size=tokens.batch_size)  # type: ignore[call-arg]  # every tensorclass has it
+    return RewardData(**fields, batch_size=tokens.batch_size)  # type: ignore[call-arg]  # every tensorclass has this argument

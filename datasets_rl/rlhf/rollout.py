@@ -27,7 +27,7 @@ class RolloutFromModel:
         input_ids, step 1      p_0  p_1  a_0  eos  eos  eos  eos             next.input_ids of step 0
 
         step                    0      1      2
-        action                 a_0    eos    eos      the last one is padding
+        action                 a_0    eos    eos      the last eos is padding
         sample_log_prob         x      x      0
         next.done               -      x      x       step 2 ends the padding
         next.terminated         -      x      -
@@ -35,15 +35,15 @@ class RolloutFromModel:
 
     Args:
         model: The causal language model of transformers that generates.
-        ref_model: A frozen model; the KL divergence from it is subtracted from the reward.
+        ref_model: A frozen model. The KL divergence from this model is subtracted from the reward.
         reward_model: A module that returns rewards [B, L] and end scores [B] for the arguments `input_ids` and
             `attention_mask`. The reward of a rollout is the end score of the generated text minus that of the labels.
         kl_coef: Coefficient of the KL term.
         max_new_tokens: Number of tokens to generate at most, T.
         score_clip: Rewards are clipped to [-score_clip, score_clip] before the KL term is added.
         kl_scheduler: Controller of the coefficient, for `step_scheduler`.
-        num_steps: Number of rollouts that an update of the coefficient considers; by default all since the last one.
-        eos_token_id: Id of the end-of-sequence token, which is also the padding; by default that of the configuration
+        num_steps: Number of rollouts that an update of the coefficient considers. By default all since the last update.
+        eos_token_id: Id of the end-of-sequence token, which is also the padding. By default the id in the configuration
             of the model, else `EOS_TOKEN_ID`.
 
     Raises:
@@ -74,8 +74,8 @@ class RolloutFromModel:
         if eos_token_id is not None:
             if not isinstance(eos_token_id, int):
                 raise InvalidArgumentError(
-                    f"the end-of-sequence token of the model is {eos_token_id!r}; expected one integer",
-                    hint="pass the id of one of them to the constructor",
+                    f"the end-of-sequence token of the model is {eos_token_id!r}, expected a single integer",
+                    hint="pass a single id to the constructor",
                 )
             self.EOS_TOKEN_ID = eos_token_id
         self.model = model
@@ -90,7 +90,7 @@ class RolloutFromModel:
         self._sampling = GenerationConfig(do_sample=True, top_k=0, top_p=1.0, temperature=1.0)
 
     def rollout_from_data(self, batch: PromptData) -> TensorDict:
-        """Generate tokens from prompts and reward them; see `create_rollout_td`."""
+        """Generate tokens from prompts and reward them, see `create_rollout_td`."""
         return self.create_rollout_td(batch, *self.generate(batch))
 
     @torch.no_grad()
@@ -99,11 +99,11 @@ class RolloutFromModel:
 
         Args:
             batch: Prompts and labels [B], with sequences of L tokens.
-            generation_config: A GenerationConfig of transformers; by default, tokens are sampled from the model. The
-                number of tokens, the end-of-sequence token and the padding are those of this object.
+            generation_config: A GenerationConfig of transformers. By default, tokens are sampled from the model. The
+                number of tokens, the end-of-sequence token and the padding are set by this object.
 
         Returns:
-            * The prompts, the generated tokens after each of them, then padding, int64 [B, L + T].
+            * The prompts, the generated tokens after each prompt, then padding, int64 [B, L + T].
             * The log-probability of each generated token in the distribution that was sampled, [B, T, 1].
             * The logarithm of the ratio of its probabilities in the model and in the reference model, [B, T].
 
@@ -117,7 +117,7 @@ class RolloutFromModel:
         if int(prompt_length.min()) < 1:
             raise InvalidArgumentError(
                 f"row {int(prompt_length.argmin())} has no token before its prompt_rindex, which is the index of the "
-                "last token of the prompt; expected prompts of at least two tokens",
+                "last token of the prompt, expected prompts of at least two tokens",
                 hint="leave out shorter prompts",
             )
         # Models of transformers generate after the last column, so the padding is on the left.
@@ -146,12 +146,15 @@ class RolloutFromModel:
         return config
 
     def _before_end(self, actions: Tensor) -> Tensor:
-        """Return which tokens [B, T] are not after an end-of-sequence token; the first one of these is not."""
+        """Return which tokens [B, T] are not after an end-of-sequence token.
+
+        The first end-of-sequence token itself is not.
+        """
         ends = (actions == self.EOS_TOKEN_ID).to(torch.int64)
         return (ends.cumsum(1) - ends) == 0
 
     def _after_prompts(self, batch: PromptData, actions: Tensor) -> Tensor:
-        """Return the prompts [B, L] with the actions [B, T] after them, then padding, [B, L + T]."""
+        """Return the prompts [B, L] with the actions [B, T] after the prompts, then padding, [B, L + T]."""
         length = batch.prompt_rindex[:, None]
         columns = torch.arange(batch.input_ids.shape[1], device=length.device)
         prompts = batch.input_ids.where(columns < length, self.EOS_TOKEN_ID)
@@ -177,7 +180,7 @@ class RolloutFromModel:
         """Return log p(token) - log p_ref(token) of the generated tokens, [B, T].
 
         tokens     p_0  p_1  a_0  a_1
-        logits      .    x    x    .        those of column c are for the token of column c + 1
+        logits      .    x    x    .        logits of column c are for the token of column c + 1
         """
         columns = self._action_columns(prompt_rindex)
         actions = generated.gather(1, columns)
@@ -200,16 +203,16 @@ class RolloutFromModel:
     def create_rollout_td(
         self, batch: PromptData, generated: Tensor, log_probs: Tensor, log_ratio: Tensor
     ) -> TensorDict:
-        """Return rollouts as transitions, in the structure of an environment that appends one token per step.
+        """Return rollouts as transitions, in the structure of an environment that appends a token per step.
 
         Args:
             batch: The prompts and labels [B].
             generated: See `generate`, as the other arguments.
             log_probs: Log-probabilities of the generated tokens.
-            log_ratio: Log-ratio of their probabilities in the two models.
+            log_ratio: Log-ratio of the probabilities in the two models.
 
         Returns:
-            A TensorDict [B, T] whose last axis is named "time":
+            A TensorDict [B, T] with the last axis named "time":
 
             * ``action``, int64 [B, T]: the generated tokens.
             * ``input_ids``, int64 [B, T, L + T], and ``attention_mask``, bool: the text before each action.
@@ -219,7 +222,7 @@ class RolloutFromModel:
               the last step.
             * ``("next", "done")``, bool [B, T, 1]: True there and at the last step, which ends the padding.
             * ``("next", "reward_raw")``, [B, T, 1]: at the end of the text, the clipped difference of the end scores
-              of the generated text and of the labels; 0 at other steps.
+              of the generated text and of the labels. 0 at other steps.
             * ``("next", "reward_kl")``, [B, T, 1]: ``-kl_coef * log_ratio``.
             * ``("next", "reward")``, [B, T, 1]: the sum of both.
         """
@@ -256,7 +259,7 @@ class RolloutFromModel:
         return named
 
     def _texts(self, generated: Tensor, prompt_rindex: Tensor) -> Tensor:
-        """Return the text before each action and after the last one, then padding, [B, T + 1, L + T]."""
+        """Return the text before each action and after the last action, then padding, [B, T + 1, L + T]."""
         steps = torch.arange(self.max_new_tokens + 1, device=generated.device)
         columns = torch.arange(generated.shape[1], device=generated.device)
         written = columns < (prompt_rindex[:, None] + steps)[..., None]
@@ -279,7 +282,7 @@ class RolloutFromModel:
         """
         if self.kl_scheduler is None:
             raise InvalidArgumentError(
-                "kl_scheduler is None; expected a controller of the KL coefficient",
+                "kl_scheduler is None, expected a controller of the KL coefficient",
                 hint="pass an AdaptiveKLController or a ConstantKLController to the constructor",
             )
         self.kl_coef = self.kl_scheduler.update(self._kl_queue)

@@ -1,6 +1,6 @@
-"""Tokenized datasets on disk: one .npy file per field, and tokens.json, which is written last.
+"""Tokenized datasets on disk: a .npy file per field, and tokens.json, which is written last.
 
-    <folder>/tokens.json           fields, number of sequences N, files with their digests, and what was tokenized how
+    <folder>/tokens.json           fields, number of sequences N, files with digests, and the source and the arguments
     <folder>/<field>.npy           padded: [N, L] for sequences, [N] for numbers
     <folder>/<field>.npy           ragged: int32 [sum of lengths] for sequences, [N] for numbers
     <folder>/ends.npy              ragged: int64 [N], the offset after the last token of each sequence
@@ -8,7 +8,7 @@
         input_ids.npy   | sequence 0 | sequence 1       | sequence 2 |
         ends.npy                     ^ 0                ^ 1          ^ 2
 
-A ragged dataset stores no attention mask, because every stored token is a real one.
+A ragged dataset stores no attention mask, because every stored token is real.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ FORMAT_VERSION = 1
 _ENDS = "ends"
 _MASK = "attention_mask"
 _PADDED_KEYS = frozenset({"input_ids", "labels"})
-"""The fields that are padded with the padding token; all others with 0."""
+"""The fields that are padded with the padding token. All others are padded with 0."""
 
 
 @dataclass(frozen=True)
 class TokenField:
-    """One field of a tokenized dataset."""
+    """A field of a tokenized dataset."""
 
     key: str
-    """The key; a nested one with dots."""
+    """The key, for a nested key with dots."""
     dtype: str
     """numpy's name of the stored dtype."""
     shape: tuple[int, ...]
-    """Shape of one row, or of one token of a ragged field."""
+    """Shape of a row, or of a token of a ragged field."""
     ragged: bool = False
     """Whether a row has as many values as the sequence has tokens."""
 
@@ -64,7 +64,7 @@ class TokenWriter:
     Args:
         folder: An empty folder, or that of `commit`.
         ragged: Whether sequences are stored without padding.
-        commit: The last result of `commit` of an earlier process; the writer continues after it.
+        commit: The last result of `commit` of an earlier process, after which the writer continues.
 
     Raises:
         IntegrityError: If the folder does not have the committed rows.
@@ -108,7 +108,7 @@ class TokenWriter:
         counts = {key: len(array) for key, array in arrays.items() if key not in ragged}
         if fields != self._fields or len(set(counts.values())) > 1:
             raise InvalidArgumentError(
-                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows; "
+                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows, "
                 f"expected {_field_text(self._fields)} and the same number of rows"
             )
         for key, array in arrays.items():
@@ -140,7 +140,7 @@ class TokenWriter:
         )
 
     def discard(self) -> None:
-        """Close the files without completing them."""
+        """Close the files without completing the headers."""
         for stream in self._streams.values():
             stream.discard()
 
@@ -161,20 +161,20 @@ def _padded_arrays(columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         except ValueError as error:
             raise InvalidArgumentError(
                 f"{key} is not an array: {error}",
-                hint="pad the sequences to one length, or store them as a ragged dataset",
+                hint="pad the sequences to the same length, or store them as a ragged dataset",
             ) from error
         if array.dtype.kind not in "biuf":
-            raise InvalidArgumentError(f"{key} holds {array.dtype}; expected numbers")
-        # Python's floats become those of torch.
+            raise InvalidArgumentError(f"{key} holds {array.dtype}, expected numbers")
+        # Python's floats become torch's default floats.
         arrays[key] = array.astype(np.float32) if isinstance(column, list) and array.dtype == np.float64 else array
     return arrays
 
 
 def _ragged_arrays(columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the sequences without padding, one after the other, with their `ends`, and the other columns unchanged."""
+    """Return the sequences without padding, joined, with their `ends`, and the other columns unchanged."""
     sequences = {key: column for key, column in columns.items() if _is_sequence(column)}
     if "input_ids" not in sequences:
-        raise InvalidArgumentError(f"expected sequences under 'input_ids'; the columns are {', '.join(columns)}")
+        raise InvalidArgumentError(f"the columns are {', '.join(columns)}, expected sequences under 'input_ids'")
     masks = sequences.pop(_MASK, None)
     lengths = [len(row) for row in sequences["input_ids"]]
     real = np.ones(sum(lengths), np.bool_) if masks is None else np.concatenate(masks).astype(np.bool_)
@@ -207,10 +207,10 @@ def open_tokens(folder: Path) -> TensorDict:
 
     Returns:
         A TensorDict [N] of tensors [N, ...]. The sequences of a ragged dataset are nested tensors [N, j] (layout
-        jagged) of int32, and its attention mask is a nested tensor of ones, which takes no memory.
+        jagged) of int32, and the attention mask is a nested tensor of ones, which takes no memory.
 
     Raises:
-        IntegrityError: If the files are not those that tokens.json describes.
+        IntegrityError: If the files differ from the description in tokens.json.
     """
     path = folder / TOKENS_FILE
     try:
@@ -220,9 +220,9 @@ def open_tokens(folder: Path) -> TensorDict:
         sizes = {file["path"]: file["bytes"] for file in document["files"]}
         version = (document["format"], document["format_version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, f"it cannot be read: {error!r}") from error
+        raise _damaged(path, f"the file cannot be read: {error!r}") from error
     if version != (FORMAT, FORMAT_VERSION):
-        raise _damaged(path, f"its format is {version}; expected {(FORMAT, FORMAT_VERSION)}")
+        raise _damaged(path, f"its format is {version}, expected {(FORMAT, FORMAT_VERSION)}")
     arrays = {field.key: _mapped(folder, field, rows, sizes.get(field.file)) for field in fields}
     if not ragged:
         return _tree(arrays, rows)
@@ -249,13 +249,17 @@ def _mapped(folder: Path, field: TokenField, rows: int, size: int | None) -> Ten
         or array.shape[1:] != field.shape
         or not (field.ragged or len(array) == rows)
     ):
-        raise _damaged(path, f"it is {array.dtype} {list(array.shape)}; expected {_field_text([field])}, {rows:,} rows")
+        raise _damaged(
+            path, f"the array is {array.dtype} {list(array.shape)}, expected {_field_text([field])}, {rows:,} rows"
+        )
     return torch.from_numpy(copy_on_write(path, array))
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
-        str(path), [problem], hint=Remedy("delete {}, and make the same call again to tokenize it again", path.parent)
+        str(path),
+        [problem],
+        hint=Remedy("delete {}, and make the same call again to tokenize the dataset again", path.parent),
     )
 
 
@@ -280,15 +284,15 @@ def rows_between(data: TensorDict, start: int, stop: int) -> TensorDict:
 
 
 def pad_rows(data: Any, rows: Tensor, pad_token_id: int) -> Any:
-    """Gather rows of a ragged dataset, and pad the sequences on the right to the longest one among them.
+    """Gather rows of a ragged dataset, and pad the sequences on the right to the longest of these sequences.
 
     Args:
         data: A TensorDict or tensorclass [N] with nested tensors.
         rows: Rows, int64 [B].
-        pad_token_id: The padding of `input_ids` and `labels`; other fields are padded with 0.
+        pad_token_id: The padding of `input_ids` and `labels`. Other fields are padded with 0.
 
     Returns:
-        A batch [B] of dense tensors; sequences are int64 [B, longest of the batch].
+        A batch [B] of dense tensors. Sequences are int64 [B, longest of the batch].
     """
 
     def gather(key: Any, values: Any) -> Any:
@@ -300,7 +304,7 @@ def pad_rows(data: Any, rows: Tensor, pad_token_id: int) -> Any:
         columns = torch.arange(int(lengths.max()))
         real = columns < lengths
         places = (starts + columns).clamp_(max=max(len(flat) - 1, 0))
-        # index_select uses one thread for so few elements; indexing uses several, which wait for each other.
+        # index_select uses one thread for so few elements. Indexing uses several threads, which wait for each other.
         tokens = flat.index_select(0, places.view(-1)).view(places.shape).to(torch.int64)
         name = key[-1] if isinstance(key, tuple) else key
         return tokens.masked_fill_(~real, pad_token_id if name in _PADDED_KEYS else 0)

@@ -17,7 +17,7 @@ _OLDEST_LIBRARY = (5, 2)
 
 
 def load_texts(dataset_name: str, split: str, *, from_disk: bool, cache: Path) -> Any:
-    """Open one split of a dataset of texts.
+    """Open a split of a dataset of texts.
 
     Code of a repository is never run, and pickles are never loaded: the library datasets supports neither since 5.2.
 
@@ -25,7 +25,7 @@ def load_texts(dataset_name: str, split: str, *, from_disk: bool, cache: Path) -
         dataset_name: A name on the hub, or the path of a file or a folder.
         split: Name of the split, which may have a slice: ``"train[:1000]"``.
         from_disk: Whether `datasets.Dataset.save_to_disk` wrote the folder.
-        cache: Folder for the converted local files; it must exist as long as the result is used.
+        cache: Folder for the converted local files, which must exist as long as the result is used.
 
     Returns:
         A `datasets.Dataset`.
@@ -34,7 +34,7 @@ def load_texts(dataset_name: str, split: str, *, from_disk: bool, cache: Path) -
         MissingDependencyError: If the library datasets is not installed.
         InvalidArgumentError: If there are no such files, or no such split.
         ConversionError: If a local file is damaged.
-        FetchError: If the hub does not serve the dataset; `OfflineError` if RLDS_OFFLINE forbids to ask it.
+        FetchError: If the hub does not serve the dataset. `OfflineError` if RLDS_OFFLINE forbids requests.
     """
     datasets = _library(dataset_name)
     if from_disk:
@@ -79,7 +79,7 @@ def _saved_split(saved: Any, dataset_name: str, split: str) -> Any:
     if not isinstance(saved, Mapping):
         return saved
     if split not in saved:
-        raise InvalidArgumentError(f"{dataset_name} has no split {split!r}; it has {', '.join(map(str, saved))}")
+        raise InvalidArgumentError(f"{dataset_name} has no split {split!r}, expected {', '.join(map(str, saved))}")
     return saved[split]
 
 
@@ -93,20 +93,20 @@ def _local_files(path: Path, split: str) -> list[Path]:
         if len({_FORMATS[file.suffix] for file in files}) != 1:
             present = ", ".join(sorted(file.name for file in path.iterdir())[:10]) or "no files"
             raise InvalidArgumentError(
-                f"{path} has {len(files)} files of the split {base!r} in Parquet or JSON Lines; expected at least one, "
-                f"all in one format; the folder has {present}",
-                hint=f"name the files of the split {base}*.parquet or {base}*.jsonl, or give the path of one file",
+                f"{path} has {len(files)} files of the split {base!r} in Parquet or JSON Lines, expected at least 1, "
+                f"all in the same format, and the folder has {present}",
+                hint=f"name the files of the split {base}*.parquet or {base}*.jsonl, or give the path of a file",
             )
     if files[0].suffix not in _FORMATS:
         raise InvalidArgumentError(
-            f"{path} is not a file of texts; expected the suffix {', '.join(_FORMATS)}",
-            hint="convert it to JSON Lines, one object with the texts per line",
+            f"{path} is not a file of texts, expected the suffix {', '.join(_FORMATS)}",
+            hint="convert the file to JSON Lines, with an object with the texts per line",
         )
     return files
 
 
 def source_identity(dataset_name: str, split: str, *, from_disk: bool) -> Any:
-    """Return the identity of a dataset of texts, a JSON value, without reading it: of files, size and time of change.
+    """Return the identity of a dataset of texts, a JSON value, without a read: of files, size and time of change.
 
     Raises:
         InvalidArgumentError: If there are no such files.
@@ -116,7 +116,7 @@ def source_identity(dataset_name: str, split: str, *, from_disk: bool) -> Any:
         return {"hub": dataset_name}
     if from_disk and not path.is_dir():
         raise InvalidArgumentError(
-            f"{path} is not a folder; expected one that datasets.Dataset.save_to_disk wrote",
+            f"{path} is not a folder, expected a folder from datasets.Dataset.save_to_disk",
             hint="name a dataset of the hub, or local files, without from_disk",
         )
     files = sorted(file for file in path.rglob("*") if file.is_file()) if from_disk else _local_files(path, split)

@@ -30,7 +30,7 @@ class TensorDictTokenizer:
         padding: Passed to the tokenizer: ``"max_length"`` pads every sequence to L tokens, ``"longest"`` to the
             longest of the batch, and False does not pad.
         truncation: Whether longer sequences are cut to L tokens.
-        return_tensordict: Whether the result is a TensorDict. If False, it is that of the tokenizer.
+        return_tensordict: Whether the result is a TensorDict. If False, the tokenizer's result is returned.
         device: Device of the TensorDict.
     """
 
@@ -53,13 +53,13 @@ class TensorDictTokenizer:
         self.device = device
 
     def __call__(self, sample: Mapping[str, Any]) -> Any:
-        """Tokenize one text or a list of n texts.
+        """Tokenize a text or a list of n texts.
 
         Args:
-            sample: An example; under `key`, a string or a list of strings.
+            sample: An example: under `key`, a string or a list of strings.
 
         Returns:
-            `input_ids` and `attention_mask`, int64 [L] for a string and [n, L] for a list; nested tensors [n, j] if
+            `input_ids` and `attention_mask`, int64 [L] for a string and [n, L] for a list, or nested tensors [n, j] if
             the sequences have different lengths.
 
         Raises:
@@ -79,13 +79,13 @@ class TensorDictTokenizer:
 
 
 class PromptTensorDictTokenizer(TensorDictTokenizer):
-    """Tokenization of prompts with their labels: the text of an example is its prompt followed by its label.
+    """Tokenization of prompts with labels: the text of an example is its prompt followed by its label.
 
         tokens          p_0  p_1  p_2 | l_0  l_1  eos  eos
         prompt_rindex              ^ 2
         mask_label      p_0  p_1    see `PromptData.mask_label`
 
-    The arguments are those of `TensorDictTokenizer`. The prompts have the key `key`, by default ``"prompt"``, and the
+    `TensorDictTokenizer` describes the arguments. The prompts have the key `key`, by default ``"prompt"``, and the
     labels the key ``"label"``.
     """
 
@@ -103,13 +103,13 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
 
     @override
     def __call__(self, sample: Mapping[str, Any]) -> Any:
-        """Tokenize one example or a list of n examples.
+        """Tokenize an example or a list of n examples.
 
         Args:
             sample: Under `key` and ``"label"``, two strings or two lists of n strings.
 
         Returns:
-            The tokens of prompt and label, as `TensorDictTokenizer` returns them, and with the same leading axis:
+            The tokens of prompt and label, as from `TensorDictTokenizer`, and with the same leading axis:
             `prompt_rindex`, int64, the index of the last token of the prompt, and `valid_sample`, bool, whether the
             sequence is shorter than L tokens or ends with the end-of-sequence token, so that nothing was cut.
 
@@ -120,7 +120,7 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
         sides = {name: getattr(self.tokenizer, name, "right") for name in ("padding_side", "truncation_side")}
         if left := [name for name, side in sides.items() if side != "right"]:
             raise InvalidArgumentError(
-                f"{' and '.join(left)} of the tokenizer is 'left'; expected 'right': prompt_rindex counts from the first column",
+                f"{' and '.join(left)} of the tokenizer is 'left', expected 'right': prompt_rindex counts from the first column",
                 hint="assign 'right', as load_tokenizer does",
             )
         if isinstance(prompts, str):
@@ -146,8 +146,8 @@ def _column(sample: Mapping[str, Any], key: str) -> Any:
         return sample[key]
     except KeyError as error:
         raise InvalidArgumentError(
-            f"the example has no key {key!r}; it has {', '.join(map(str, sample)) or 'none'}",
-            hint="rename the columns, or convert them in a pre_tokenization_hook",
+            f"the example has no key {key!r}, and has {', '.join(map(str, sample)) or 'none'}",
+            hint="rename the columns, or convert the columns in a pre_tokenization_hook",
         ) from error
 
 
@@ -161,17 +161,17 @@ def _as_tensor(values: Any) -> Tensor:
 
 
 def load_tokenizer(tokenizer_class: Any = None, tokenizer_model_name: str | Path | None = None) -> Any:
-    """Load a tokenizer that pads sequences with its end-of-sequence token, and pads and cuts them on the right.
+    """Load a tokenizer that pads sequences with its end-of-sequence token, and pads and cuts on the right.
 
     Code from the hub is never run.
 
     Args:
-        tokenizer_class: A class with the method `from_pretrained`; by default transformers' AutoTokenizer.
-        tokenizer_model_name: A name on the Hugging Face hub or a folder written by `save_pretrained`; by default gpt2.
+        tokenizer_class: A class with the method `from_pretrained`. By default transformers' AutoTokenizer.
+        tokenizer_model_name: A name on the Hugging Face hub or a folder written by `save_pretrained`. By default gpt2.
 
     Raises:
         MissingDependencyError: If transformers is required and not installed.
-        InvalidArgumentError: If there is no such tokenizer, or it has no end-of-sequence token.
+        InvalidArgumentError: If there is no such tokenizer, or the tokenizer has no end-of-sequence token.
     """
     name = str(tokenizer_model_name or DEFAULT_TOKENIZER)
     if tokenizer_class is None:
@@ -187,13 +187,13 @@ def load_tokenizer(tokenizer_class: Any = None, tokenizer_model_name: str | Path
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(
             f"no tokenizer {name!r} could be loaded: {error}",
-            hint="name a model of the Hugging Face hub whose tokenizer needs no code of its repository, or a folder "
+            hint="name a model of the Hugging Face hub with a tokenizer that needs no code of the repository, or a folder "
             "written by save_pretrained",
         ) from error
     if tokenizer.eos_token is None:
         raise InvalidArgumentError(
             f"the tokenizer {name!r} has no end-of-sequence token, which is used as padding",
-            hint="set its eos_token, save it with save_pretrained, and name that folder",
+            hint="set eos_token, save the tokenizer with save_pretrained, and name that folder",
         )
     tokenizer.pad_token = tokenizer.eos_token
     # Positions, such as that of the last token of a prompt, count from the first column.

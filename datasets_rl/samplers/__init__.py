@@ -1,4 +1,4 @@
-"""Samplers: they choose the steps of a batch. One module per sampler."""
+"""Samplers: choices of the steps of a batch. A module per sampler."""
 
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler

@@ -34,21 +34,22 @@ class _SamplerClass(ABCMeta):
 class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     """Base class of samplers. A sampler chooses the steps of a batch from a storage.
 
-    A sampler with state (a permutation, a priority tree) is notified of every write and saves that state; a stateless
-    sampler implements only `sample`. The buffer calls the sampler while it holds its lock, from one thread at a time.
+    A sampler with state (a permutation, a priority tree) is notified of every write and saves that state. A stateless
+    sampler implements only `sample`. The buffer calls the sampler under the lock of the buffer, from a single thread at
+    a time.
     """
 
     generator: Generator | None = None
-    """Random generator; None for torch's global generator."""
+    """Random generator. None for torch's global generator."""
 
     ran_out: bool = False
-    """Whether the last batch ended an epoch; always False for a sampler without epochs."""
+    """Whether the last batch ended an epoch. Always False for a sampler without epochs."""
 
     consumes: ClassVar[bool] = False
-    """Whether steps leave the buffer after they were drawn, as with a `ConsumingSampler`."""
+    """Whether steps leave the buffer after the draw, as with a `ConsumingSampler`."""
 
     without_replacement: ClassVar[type[Sampler] | None] = None
-    """The class that ``replacement=False`` selects; a sampler that draws without replacement names itself."""
+    """The class that ``replacement=False`` selects. A sampler that draws without replacement names itself."""
 
     needs_episodes: ClassVar[bool] = False
     """Whether `sample` needs the episodes of a stored dataset, an `EpisodicStorage`."""
@@ -57,7 +58,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     """Whether `sample` needs several storages, a `StorageEnsemble`."""
 
     unit: int = 1
-    """Number of steps sampled together: the batch size is a multiple of it."""
+    """Number of steps sampled together: the batch size is a multiple of this number."""
 
     has_epochs: ClassVar[bool] = False
     """Whether an epoch draws each item once, so that a batch that was drawn ahead must not be lost."""
@@ -66,7 +67,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     """Whether batches are drawn by the generator."""
 
     draws_ahead: bool = False
-    """Whether batches may be drawn before they are needed: they do not depend on what is done with earlier ones."""
+    """Whether batches may be drawn ahead: they do not depend on what is done with earlier batches."""
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
@@ -93,7 +94,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
             count: Number of batches, n.
 
         Returns:
-            The rows of all batches, int64 [n B], and their info, [n B, ...]; None if each batch is sampled separately.
+            The rows of all batches, int64 [n B], and their info, [n B, ...]. None if each batch is sampled separately.
         """
         del storage, batch_size, count
         return None
@@ -101,12 +102,12 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info that `sample` would return for some rows, without sampling and without a change of state.
 
-        Buffers that are sampled as one call this before the first batch, because it determines the keys of the batches.
-        Any other info that `sample` returns is left out of their batches.
+        Buffers that are sampled as one call this method before the first batch: the result determines the keys of the
+        batches. Any other info that `sample` returns is left out of their batches.
 
         Args:
             storage: The storage that contains the rows.
-            rows: Rows of one trajectory, int64 [B].
+            rows: Rows of a trajectory, int64 [B].
         """
         del storage, rows
         return {}
@@ -119,22 +120,23 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
         """
 
     def add(self, index: Tensor) -> None:
-        """Process a write to the rows of one slot, int64 [envs]."""
+        """Process a write to the rows of a slot, int64 [envs]."""
         self.extend(index)
 
     def extend(self, index: Tensor) -> None:
         """Process a write to these rows, int64 [n]."""
 
     def update_priority(self, index: Tensor, priority: Tensor | float, *, storage: Storage | None = None) -> None:
-        """Update the priorities of rows; samplers without priorities ignore the call.
+        """Update the priorities of rows. Samplers without priorities ignore the call.
 
         Args:
             index: Rows, int64 [n].
-            priority: One priority per row, [n], or one for all rows.
+            priority: A priority per row, [n], or a single priority for all rows.
             storage: The storage that contains the rows.
 
         Raises:
-            InvalidArgumentError: If a priority is negative or not finite, or the shapes differ; nothing has changed.
+            InvalidArgumentError: If a priority is negative or not finite, or the shapes differ. Nothing has changed
+                then.
         """
 
     @property
@@ -146,31 +148,31 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
         """Process a write to these rows that was not reported by `add` or `extend`.
 
         Args:
-            index: Rows, int64 [n], or one row.
+            index: Rows, int64 [n], or a single row.
             storage: The storage that contains the rows.
         """
         del storage
         self.extend(torch.as_tensor(index, dtype=torch.int64).reshape(-1))
 
     def expect_priority(self, priority: Tensor) -> None:
-        """Check priorities [n, ...] before their rows are written.
+        """Check priorities [n, ...] before the rows are written.
 
         Raises:
-            InvalidArgumentError: If the sampler cannot accept them.
+            InvalidArgumentError: If the sampler cannot accept these priorities.
         """
 
     @property
     def draws_from_global(self) -> bool:
-        """Whether batches depend on torch's global generator, whose state is not a part of the state of the sampler."""
+        """Whether batches depend on torch's global generator, which is not a part of the state of the sampler."""
         return self.draws_at_random and self.generator is None
 
     @property
     def position(self) -> Any:
-        """The position in an epoch, if the batches follow from a seed and this position; else None."""
+        """The position in an epoch, if the batches follow from a seed and this position, else None."""
         return None
 
     def state_at(self, position: Any) -> dict[str, Any]:
-        """Return the state that this sampler had at a position, in the same epoch or the one before."""
+        """Return the state that this sampler had at a position, in the same epoch or the previous epoch."""
         del position
         return self.state_dict()
 
@@ -186,7 +188,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
         """Forget all rows, after the storage was emptied."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler's own generator, if it has one; subclasses add their state."""
+        """Return the state of the sampler's own generator, if any. Subclasses add their state."""
         return {} if self.generator is None else {"generator": self.generator.get_state()}
 
     @override
@@ -197,10 +199,13 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
             return []
         if isinstance(state, Tensor) and state.dtype == expected.dtype and state.shape == expected.shape:
             return []
-        return [f"generator is not the state of a torch.Generator; expected {expected.dtype} {list(expected.shape)}"]
+        return [f"generator is not the state of a torch.Generator, expected {expected.dtype} {list(expected.shape)}"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of the generator; subclasses call this method first, because it rejects an invalid state."""
+        """Restore the state of the generator.
+
+        Subclasses call this method first, because an invalid state is rejected here.
+        """
         super().load_state_dict(state_dict)
         if "generator" in state_dict:
             self.generator = self.generator or Generator()

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 
 class ConsumingSampler(Sampler):
-    """Draw each step a limited number of times; then its slot is free for a new step.
+    """Draw each step a limited number of times. Then the slot is free for a new step.
 
-    A batch contains each step at most once, and is smaller if fewer steps remain; `ran_out` is True after the last one.
-    A buffer with this sampler has as many steps as can still be drawn, and writes to the slots of consumed steps first.
+    A batch contains each step at most once, and is smaller if fewer steps remain. `ran_out` is True after the last
+    batch. A buffer with this sampler has as many steps as can still be drawn, and writes to the slots of consumed steps
+    first.
 
         draws left   1 1 1 1      a batch of 3      0 1 0 0      `extend` of 2 steps      1 1 1 0
 
     Args:
         max_sample_count: Number of batches in which a step occurs, at least 1.
-        generator: Random generator; by default torch's global generator.
+        generator: Random generator. By default torch's global generator.
 
     Raises:
         InvalidArgumentError: If the number is not an integer >= 1.
@@ -48,14 +49,14 @@ class ConsumingSampler(Sampler):
         self._left = torch.zeros(0, dtype=torch.int64)
         """Number of draws left of each row."""
         self._consumed = torch.zeros(0, dtype=torch.int64)
-        """The rows without draws left, in the order in which they were consumed."""
+        """The rows without draws left, in the order of consumption."""
         self.ran_out = False
 
     @override
     def attach(self, storage: Storage) -> None:
         if storage.ndim > 1:
             raise InvalidArgumentError(
-                f"a {type(self).__name__} only supports 1-dimensional storages; ndim is {storage.ndim}",
+                f"a {type(self).__name__} only supports 1-dimensional storages, and ndim is {storage.ndim}",
                 hint="write each environment separately",
             )
 
@@ -79,7 +80,7 @@ class ConsumingSampler(Sampler):
         return len(self._available(storage))
 
     def _available(self, storage: Storage) -> Tensor:
-        """Return the rows that have draws left; rows that were written without notice have all of them."""
+        """Return the rows that have draws left. Rows that were written without notice have all draws left."""
         held = len(storage)
         if held != len(self._left):
             new = torch.full((max(held - len(self._left), 0),), self.max_sample_count)
@@ -125,7 +126,7 @@ class ConsumingSampler(Sampler):
         reasons = super().state_problems(state_dict)
         if state_dict.get("max_sample_count") != self.max_sample_count:
             found = state_dict.get("max_sample_count")
-            reasons.append(f"max_sample_count is {found!r}; expected {self.max_sample_count}")
+            reasons.append(f"max_sample_count is {found!r}, expected {self.max_sample_count}")
         for name in ("left", "consumed"):
             value = state_dict.get(name)
             if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim != 1:
@@ -145,7 +146,7 @@ class ConsumingSampler(Sampler):
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         if self.state_problems(state_dict):
-            return state_dict  # unchanged: load_state_dict rejects it
+            return state_dict  # unchanged: load_state_dict rejects this state
         consumed = (state_dict["consumed"] - shift) % slots
         return {**state_dict, "left": state_dict["left"].roll(-shift), "consumed": consumed}
 

@@ -1,4 +1,4 @@
-"""The samplers of several buffers, combined into one."""
+"""The samplers of several buffers, combined into a single sampler."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
 DEFAULT_INFO: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
-"""Info of steps whose sampler does not return it: weight 1, not a repetition, and not part of a slice."""
+"""Info of steps if the sampler does not return it: weight 1, not a repetition, and not part of a slice."""
 
 
 class SamplerEnsemble(Sampler):
-    """Draw buffers at random, then the same number of steps from each of them with its own sampler.
+    """Draw buffers at random, then the same number of steps from each drawn buffer with the buffer's sampler.
 
-    A batch of B steps consists of n parts of B / n steps; one buffer may be drawn for several parts. An empty buffer is
-    drawn once it has steps.
+    A batch of B steps consists of n parts of B / n steps. A buffer may be drawn for several parts. An empty buffer is
+    drawn after its first write.
 
     Args:
-        samplers: The samplers of the buffers, in buffer order; at least one.
-        p: Probabilities of the buffers, not necessarily normalized; uniform by default.
-        sample_from_all: Whether every buffer contributes one part; mutually exclusive with `p`.
-        num_buffer_sampled: Number of parts in a batch, n; by default the number of buffers. Ignored if
+        samplers: The samplers of the buffers, in buffer order, at least one.
+        p: Probabilities of the buffers, not necessarily normalized, uniform by default.
+        sample_from_all: Whether every buffer contributes a part. Mutually exclusive with `p`.
+        num_buffer_sampled: Number of parts in a batch, n. By default the number of buffers. Ignored if
             `sample_from_all` is True.
-        generator: Random generator of the ensemble and of its samplers; by default each sampler keeps its own.
+        generator: Random generator of the ensemble and of the samplers. By default each sampler keeps its generator.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
@@ -53,10 +53,10 @@ class SamplerEnsemble(Sampler):
         generator: Generator | None = None,
     ) -> None:
         if not samplers:
-            raise InvalidArgumentError("no samplers were given; expected at least one")
+            raise InvalidArgumentError("no samplers were given, expected at least 1")
         others = [sampler for sampler in samplers if not hasattr(sampler, "sample")]
         check(
-            [f"{other!r} has no method sample; expected samplers" for other in others],
+            [f"{other!r} has no method sample, expected samplers" for other in others],
             size_problems(num_buffer_sampled=num_buffer_sampled, optional=True),
         )
         self.samplers = samplers
@@ -69,7 +69,7 @@ class SamplerEnsemble(Sampler):
 
     @property
     def p(self) -> Tensor | None:
-        """Probabilities of the buffers, float64, with sum 1; None for uniform."""
+        """Probabilities of the buffers, float64, with sum 1, or None for uniform."""
         return self._p
 
     @p.setter
@@ -84,20 +84,20 @@ class SamplerEnsemble(Sampler):
         try:
             p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidArgumentError(f"p is {value!r}; expected one number per sampler") from error
+            raise InvalidArgumentError(f"p is {value!r}, expected a number per sampler") from error
         if p.shape != (len(self.samplers),):
             raise InvalidArgumentError(
-                f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one number per sampler"
+                f"p has shape {list(p.shape)}, expected [{len(self.samplers)}], a number per sampler"
             )
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
-            raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers >= 0, at least one of them above 0")
+            raise InvalidArgumentError(f"p is {p.tolist()}, expected finite numbers >= 0, at least one above 0")
         # The sum of the greatest numbers is infinite.
         p = p if p.sum().isfinite() else p / p.max()
         return p / p.sum()
 
     @property
     def generator(self) -> Generator | None:
-        """Random generator of the ensemble; setting it also sets the generators of the samplers."""
+        """Random generator of the ensemble. Setting this generator also sets the generators of the samplers."""
         return self._generator
 
     @generator.setter
@@ -107,7 +107,7 @@ class SamplerEnsemble(Sampler):
             sampler.generator = generator
 
     def attach(self, storage: Storage) -> None:
-        """Prepare to sample from a `StorageEnsemble`; each sampler is attached to its storage.
+        """Prepare to sample from a `StorageEnsemble`. Each sampler is attached to a storage.
 
         Raises:
             InvalidArgumentError: If the numbers of storages and samplers differ, or a sampler cannot sample from its
@@ -120,7 +120,7 @@ class SamplerEnsemble(Sampler):
         storages: Sequence[Storage] = getattr(storage, "storages", ())
         if len(storages) != len(self.samplers):
             raise InvalidArgumentError(
-                f"the ensemble has {len(self.samplers)} samplers for {len(storages) or 'no'} storages; expected one each"
+                f"the ensemble has {len(self.samplers)} samplers for {len(storages) or 'no'} storages, expected equal numbers"
             )
         return storages
 
@@ -128,24 +128,25 @@ class SamplerEnsemble(Sampler):
         """Sample the parts of a batch.
 
         Args:
-            storage: A `StorageEnsemble` with one storage per sampler.
+            storage: A `StorageEnsemble` with a storage per sampler.
             batch_size: Number of steps, B.
 
         Returns:
-            A TensorDict [n] with, for each part, the number of its buffer, ``"buffer_ids"`` int64 [n], and its rows,
-            ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with the info of the samplers, [n, B / n, ...]. If the
-            sampler of a part returns no weights, slices or mask, its weights are 1, its ``"slice_id"`` -1 and its mask
-            True. Any other info that only some samplers return is a list, with None for the other parts. Slice numbers
-            are made unique over all buffers.
+            A TensorDict [n] with, for each part, the number of the buffer, ``"buffer_ids"`` int64 [n], and the rows,
+            ``"index"`` int64 [n, B / n], and ``"buffer_ids"`` with the info of the samplers, [n, B / n, ...]. If the
+            sampler of a part returns no weights, slices or mask, the weights are 1, ``"slice_id"`` is -1 and the mask
+            is True. Any other info that only some samplers return is a list, with None for the other parts. Slice
+            numbers are made unique over all buffers.
 
         Raises:
-            InvalidArgumentError: If n does not divide the batch size, no buffer has steps, or a drawn one has none to sample.
+            InvalidArgumentError: If n does not divide the batch size, no buffer has steps, or a drawn buffer has no
+                steps to sample.
         """
         storages = self._members(storage)
         count = self.num_buffer_sampled
         if batch_size % count:
             raise InvalidArgumentError(
-                f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}"
+                f"batch_size is {batch_size}, expected a multiple of num_buffer_sampled, {count}"
             )
         numbers = self._draw(count, [len(member) > 0 for member in storages])
         self.ran_out = False
@@ -176,14 +177,17 @@ class SamplerEnsemble(Sampler):
         return torch.multinomial(self._p, count, replacement=True, generator=self._generator)
 
     def _sample_part(self, sampler: Sampler, storage: Storage, size: int) -> tuple[Tensor, dict[Any, Any]]:
-        """Sample `size` steps of one buffer; if an epoch ends within the part, the next epoch provides the rest."""
+        """Sample `size` steps of a single buffer.
+
+        If an epoch ends within the part, the next epoch provides the rest.
+        """
         rows, info = sampler.sample(storage, size)
         self.ran_out |= sampler.ran_out
         while len(rows) < size:
             if not sampler.ran_out:
                 raise InvalidArgumentError(
-                    f"{sampler!r} returned {len(rows)} of {size} steps; all parts of a batch need the same number of steps",
-                    hint="pad short trajectories (pad_output=True), or leave them out (strict_length=True)",
+                    f"{sampler!r} returned {len(rows)} of {size} steps, and all parts of a batch need the same number of steps",
+                    hint="pad short trajectories (pad_output=True), or leave such trajectories out (strict_length=True)",
                 )
             next_rows, next_info = sampler.sample(storage, size - len(rows))
             self.ran_out |= sampler.ran_out
@@ -227,15 +231,15 @@ class SamplerEnsemble(Sampler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         p = state_dict.get("p")
-        # The sum is 1 already; normalizing again would round the values again.
+        # The sum is 1 already: normalizing again would round the values again.
         self._p = None if p is None else torch.as_tensor(p, dtype=torch.float64).clone()
         for sampler, state in zip(self.samplers, state_dict["samplers"], strict=True):
             if "generator" in state and sampler.generator is self._generator:
-                sampler.generator = None  # the saved sampler had its own generator, and restores it
+                sampler.generator = None  # the saved sampler had a separate generator, and restores that generator
             sampler.load_state_dict(state)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return one sampler for an integer, or an ensemble of several for a slice."""
+        """Return a sampler for an integer, or an ensemble of several for a slice."""
         if not isinstance(index, slice):
             return self.samplers[index]
         return SamplerEnsemble(
@@ -256,7 +260,7 @@ class SamplerEnsemble(Sampler):
 def merge_info(
     infos: Sequence[dict[Any, Any]], sizes: Sequence[int], merge: Callable[[list[Tensor]], Tensor]
 ) -> dict[Any, Any]:
-    """Return the info of the parts of a batch, merged by key; a list for a key that some parts lack.
+    """Return the info of the parts of a batch, merged by key, with a list for a key that some parts lack.
 
     Args:
         infos: The info of each part.

@@ -29,7 +29,7 @@ def _dataset_of(sampler: SeededSampler, storage: Storage) -> str:
     """Return a digest of the episode table of a storage."""
     if not isinstance(storage, EpisodicStorage):
         raise InvalidArgumentError(
-            f"a {type(sampler).__name__} samples the episodes of a stored dataset; got a {type(storage).__name__}",
+            f"a {type(sampler).__name__} samples the episodes of a stored dataset, and the storage is a {type(storage).__name__}",
             hint="use a SamplerWithoutReplacement or a SliceSamplerWithoutReplacement",
         )
     return hashlib.sha256(storage.episodes.records.tobytes()).hexdigest()[:16]
@@ -45,24 +45,27 @@ class EpisodeSampler(SeededSampler):
         [[4000, 3600], [4000, 3400]]
 
     Each epoch has another permutation of the episodes, which follows from the seed and the number of the epoch. With W
-    ranks, rank r draws the episodes r, r + W, ... of it: whole episodes, each of one rank. A rank takes as many of its
-    episodes as have `pool_steps` steps, and draws their steps in random order; then the next ones.
+    ranks, rank r draws the episodes r, r + W, ... of the permutation: whole episodes, each of a single rank. A rank
+    takes as many of its episodes as have `pool_steps` steps, and draws their steps in random order, and then takes the
+    next episodes.
 
-    `state_dict` returns a few numbers, the same in every rank. If as many ranks load it, they continue exactly: the next
-    batches are those that would have followed. If another number of ranks load it, the steps that were not drawn are
-    divided among them: in that epoch too, each step is drawn once. An episode of which some steps were drawn goes to one
-    rank with those that are left.
+    `state_dict` returns a few numbers, the same in every rank. If as many ranks load this state, they continue exactly:
+    the next batches are the same as without the interruption. If another number of ranks load the state, the steps that
+    were not drawn are divided among the new ranks: in that epoch too, each step is drawn once. The remaining steps of a
+    partly drawn
+        episode
+    go to a single rank.
 
     Args:
-        seed: The seed, the same for all ranks. By default a single process draws one from the generator, and several
+        seed: The seed, the same for all ranks. By default a single process draws a seed from the generator, and several
             ranks use 0.
         pool_steps: Number of steps that are mixed: larger mixes better, smaller reads fewer episodes at a time.
-        shuffle: Whether the order is random; if False, episodes and their steps keep their order.
+        shuffle: Whether the order is random. If False, episodes and their steps keep their order.
         uneven: What to do about ranks with different numbers of steps. "keep": each step once, so that some ranks may
-            have more batches than others. "drop": all ranks have as many full batches as the one with the fewest. "pad":
-            all have as many full batches as the one with the most, and draw some steps again.
-        rank: Number of this process. By default that of `torch.distributed`, if it is initialized, or the environment
-            variables ``RANK`` and ``WORLD_SIZE`` that torchrun sets; else 0 of 1.
+            have more batches than others. "drop": all ranks have as many full batches as the rank with the fewest.
+            "pad": all have as many full batches as the rank with the most, and draw some steps again.
+        rank: Number of this process. By default the rank in `torch.distributed`, if initialized, or in the environment
+            variables ``RANK`` and ``WORLD_SIZE`` that torchrun sets, else 0 of 1.
         world_size: Number of processes.
 
     Raises:
@@ -116,23 +119,23 @@ class EpisodeSampler(SeededSampler):
 
 
 class EpisodeSliceSampler(SeededSampler, SliceSampler):
-    """Draw one slice of every episode of a dataset per epoch; the episodes are divided among ranks.
+    """Draw a slice of every episode of a dataset per epoch, with the episodes divided among ranks.
 
         >>> from datasets_rl import EpisodeSliceSampler, load
         >>> sampler = EpisodeSliceSampler(slice_len=50, rank=0, world_size=2)
         >>> [len(batch) for batch in load("demo/pendulum", batch_size=1000, sampler=sampler)]    # 38 of 75 episodes
         [1000, 900]
 
-    The permutation, the ranks and the state are those of an `EpisodeSampler`. The start of the slice of an episode
-    follows from the seed and the epoch, too, and all starts are equally likely. An episode that has no slice of this
-    length is not drawn.
+    The permutation, the ranks and the state are the same as of an `EpisodeSampler`. The start of the slice of an
+    episode follows from the seed and the epoch, too, and all starts are equally likely. An episode that has no slice of
+    this length is not drawn.
 
     Args:
         seed: As for `EpisodeSampler`.
         shuffle: Whether the episodes are drawn in random order.
         uneven: As for `EpisodeSampler`, in slices.
-        **options: Arguments of `SliceSampler`: exactly one of `num_slices` and `slice_len`, and others; `rank` and
-            `world_size` are those of `EpisodeSampler`.
+        **options: Arguments of `SliceSampler`: either `num_slices` or `slice_len`, and others. `rank` and
+            `world_size` are as for `EpisodeSampler`.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.

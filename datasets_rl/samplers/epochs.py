@@ -1,13 +1,13 @@
-"""Epochs that ranks share: one permutation of the episodes, divided among the ranks, with a position that any rank can save.
+"""Epochs that ranks share: a permutation of the episodes, divided among ranks, with a position that any rank can save.
 
-items      4 0 6 2 5 1 3         whole episodes (of a stream: ranges of them), permuted by the seed and the epoch
-rank 0     4   6   5   3         every second one
+items      4 0 6 2 5 1 3         whole episodes (of a stream: ranges of episodes), permuted by the seed and the epoch
+rank 0     4   6   5   3         every second item
 pools      |4 6|  |5 3|          until a pool has enough units: steps, or slices
 units      6 4 4 6 6 4|3 5 5     shuffled in each pool
 
 The units of a rank follow from the seed, the epoch, the ranks and the lengths of the items. So a state is a few numbers, which are
-the same for all ranks that drew as many units. If other ranks load it, the units that all previous ranks drew are computed
-again; what remains of the epoch is divided among the new ranks.
+the same for all ranks that drew as many units. If other ranks load the state, the units that all previous ranks drew
+are computed again. The remainder of the epoch is divided among the new ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SEEDS = 1 << 62
 
 
 def seeded(*parts: object) -> Generator:
-    """Return a generator whose seed follows from all parts, the same on every machine."""
+    """Return a generator with a seed that follows from all parts, the same on every machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little"))
 
@@ -45,9 +45,9 @@ class Items:
 
     Args:
         dataset: A text that differs for other items.
-        lengths: The number of units of each item, int64 [n]; -1 where it is unknown until the item is opened.
-        open_item: Opens an item, before its units are drawn, and returns how many it has; opened again, it stays open.
-        follow: Receives the items of an epoch that this rank draws next, in order, before the first of them is opened.
+        lengths: The number of units of each item, int64 [n], -1 where the number is unknown until the item is opened.
+        open_item: Opens an item, before its units are drawn, and returns the number of units. An open item stays open.
+        follow: Receives the items of an epoch that this rank draws next, in order, before the first item is opened.
     """
 
     dataset: str
@@ -95,7 +95,7 @@ class _Remainder:
 
 @dataclass(frozen=True)
 class _Pool:
-    """Units that are shuffled together; `start` is the number of its first unit among those of the rank."""
+    """Units that are shuffled together. `start` is the number of the first unit among the units of the rank."""
 
     start: int
     items: Index
@@ -105,7 +105,7 @@ class _Pool:
 
 
 class _Lane:
-    """The units of one rank in what remains of an epoch, in the order in which they are drawn."""
+    """The units of a rank in the remainder of an epoch, in the order of the draws."""
 
     def __init__(self, remainder: _Remainder, of: Items, share: Share, order: _Order, key: tuple[object, ...]) -> None:
         self.items = remainder.items[share.rank :: share.world_size]
@@ -147,7 +147,7 @@ class _Lane:
         return min(int(self._stops.searchsorted(target)), last)
 
     def items_from(self, unit: int) -> tuple[int, int]:
-        """Return the items of the pool that has a unit: the first one, and the one after the last."""
+        """Return the items of the pool that has a unit: the first item, and the item after the last."""
         while True:
             first = self._firsts[-1]
             if unit < self._stops[first]:  # an earlier pool
@@ -182,7 +182,7 @@ class _Lane:
         return self._pool
 
     def take(self, start: int, stop: int) -> tuple[Index, Index]:
-        """Return the items and the numbers of the units [start, stop), as far as the rank has them."""
+        """Return the items and the numbers of the units [start, stop), as far as the rank has such units."""
         pieces = []
         while start < stop and self.has(start):
             pool = self.pool(start)
@@ -236,20 +236,20 @@ def _after(
 
 
 class Epochs:
-    """The epochs of one rank over items, with a position that can be saved and restored with any number of ranks.
+    """The epochs of a rank over items, with a position that can be saved and restored with any number of ranks.
 
     Args:
-        seed: The seed, the same for all ranks. By default a single process draws one from the generator of the sampler,
-            and several ranks use 0.
+        seed: The seed, the same for all ranks. By default a single process draws a seed from the generator of the
+            sampler, and several ranks use 0.
         shuffle: Whether items, and the units of a pool, are in random order.
-        pool: The number of units that are shuffled together, at least; a pool has whole items.
+        pool: The number of units that are shuffled together, at least. A pool has whole items.
         pool_items: The maximum number of items of a pool.
-        rank: The number of this process. By default, that of `torch.distributed` if it is initialized, else that of the
+        rank: The number of this process. By default, the rank in `torch.distributed` if initialized, else in the
             environment variables ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
         world_size: The number of processes.
         uneven: "keep": every unit once, so that some ranks may have a batch more than others. "drop": all ranks have as many
-            full batches as the one with the fewest. "pad": all ranks have as many full batches as the one with the most;
-            a rank without units draws its first ones again.
+            full batches as the rank with the fewest. "pad": all ranks have as many full batches as the rank with the
+            most. A rank without units draws its first units again.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -268,7 +268,7 @@ class Epochs:
     ) -> None:
         is_seed = seed is None or (type(seed) is int and 0 <= seed < _SEEDS)
         check(
-            unless(is_seed, f"seed is {seed!r}; expected None or an integer >= 0"),
+            unless(is_seed, f"seed is {seed!r}, expected None or an integer >= 0"),
             choice_problems("keep", "drop", "pad", uneven=uneven),
         )
         self.share = Share.of_process(rank, world_size)
@@ -279,7 +279,7 @@ class Epochs:
         self.drawn = 0
         """The number of units that each rank drew since `history`."""
         self.history: tuple[tuple[int, int], ...] = ()
-        """The numbers of ranks that drew in this epoch before, with the number of units that each of them drew."""
+        """The numbers of ranks that drew in this epoch before, with the number of units that each rank drew."""
         self.ran_out = False
         self._restored = False
         self._items = _NO_ITEMS
@@ -291,7 +291,7 @@ class Epochs:
     # --- what the epochs are over
 
     def bind(self, items: Items) -> None:
-        """Set the items to draw from; others than before start a new epoch.
+        """Set the items to draw from. Other items than before start a new epoch.
 
         Raises:
             InvalidArgumentError: If there are fewer items than ranks, or a restored state is of others.
@@ -301,13 +301,13 @@ class Epochs:
         count = len(items.lengths.nonzero()[0])
         if count < self.share.world_size:
             raise InvalidArgumentError(
-                f"{count:,} episodes, or ranges of them, cannot be divided among {self.share.world_size:,} ranks",
+                f"{count:,} episodes, or ranges of episodes, cannot be divided among {self.share.world_size:,} ranks",
                 hint="start fewer processes, or pass rank=0, world_size=1 to draw from all episodes in every process",
             )
         if self._dataset not in {None, items.dataset}:
             if self._items is _NO_ITEMS:
                 raise InvalidArgumentError(
-                    f"the restored position is in the episodes {self._dataset}; these are the episodes {items.dataset}",
+                    f"the restored position is in the episodes {self._dataset}, expected the episodes {items.dataset}",
                     hint="load the state into a sampler of the same dataset, selection and slices",
                 )
             self.set_epoch(self.epoch + 1)
@@ -325,7 +325,7 @@ class Epochs:
         return self.epoch, *self.history
 
     def _left(self) -> tuple[_Remainder, Items]:
-        """Return what remained of the epoch when these ranks began to draw from it."""
+        """Return the remainder of the epoch from which these ranks began to draw."""
         items = self._items
         if self._remainder is None:
             order, count = self._order, len(items)
@@ -361,7 +361,7 @@ class Epochs:
         return self._totals
 
     def _stop(self, count: int) -> int | None:
-        """Return after how many units this rank ends the epoch, in batches of `count`; None after its last one."""
+        """Return after how many units this rank ends the epoch, in batches of `count`, or None after the last batch."""
         if self.uneven == "keep" or not self.share:
             return None
         totals = self._all_totals()
@@ -387,7 +387,7 @@ class Epochs:
             if self._is_over(count):
                 raise InvalidArgumentError(
                     f"rank {self.share.rank} of {self.share.world_size} has no batch of {count:,} in an epoch"
-                    + (": uneven='drop' drops all of them" if self.uneven == "drop" else ""),
+                    + (": uneven='drop' drops all units" if self.uneven == "drop" else ""),
                     hint="use a smaller batch size, or fewer processes",
                 )
         stop = self._stop(count)
@@ -408,7 +408,7 @@ class Epochs:
         return items, units
 
     def draw_seed(self, generator: Generator | None) -> None:
-        """Draw the seed, unless it is known."""
+        """Draw the seed, unless the seed is known."""
         if self.seed is None:
             self.seed = 0 if self.share else int(torch.randint(_SEEDS, (), generator=generator))
 
@@ -421,7 +421,7 @@ class Epochs:
         )
 
     def _take_even(self, start: int, stop: int, count: int) -> tuple[Index, Index]:
-        """Return the next units; after its last one, a rank begins with its first one again."""
+        """Return the next units; after its last unit, a rank begins with its first unit again."""
         totals = self._all_totals()
         lane, total = self.lane(), totals[self.share.rank]
         if not total:  # near the end of a restored epoch: another rank's units
@@ -441,10 +441,10 @@ class Epochs:
         """Begin an epoch by its number.
 
         Raises:
-            InvalidArgumentError: If it is not an integer >= 0.
+            InvalidArgumentError: If the epoch is not an integer >= 0.
         """
         if type(epoch) is not int or epoch < 0:
-            raise InvalidArgumentError(f"epoch is {epoch!r}; expected an integer >= 0")
+            raise InvalidArgumentError(f"epoch is {epoch!r}, expected an integer >= 0")
         self.epoch, self.drawn, self.history, self.ran_out, self._restored = epoch, 0, (), False, False
         self._forget()
 
@@ -454,19 +454,19 @@ class Epochs:
         self._dataset = None
 
     def start(self) -> None:
-        """Drop the rest of the present epoch, unless it was just restored or has not begun."""
+        """Drop the rest of the present epoch, unless the epoch was just restored or has not begun."""
         if not self._restored and (self.drawn or self.history):
             self.set_epoch(self.epoch + 1)
 
     def skip_epoch(self, count: int) -> bool:
-        """Return whether this rank has nothing left of an epoch that was just restored, and go on to the next one."""
+        """Return whether this rank has nothing left of a restored epoch, and continue with the next epoch."""
         if self._restored and (self.drawn or self.history) and self._is_over(count):
             self.set_epoch(self.epoch + 1)
             return True
         return False
 
     def divided(self, worker: int, workers: int) -> Epochs:
-        """Return the rest of the present epoch, and the following ones, for one of the workers of this rank."""
+        """Return the rest of the present epoch, and the following ones, for a worker of this rank."""
         share = self.share
         part = Epochs(
             seed=self.seed,
@@ -484,7 +484,10 @@ class Epochs:
 
     @property
     def position(self) -> tuple[int, int, tuple[tuple[int, int], ...]]:
-        """The epoch, the number of units drawn, and the history, for `state_at`; the next epoch if all ranks ended this one."""
+        """The epoch, the number of units drawn, and the history, for `state_at`.
+
+        After the end of all ranks, the next epoch.
+        """
         if self.ran_out and self._all_ended():
             return self.epoch + 1, 0, ()
         return self.epoch, self.drawn, self.history
@@ -492,7 +495,7 @@ class Epochs:
     def _all_ended(self) -> bool:
         if not self.share or self.uneven != "keep":
             return True
-        # Ranks of other lengths may have units left; if lengths are unknown, only the next process finds out.
+        # Ranks of other lengths may have units left. If lengths are unknown, only the next process finds out.
         return self._items.known and self.drawn >= max(self._all_totals())
 
     def state_at(self, position: tuple[int, int, tuple[tuple[int, int], ...]]) -> dict[str, Any]:
@@ -516,7 +519,7 @@ class Epochs:
     def state_problems(self, state: Mapping[str, Any]) -> list[str]:
         """Return all reasons why a state cannot be restored."""
         problems = [
-            f"{name} is {state.get(name)!r}; expected an integer >= {least}"
+            f"{name} is {state.get(name)!r}, expected an integer >= {least}"
             for name, least in (("epoch", 0), ("drawn", 0), ("world_size", 1))
             if type(state.get(name)) is not int or state[name] < least
         ]
@@ -529,16 +532,16 @@ class Epochs:
             and entry[1] >= 0
             for entry in history
         ):
-            problems.append(f"history is {history!r}; expected a list of pairs: a number of ranks, a number of units")
+            problems.append(f"history is {history!r}, expected a list of pairs: a number of ranks, a number of units")
         seed, dataset = state.get("seed"), state.get("dataset")
         if seed is not None and (type(seed) is not int or not 0 <= seed < _SEEDS):
-            problems.append(f"seed is {seed!r}; expected an integer >= 0")
+            problems.append(f"seed is {seed!r}, expected an integer >= 0")
         elif self.given_seed is not None and seed not in {None, self.given_seed}:
-            problems.append(f"seed is {seed!r}; expected {self.given_seed}, the seed of this sampler")
+            problems.append(f"seed is {seed!r}, expected {self.given_seed}, the seed of this sampler")
         if self._items is not _NO_ITEMS and dataset not in {None, self._items.dataset}:
-            problems.append(f"dataset is {dataset!r}; expected {self._items.dataset!r}: the state is of other episodes")
+            problems.append(f"dataset is {dataset!r}, expected {self._items.dataset!r}: the state is of other episodes")
         problems += [
-            f"{name} is {state.get(name)!r}; expected {value!r}"
+            f"{name} is {state.get(name)!r}, expected {value!r}"
             for name, value in self._fixed.items()
             if state.get(name) != value
         ]
@@ -557,11 +560,11 @@ class Epochs:
         self._restored = True
 
     def __getstate__(self) -> dict[str, Any]:
-        # The items are those of a storage; the units follow from the rest.
+        # The items are from a storage, and the units follow from the rest.
         return {**self.__dict__, "_items": _NO_ITEMS, "_lane": None, "_remainder": None, "_totals": None}
 
     def __str__(self) -> str:
-        """Return the arguments that differ from their defaults."""
+        """Return the arguments that differ from the defaults."""
         values = {"seed": (self.given_seed, None), "shuffle": (self.shuffle, True), "uneven": (self.uneven, "keep")}
         texts = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
         return ", ".join([*texts, *filter(None, [str(self.share)])])

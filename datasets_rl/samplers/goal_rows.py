@@ -1,4 +1,4 @@
-"""Rows of goals, in a compiled loop: it would be twenty calls of numpy."""
+"""Rows of goals, in a compiled loop, in place of twenty calls of numpy."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def choose_goals(
     final: Mask,
     goal_limits: Index,
 ) -> None:
-    """Choose the goal of each of B steps, see `GoalSampler`; arrays of random choices may be empty, for none.
+    """Choose the goal of each of B steps, see `GoalSampler`. Arrays of random choices may be empty, for none.
 
     Args:
         strategy: Index in `STRATEGIES`.
         ahead: Where a trajectory goal is, see `GoalDraws`, [B].
         current: Whether the goal is the step itself, [B] or [0].
-        random: Whether the goal is a random one if it is not the step itself, [B] or [0].
+        random: Whether the goal is random if it is not the step itself, [B] or [0].
         random_rows: Row of the random goal, [B] or [0].
         places: Places of the steps, [B].
         firsts: Place of the first step of each trajectory, [B].
         lasts: Place of its last step, [B].
-        limits: Place of its last possible goal, [B].
-        order: Row at each place, [P]; [0] if place and row are equal.
+        limits: Place of the last possible goal, [B].
+        order: Row at each place, [P], or [0] if place and row are equal.
         rows: The rows of the goals are written here, [B].
         final: Whether each goal is the state after its row is written here, [B].
         goal_limits: The places of the goals are written here, for a random goal that of the last possible goal, [B].

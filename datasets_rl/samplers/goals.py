@@ -1,4 +1,4 @@
-"""Sampler of steps with goals from their trajectories, for goal-conditioned learning."""
+"""Sampler of steps with goals from the same trajectories, for goal-conditioned learning."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _NO_MASK, _NO_ROWS = np.empty(0, np.bool_), np.empty(0, np.int64)
 
 @dataclass(slots=True, eq=False)
 class GoalDraws:
-    """Random choices that determine one goal for each of B steps; `GoalSampler.goals_of` computes the goals from them."""
+    """Random choices that determine a goal for each of B steps, which `GoalSampler.goals_of` computes."""
 
     ahead: NDArray[Any]
     """Where a trajectory goal is. For a geometric distribution: number of steps to the goal, at least 1, int64 [B]. Else:
     numbers in [0, 1), float64 [B]."""
     current: Mask | None = None
-    """Whether the goal is the step itself, bool [B]; None for never."""
+    """Whether the goal is the step itself, bool [B], or None for never."""
     random: Mask | None = None
-    """Whether the goal is a random one if it is not the step itself, bool [B]; None for never."""
+    """Whether the goal is random if it is not the step itself, bool [B], or None for never."""
     random_rows: Index | None = None
-    """Row of the random goal, int64 [B]; only with `random`."""
+    """Row of the random goal, int64 [B]. Only with `random`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Steps:
-    """Places of B steps in their trajectories, see `Trajectories`."""
+    """Places of B steps in trajectories, see `Trajectories`."""
 
     trajectories: Trajectories
     places: Index
@@ -59,7 +59,7 @@ class _Steps:
     """Place of the last possible goal: `lasts`, or with the final state as a goal `lasts` + 1."""
 
     def rows(self, places: Index) -> Index:
-        """Return the rows of places; the final state of a trajectory has the row of its last step."""
+        """Return the rows of places. The final state of a trajectory has the row of the last step."""
         return self.trajectories.rows(places if self.limits is self.lasts else np.minimum(places, self.lasts))
 
     def goals(self, places: Index) -> _Goals:
@@ -73,9 +73,9 @@ class _Goals:
 
     rows: Index
     final: Mask | None
-    """Whether each goal is the final state after its row; None if no goal is."""
+    """Whether each goal is the final state after the row, or None if no goal is."""
     limits: Index
-    """Place of each goal; of a random goal, the last possible goal of the trajectory of its step."""
+    """Place of each goal, or for a random goal the last possible goal of the step's trajectory."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _GoalRule:
 
     @property
     def numbers(self) -> int:
-        """Number of random numbers for each goal: where it is in the trajectory, which kind it is, and a random row."""
+        """Number of random numbers for each goal: the place in the trajectory, the kind, and a random row."""
         return 1 + (self.p_current > 0 or self.p_random > 0) + (self.p_random > 0)
 
     def draws(self, uniform: Floats, storage: Storage) -> GoalDraws:
@@ -114,7 +114,7 @@ class _GoalRule:
 
     def choose(self, steps: _Steps, draws: GoalDraws) -> _Goals:
         """Return the goals of steps."""
-        from datasets_rl.samplers.goal_rows import STRATEGIES, choose_goals  # deferred: it imports numba
+        from datasets_rl.samplers.goal_rows import STRATEGIES, choose_goals  # deferred: imports numba
 
         count, order = len(steps.places), steps.trajectories.order
         rows, limits, final = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
@@ -155,17 +155,17 @@ class GoalSampler(Sampler):
 
     ====================================== ======================================================
     ``value_goal``, ``actor_goal``         states, [B, ...]
-    ``value_goal_index``, ...              their rows in the storage, int64 [B]
+    ``value_goal_index``, ...              the rows of the goals in the storage, int64 [B]
     ``value_goal_final``, ...              with `final_states`: whether the goal is the next state of that row, bool [B]
     ``reward``                             float32 [B, 1]
     ``mask``                               1 minus success: 0 where the goal is reached, float32 [B, 1]
     ====================================== ======================================================
 
-    ``("next", "reward")`` keeps the stored reward. The defaults, the rules and the rewards are those of `GCDataset` in
-    OGBench (Park et al., 2024, arXiv:2410.20092), and with `subgoal_steps` those of `HGCDataset`. Hindsight experience
-    replay (Andrychowicz et al., 2017, arXiv:1707.01495) has the strategies `future`, `final` and `episode`, with
-    ``p_trajectory=1``, and `random`, which is ``p_random=1``; its goals include final states, and its rewards are those
-    of next states.
+    ``("next", "reward")`` keeps the stored reward. The defaults, the rules and the rewards are the same as of
+    `GCDataset` in OGBench (Park et al., 2024, arXiv:2410.20092), and with `subgoal_steps` as of `HGCDataset`. Hindsight
+    experience replay (Andrychowicz et al., 2017, arXiv:1707.01495) has the strategies `future`, `final` and `episode`,
+    with ``p_trajectory=1``, and `random`, which is ``p_random=1``. Its goals include final states, and its rewards are
+    the rewards of next states.
 
     Args:
         p_current: Probability that the goal of the value function is the state of the step itself.
@@ -173,24 +173,25 @@ class GoalSampler(Sampler):
         p_random: Probability of a goal that is drawn uniformly from all steps.
         geometric: Discount factor g: a trajectory goal is n steps ahead with probability (1 - g) g^(n-1), n >= 1, but at
             most at the end of the trajectory. None for `strategy`.
-        actor: The three probabilities for the goal of the actor; None for no such goal.
+        actor: The three probabilities for the goal of the actor. None for no such goal.
         actor_geometric: As `geometric`, for the goal of the actor.
-        strategy: Distribution of trajectory goals without a geometric one. "interpolate": a point between the next and
-            the last state, rounded, as in OGBench, so that both ends have half of the probability of the others.
-            "future": a later state, uniformly; the last step has itself. "final": the last state. "episode": any state
-            of the trajectory, uniformly.
+        strategy: Distribution of trajectory goals without a geometric distribution. "interpolate": a point between the
+            next and the last state, rounded, as in OGBench, so that both ends have half of the probability of the
+            others. "future": a later state, uniformly. The last step has itself. "final": the last state. "episode":
+            any state of the trajectory, uniformly.
         subgoal_steps: Number of steps k to a subgoal: adds ``low_actor_goal``, the state k steps ahead, and
-            ``high_actor_goal`` with ``high_actor_target``, the state k steps ahead on the way to it, in place of
+            ``high_actor_goal`` with ``high_actor_target``, the state k steps ahead on the way to that goal, in place of
             ``actor_goal``.
         negative: Whether rewards are -1 and 0 instead of 0 and 1.
-        reward: "state": success is that the state of the step is the goal. "next": its next state is.
-        final_states: Whether the state after the last step of a trajectory can be a trajectory goal, if it is known.
-            In OGBench it cannot.
+        reward: "state": success is that the state of the step is the goal. "next": success is that the next state is
+            the goal.
+        final_states: Whether the state after the last step of a trajectory can be a trajectory goal, if known.
+            Never in OGBench.
         goal_key: Key of the states that are goals.
         end_key: Key of the flag that ends a trajectory, see `Storage.trajectories`.
         traj_key: Key of the trajectory id, likewise.
-        sampler: Sampler of the steps; by default uniform with replacement.
-        generator: Random generator, also for `sampler`; by default torch's global generator.
+        sampler: Sampler of the steps. By default uniform with replacement.
+        generator: Random generator, also for `sampler`. By default torch's global generator.
 
     Raises:
         InvalidArgumentError: If probabilities are not three numbers with the sum 1, or an argument is out of range.
@@ -226,7 +227,7 @@ class GoalSampler(Sampler):
         ]
         if subgoal_steps is not None and (subgoal_steps < 1 or actor is None):
             problems.append(
-                f"subgoal_steps is {subgoal_steps} and actor is {actor}; expected at least 1, with an actor"
+                f"subgoal_steps is {subgoal_steps} and actor is {actor}, expected at least 1, with an actor"
             )
         check(problems)
         self._value = _GoalRule(p_current, p_trajectory, p_random, geometric, strategy)
@@ -249,7 +250,7 @@ class GoalSampler(Sampler):
     @property
     @override
     def generator(self) -> Generator | None:
-        """Random generator of the goals; setting it also sets the generator of the sampler of the steps."""
+        """Random generator of the goals. Setting this generator also sets the generator of the sampler of the steps."""
         return self._generator
 
     @generator.setter
@@ -257,7 +258,7 @@ class GoalSampler(Sampler):
         self._generator = self.sampler.generator = generator
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Sample steps and their goals, see the class."""
+        """Sample steps and goals, see the class."""
         rows, info = self.sampler.sample(storage, batch_size)
         self.ran_out = self.sampler.ran_out
         used = self._value.numbers
@@ -282,7 +283,7 @@ class GoalSampler(Sampler):
             storage: The storage that contains the rows.
             rows: Rows of the steps, int64 [B].
             value: Random choices for the goals of the value function.
-            actor: Random choices for the goals of the actor; None if the sampler has none.
+            actor: Random choices for the goals of the actor, or None if the actor has no goals.
 
         Raises:
             UnknownKeyError: If the data has no `goal_key`.
@@ -328,7 +329,7 @@ class GoalSampler(Sampler):
         return success
 
     def _states(self, storage: Storage, goals: dict[str, _Goals]) -> dict[str, Tensor]:
-        """Return the states of goals, and their rows."""
+        """Return the states and the rows of goals."""
         info: dict[str, Tensor] = {}
         for name, part in goals.items():
             rows = torch.from_numpy(part.rows)
@@ -387,7 +388,7 @@ class GoalSampler(Sampler):
         state = state_dict.get("sampler")
         reasons = super().state_problems(state_dict)
         if not isinstance(state, dict):
-            return [*reasons, f"sampler is {state!r}; expected the state of {self.sampler!r}"]
+            return [*reasons, f"sampler is {state!r}, expected the state of {self.sampler!r}"]
         return reasons + self.sampler.state_problems(state)
 
     @override
@@ -397,13 +398,13 @@ class GoalSampler(Sampler):
             self.generator = self._generator
         state = state_dict["sampler"]
         if "generator" in state and self.sampler.generator is self._generator:
-            self.sampler.generator = None  # the saved sampler had its own generator, and restores it
+            self.sampler.generator = None  # the saved sampler had a separate generator, and restores that generator
         self.sampler.load_state_dict(state)
 
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         if self.state_problems(state_dict):
-            return state_dict  # unchanged: load_state_dict rejects it
+            return state_dict  # unchanged: load_state_dict rejects this state
         return {**state_dict, "sampler": self.sampler.renumbered(state_dict["sampler"], shift, slots)}
 
     def __repr__(self) -> str:
@@ -417,9 +418,9 @@ class GoalSampler(Sampler):
 def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> list[str]:
     problems = []
     if len(probabilities) != 3 or not all(0 <= p <= 1 for p in probabilities) or not np.isclose(sum(probabilities), 1):
-        problems.append(f"{name} are {tuple(probabilities)}; expected three probabilities with the sum 1")
+        problems.append(f"{name} are {tuple(probabilities)}, expected three probabilities with the sum 1")
     if geometric is not None and not 0 < geometric < 1:
         problems.append(
-            f"the discount factor of the geometric distribution is {geometric}; expected a number in (0, 1)"
+            f"the discount factor of the geometric distribution is {geometric}, expected a number in (0, 1)"
         )
     return problems

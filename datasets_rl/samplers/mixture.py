@@ -1,4 +1,4 @@
-"""The samplers of a mixture: they set the number of steps that each buffer contributes to a batch."""
+"""The samplers of a mixture, with the number of steps that each buffer contributes to a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MixtureSampler(SamplerEnsemble):
-    """Sample from every buffer in proportion to its share of the batch, with its own sampler; batches are flat, [B].
+    """Sample from every buffer in proportion to the buffer's share, with the buffer's sampler. Batches are flat, [B].
 
     With shares p and n = B / unit slots, buffer i gets floor(p_i n) slots of every batch. The remaining slots go to the
     buffers with the largest deficit (expected slots minus given slots), and the deficits carry over to the next batch:
@@ -33,16 +33,17 @@ class MixtureSampler(SamplerEnsemble):
         given                               3     3     2     3     3
         deficit                            -0.2  -0.4   0.4   0.2   0.0
 
-    The error of one batch is therefore below one slot, and the error of many batches together is at most a few slots.
+    The error of a single batch is therefore below 1 slot, and the error of many batches together is at most a few
+    slots.
 
     Args:
-        samplers: The samplers of the buffers, in buffer order; at least one.
-        p: Shares of the buffers, not necessarily normalized; equal by default.
+        samplers: The samplers of the buffers, in buffer order, at least one.
+        p: Shares of the buffers, not necessarily normalized, equal by default.
         exact: If False, the buffer of each slot is drawn at random.
-        final_p: Final shares; the shares change linearly from `p` to these.
+        final_p: Final shares, to which the shares change linearly from `p`.
         anneal: Number of batches until the final shares are reached.
         unit: Number of steps in a slot: the steps that the samplers return together, such as the length of slices.
-        generator: Random generator of the ensemble and of its samplers; by default each sampler keeps its own.
+        generator: Random generator of the ensemble and of the samplers. By default each sampler keeps its generator.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
@@ -63,12 +64,12 @@ class MixtureSampler(SamplerEnsemble):
         check(
             unless(
                 not any(unit % (getattr(one, "num_slices", None) or 1) for one in samplers),
-                f"a sampler has num_slices, and unit is {unit}; expected a multiple of num_slices, or samplers with "
+                f"a sampler has num_slices, and unit is {unit}, expected a multiple of num_slices, or samplers with "
                 "slice_len: the number of steps of a buffer changes from batch to batch",
             ),
             unless(
                 (final_p is None) == (anneal == 0) and anneal >= 0,
-                f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither",
+                f"anneal is {anneal} and final_p is {final_p}, expected both, with anneal >= 1, or neither",
             ),
         )
         self.exact = exact
@@ -93,16 +94,16 @@ class MixtureSampler(SamplerEnsemble):
         return torch.lerp(start, self.final_p, min(self._batches / self.anneal, 1.0))
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Sample a batch; its steps are in buffer order.
+        """Sample a batch with the steps in buffer order.
 
         Args:
-            storage: A `StorageEnsemble` with one storage per sampler.
+            storage: A `StorageEnsemble` with a storage per sampler.
             batch_size: Number of steps, B.
 
         Returns:
-            A TensorDict [B] with, for each step, the number of its buffer, ``"buffer_ids"`` int64 [B], and its row in
-            that buffer, ``"index"`` int64 [B]; and the info of the samplers, see `SamplerEnsemble`. Info that only some
-            samplers return is a list with one item per buffer that contributes steps.
+            A TensorDict [B] with, for each step, the number of the buffer, ``"buffer_ids"`` int64 [B], and the row in
+            that buffer, ``"index"`` int64 [B], and the info of the samplers, see `SamplerEnsemble`. Info that only some
+            samplers return is a list with an item per buffer that contributes steps.
 
         Raises:
             InvalidArgumentError: If the batch size is not a multiple of the unit, or a buffer has no steps to sample.
@@ -110,7 +111,7 @@ class MixtureSampler(SamplerEnsemble):
         storages = self._members(storage)
         if batch_size % self.unit:
             raise InvalidArgumentError(
-                f"batch_size is {batch_size}; expected a multiple of {self.unit}, the number of steps in a slot"
+                f"batch_size is {batch_size}, expected a multiple of {self.unit}, the number of steps in a slot"
             )
         counts = self._slots_by_buffer(batch_size // self.unit) * self.unit
         self._batches += 1
@@ -136,7 +137,7 @@ class MixtureSampler(SamplerEnsemble):
         expected = shares.numpy() * slots
         given = np.floor(expected)
         deficits = self._deficits.numpy() + expected - given
-        # A buffer whose expected number is an integer gets no extra slot: its error would be one slot.
+        # A buffer with an integer as expected number gets no extra slot: its error would be 1 slot.
         order = np.argsort(np.where(expected == given, np.inf, -deficits), kind="stable")
         extra = order[: slots - int(given.sum())]
         given[extra] += 1
@@ -154,9 +155,11 @@ class MixtureSampler(SamplerEnsemble):
         reasons = super().state_problems(state_dict)
         batches, deficits = state_dict.get("batches"), state_dict.get("behind")
         if not isinstance(batches, int) or batches < 0:
-            reasons.append(f"batches is {batches!r}; expected an integer >= 0")
+            reasons.append(f"batches is {batches!r}, expected an integer >= 0")
         if not isinstance(deficits, Tensor) or deficits.shape != self._deficits.shape or not deficits.isfinite().all():
-            reasons.append(f"the deficits are not a tensor [{len(self)}] of finite numbers; expected one per buffer")
+            reasons.append(
+                f"the deficits are not a tensor [{len(self)}] of finite numbers, expected a number per buffer"
+            )
         return reasons
 
     @override
@@ -166,7 +169,7 @@ class MixtureSampler(SamplerEnsemble):
         self._deficits = state_dict["behind"].double().clone()
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return one sampler for an integer, or a mixture of several for a slice, with the initial state."""
+        """Return a sampler for an integer, or a mixture of several for a slice, with the initial state."""
         if not isinstance(index, slice):
             return self.samplers[index]
         p, final_p = (None if shares is None else shares[index] for shares in (self.p, self.final_p))

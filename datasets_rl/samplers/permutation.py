@@ -1,12 +1,12 @@
 """Permutations that are computed position by position, so that an order of any length takes no memory and no start.
 
-A permutation of [0, N) is a cipher whose blocks are the numbers below N: the generalized Feistel cipher of Black and Rogaway
-(Ciphers with Arbitrary Finite Domains, CT-RSA 2002, section 5), with a = ceil(sqrt(N)) and b = ceil(N / a):
+A permutation of [0, N) is a cipher with the numbers below N as blocks: the generalized Feistel cipher of Black and
+Rogaway (Ciphers with Arbitrary Finite Domains, CT-RSA 2002, section 5), with a = ceil(sqrt(N)) and b = ceil(N / a):
 
     position    x = left * b + right                         left < a, right < b
     rounds      left = (left + F(right)) mod a               right unchanged, so that the round can be undone
                 right = (right + F(left)) mod b              and so on in turns
-    cycle walk  a result of N or more is the next position   a b - N < a, so this is one position of sqrt(N)
+    cycle walk  a result of N or more is the next position   a b - N < a, so this is 1 position of sqrt(N)
 
 Each round can be undone, so that the rounds permute [0, a b), and the walk along a cycle permutes [0, N). F is the finalizer
 of SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) of its argument plus the

@@ -1,4 +1,4 @@
-"""Sampler that draws steps in proportion to their priorities, with replacement."""
+"""Sampler that draws steps in proportion to priorities, with replacement."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class PrioritizedSampler(Sampler):
-    """Draw steps with probability proportional to their priorities: prioritized experience replay (arXiv 1511.05952).
+    """Draw steps with probability proportional to the priorities: prioritized experience replay (arXiv 1511.05952).
 
         >>> from datasets_rl import PrioritizedSampler, load
         >>> dataset = load("demo/pendulum", sampler=PrioritizedSampler(15_000, alpha=0.7, beta=0.9))
@@ -50,7 +50,7 @@ class PrioritizedSampler(Sampler):
         torch.Size([64])
 
     The probability of a step with priority p is proportional to its mass (p + eps) ** alpha. Nonuniform sampling biases
-    the gradient; to correct the bias, multiply the loss of each step by its importance weight, ``priority_weight`` in
+    the gradient. To correct the bias, multiply the loss of each step by the importance weight, ``priority_weight`` in
     the batch:
 
         weight = (mass / smallest mass of all stored steps) ** -beta     at most 1
@@ -62,18 +62,18 @@ class PrioritizedSampler(Sampler):
         max_capacity: Number of steps that the storage can hold, at most: a larger storage is refused, and the default
             storage of a buffer is not larger. Only the rows that a storage of several environments adds to its size, to
             have whole slots, are accepted, too.
-        alpha: Exponent of the priorities, >= 0; 0 gives uniform sampling. A tensor of one number is read once.
-        beta: Exponent of the importance weights, >= 0; 0 gives no correction of the bias, 1 the full correction.
+        alpha: Exponent of the priorities, >= 0. 0 gives uniform sampling. A tensor of a single number is read once.
+        beta: Exponent of the importance weights, >= 0. 0 gives no correction of the bias, 1 the full correction.
         eps: Constant added to every priority, so that steps of priority 0 are occasionally drawn.
         dtype: Floating-point dtype of the weights.
-        reduction: Reduction of several priorities of one step to one: "max", "mean", "median" or "min".
+        reduction: Reduction of several priorities of a step to a single priority: "max", "mean", "median" or "min".
         max_priority_within_buffer: Whether `default_priority` is the largest priority of the steps currently stored. If
             False, it is the largest priority ever given, so an early outlier remains the priority of new steps.
-        device: Device of the priorities: only the CPU, where a draw takes microseconds; None for the same.
-        sync: Whether writes are processed when they are reported. If False, they are processed at the next draw, from
+        device: Device of the priorities: only the CPU, where a draw takes microseconds. None for the same.
+        sync: Whether writes are processed when they are reported. If False, writes are processed at the next draw, from
             the write count of the storage, which includes the writes of other processes. The sampler can then be sent
-            to a spawned process, which may write but not sample; priorities in the data that it writes are ignored.
-        generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
+            to a spawned process, which may write but not sample. Priorities in data from such a process are ignored.
+        generator: Random generator. By default torch's global generator, so that `torch.manual_seed` alone reproduces a
             run.
 
     Raises:
@@ -99,13 +99,13 @@ class PrioritizedSampler(Sampler):
         problems = _number_problems(alpha=alpha, beta=beta, eps=eps)
         arguments: dict[str, Any] = {"max_capacity": max_capacity, "dtype": dtype}
         if not isinstance(arguments["max_capacity"], (int, np.integer)) or not 1 <= max_capacity < _LIMIT:
-            problems.append(f"max_capacity is {max_capacity!r}; expected an integer >= 1 and below {_LIMIT}")
+            problems.append(f"max_capacity is {max_capacity!r}, expected an integer >= 1 and below {_LIMIT}")
         if reduction not in _REDUCTIONS:
-            problems.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            problems.append(f"reduction is {reduction!r}, expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(arguments["dtype"], torch.dtype) or not dtype.is_floating_point:
-            problems.append(f"dtype is {dtype}; expected a floating-point dtype")
+            problems.append(f"dtype is {dtype}, expected a floating-point dtype")
         if device is not None and not str(device).startswith("cpu"):
-            problems.append(f"device is {device}; expected cpu, where the priorities are")
+            problems.append(f"device is {device}, expected cpu, where the priorities are")
         check(problems)
         self._capacity = self._room = int(max_capacity)
         self._alpha = float(alpha)
@@ -127,20 +127,20 @@ class PrioritizedSampler(Sampler):
         check_start_method(
             self,
             "the priorities",
-            "pass sync=False to the prioritized buffer: other processes may then write, and this one samples",
+            "pass sync=False to the prioritized buffer: other processes may then write, and this process samples",
         )
         return super().__getstate__()
 
     def empty(self) -> None:
         """Forget all priorities."""
-        from datasets_rl.samplers.sum_tree import SumTree  # deferred: it imports numba
+        from datasets_rl.samplers.sum_tree import SumTree  # deferred: imports numba
 
         self._tree: SumTree = SumTree(self._room, ranked=self._within)
         self._held = 0
         self._highest = 0.0
         self._torn: NDArray[np.int64] = np.empty(0, np.int64)
         self._seen = 0
-        """Write count of the storage whose writes have been processed; only used if `sync` is False."""
+        """Write count of the storage up to which writes were processed. Only used if `sync` is False."""
 
     @override
     def attach(self, storage: Storage) -> None:
@@ -149,7 +149,7 @@ class PrioritizedSampler(Sampler):
     def _check_size(self, storage: Storage) -> None:
         if storage.max_size - self._capacity >= storage.envs:
             raise InvalidArgumentError(
-                f"max_capacity is {self._capacity:,}, and the storage holds up to {storage.max_size:,} steps; expected as "
+                f"max_capacity is {self._capacity:,}, and the storage holds up to {storage.max_size:,} steps, expected as "
                 "many",
                 hint=f"{type(self).__name__}(max_capacity={storage.max_size})",
             )
@@ -166,7 +166,7 @@ class PrioritizedSampler(Sampler):
 
     @property
     def alpha(self) -> float:
-        """Exponent of the priorities; a new value applies to all steps at once."""
+        """Exponent of the priorities. A new value applies to all steps at once."""
         return self._alpha
 
     @alpha.setter
@@ -200,14 +200,14 @@ class PrioritizedSampler(Sampler):
 
     @property
     def priorities(self) -> Tensor:
-        """Priority of each stored row, float64 [rows]; a view."""
+        """Priority of each stored row, float64 [rows], a view."""
         return torch.from_numpy(self._tree.priorities[: self._held])
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draw `batch_size` steps.
 
         Returns:
-            The rows, int64 [B], and their importance weights, [B].
+            The rows, int64 [B], and the importance weights, [B].
 
         Raises:
             InvalidArgumentError: If the storage has no steps, or all masses are 0.
@@ -229,7 +229,7 @@ class PrioritizedSampler(Sampler):
         return torch.from_numpy(np.power(self._tree.lowest / masses, self._beta)).to(self.dtype)
 
     def _synchronize(self, storage: Storage) -> None:
-        """Add rows that the storage gained without notification, and drop rows that it no longer holds."""
+        """Add rows that the storage gained without notification, and drop rows that the storage no longer holds."""
         self._check_size(storage)
         self._catch_up(storage)
         held = len(storage)
@@ -253,7 +253,7 @@ class PrioritizedSampler(Sampler):
         """Process the writes that were not reported, if `sync` is False."""
         if self._elsewhere:
             raise InvalidArgumentError(
-                "this process has no priorities: they are in the process that created the buffer",
+                "this process has no priorities, which are in the process that created the buffer",
                 hint="sample there, or with another buffer over the same storage",
             )
         written = storage.write_count
@@ -286,7 +286,7 @@ class PrioritizedSampler(Sampler):
             self._tree.append(rows, priority, self._eps, self._alpha)
 
     def _reserve(self, rows: int) -> None:
-        """Make room for the rows of whole slots. It doubles, so that a row costs the same however many follow."""
+        """Make room for the rows of whole slots. The room doubles, so that the cost per row is constant."""
         if rows > self._room:
             check(_row_problems(torch.tensor([rows - 1]), 0, _LIMIT))
             self._room = max(rows, 2 * self._room)
@@ -315,11 +315,11 @@ class PrioritizedSampler(Sampler):
         """Set the priorities of rows.
 
         Args:
-            index: Rows, int64 [...]; for a storage with several leading axes, also an index that its `ravel` accepts.
+            index: Rows, int64 [...]. For a storage with several leading axes, also an index that its `ravel` accepts.
                 If a row occurs twice, the last priority is used. A row of -1, which the writer did not store, is
                 skipped.
-            priority: One priority for all rows, or one per row, [...]; extra axes are reduced (see `reduction`). A
-                tensor on any device, an array or a list.
+            priority: A single priority for all rows, or a priority per row, [...]. Extra axes are reduced (see
+                `reduction`). A tensor on any device, an array or a list.
             storage: The storage that contains the rows.
 
         Raises:
@@ -361,13 +361,13 @@ class PrioritizedSampler(Sampler):
     def _reduce_priority(self, priority: Any, shape: torch.Size) -> NDArray[np.float64]:
         values = _as_float_tensor("priority", priority)
         if values.is_complex():
-            raise InvalidArgumentError(f"priority is {values.dtype}; expected real numbers")
+            raise InvalidArgumentError(f"priority is {values.dtype}, expected real numbers")
         if values.dtype != torch.float32 or not values.is_cpu:
             values = values.to("cpu", torch.float64)
         if values.shape != shape and values.numel() != 1:
             if values.shape[: len(shape)] != shape:
                 raise InvalidArgumentError(
-                    f"priority has shape {list(values.shape)}; expected one number, or the shape of the index, {list(shape)}"
+                    f"priority has shape {list(values.shape)}, expected a single number, or the shape of the index, {list(shape)}"
                 )
             values = _REDUCTIONS[self.reduction](values.double().reshape(shape.numel(), -1))
         # Numpy converts a small batch in half of the time of torch.
@@ -385,7 +385,7 @@ class PrioritizedSampler(Sampler):
         return [f"alpha is {alpha} and eps {eps}: the mass of a priority of {highest:.3g} would be too large"]
 
     def _priority_problems(self, priorities: Tensor, alpha: float, eps: float) -> list[str]:
-        """Return a problem if priorities are invalid; a comparison with NaN is False, so NaN is invalid, too."""
+        """Return a problem if priorities are invalid. A comparison with NaN is False, so NaN is invalid, too."""
         if not len(priorities):
             return []
         largest = _largest_priority(alpha, eps)
@@ -399,7 +399,7 @@ class PrioritizedSampler(Sampler):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the priorities and the parameters that turn them into probabilities and weights."""
+        """Return the priorities and the parameters that determine probabilities and weights."""
         return {
             **super().state_dict(),
             "priorities": self.priorities.clone(),
@@ -423,7 +423,7 @@ class PrioritizedSampler(Sampler):
         return [*reasons, *self._priority_problems(priorities, alpha, eps)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore priorities, alpha, beta and eps; the capacity may differ from that of the saved sampler."""
+        """Restore priorities, alpha, beta and eps. The capacity may differ from the saved capacity."""
         super().load_state_dict(state_dict)
         self.empty()
         self._alpha, self._beta, self._eps = (float(state_dict[name]) for name in ("alpha", "beta", "eps"))
@@ -437,12 +437,12 @@ class PrioritizedSampler(Sampler):
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         if self.state_problems(state_dict):
-            return state_dict  # unchanged: load_state_dict rejects it
+            return state_dict  # unchanged: load_state_dict rejects this state
         priorities = state_dict["priorities"]
         if len(priorities) % slots:
-            # Another process has written rows, which this sampler adds when it samples next.
+            # Another process has written rows, which this sampler adds at the next draw.
             raise InvalidArgumentError(
-                f"the sampler has the priorities of {len(priorities)} rows; expected a multiple of the {slots} slots",
+                f"the sampler has the priorities of {len(priorities)} rows, expected a multiple of the {slots} slots",
                 hint="sample once before saving",
             )
         return {**state_dict, "priorities": priorities.reshape(slots, -1).roll(-shift, 0).reshape(-1)}
@@ -464,7 +464,7 @@ def _largest_priority(alpha: float, eps: float) -> float:
 def _number_problems(**values: Any) -> list[str]:
     """Return which arguments are not finite numbers >= 0."""
     return [
-        f"{name} is {value!r}; expected a finite number >= 0"
+        f"{name} is {value!r}, expected a finite number >= 0"
         for name, value in values.items()
         if not _is_number(value) or not (math.isfinite(value) and value >= 0)
     ]
@@ -483,7 +483,7 @@ def _as_float_tensor(name: str, value: Any) -> Tensor:
             return value.detach() if value.requires_grad else value
         return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
+        raise InvalidArgumentError(f"{name} is {type(value).__name__}, expected numbers ({error})") from error
 
 
 def _checked_rows(index: Any, storage: Storage | None) -> Tensor:
@@ -493,7 +493,7 @@ def _checked_rows(index: Any, storage: Storage | None) -> Tensor:
         return storage.ravel(index).cpu()
     rows = _as_float_tensor("index", index)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
-        raise InvalidArgumentError(f"index is {rows.dtype}; expected integers")
+        raise InvalidArgumentError(f"index is {rows.dtype}, expected integers")
     return rows.to("cpu", torch.int64)
 
 

@@ -1,4 +1,4 @@
-"""Sampler of trajectory slices whose first steps are drawn by priority."""
+"""Sampler of trajectory slices with first steps that are drawn by priority."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MAX_ATTEMPTS = 4
 
 
 class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
-    """Draw slices of consecutive steps, each within one trajectory, whose first steps are drawn by priority.
+    """Draw slices of consecutive steps, each within a trajectory, with first steps that are drawn by priority.
 
     The first step of a slice is drawn from all steps at which a slice may start, with probability proportional to its
-    mass (see `PrioritizedSampler`); the priorities of the other steps are ignored. Every step of a slice has the weight
+    mass (see `PrioritizedSampler`). The priorities of the other steps are ignored. Every step of a slice has the weight
     of the first step.
 
         priority      1 1 4 1 9 9 9      3 5 2 1
@@ -38,17 +38,17 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         torch.Size([4, 8, 3])
 
     Args:
-        max_capacity: Number of steps that the storage can hold. This argument and the next ones, up to
-            `max_priority_within_buffer`, are those of `PrioritizedSampler`.
+        max_capacity: Number of steps that the storage can hold. This argument and the next arguments, up to
+            `max_priority_within_buffer`, are as for `PrioritizedSampler`.
         alpha: Exponent of the priorities.
         beta: Exponent of the importance weights.
         eps: Constant added to every priority.
         dtype: Dtype of the weights.
-        reduction: Reduction of several priorities of one step to one.
+        reduction: Reduction of several priorities of a step to a single priority.
         max_priority_within_buffer: Whether new steps get the largest priority of the steps currently stored.
-        span: Number of steps by which a slice may extend past the end of its trajectory. It cannot extend before the
-            start: no step there has a priority.
-        **options: Arguments of `SliceSampler`: exactly one of `num_slices` and `slice_len`, and others.
+        span: Number of steps by which a slice may extend past the end of its trajectory. A slice cannot extend before
+            the start: no step there has a priority.
+        **options: Arguments of `SliceSampler`: either `num_slices` or `slice_len`, and others.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
@@ -56,7 +56,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
 
     draws_ahead = False
     _start_rows: tuple[Slices, NDArray[np.int64]] | None = None
-    """The slices, and all rows at which one of them may start."""
+    """The slices, and all rows at which a slice may start."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     ) -> None:
         if not isinstance(span, int) and span[0]:
             raise InvalidArgumentError(
-                f"span is {span}; expected 0 before the start: no slice can start before its trajectory, "
+                f"span is {span}, expected 0 before the start: no slice can start before its trajectory, "
                 "where no step has a priority"
             )
         SliceSampler.__init__(self, span=(False, span) if isinstance(span, int) else span, **options)

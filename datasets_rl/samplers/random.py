@@ -26,15 +26,15 @@ class RandomSampler(Sampler):
         torch.Size([256])
 
     Args:
-        generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
+        generator: Random generator. By default torch's global generator, so that `torch.manual_seed` alone reproduces a
             run.
-        rank: With `world_size`: draw only from every `world_size`-th row, starting with this one, so that processes
+        rank: With `world_size`: draw only from every `world_size`-th row, starting with this row, so that processes
             started by torchrun draw from disjoint rows.
         world_size: Number of processes.
         replacement: False creates a `SamplerWithoutReplacement` from the other arguments instead.
 
     Raises:
-        InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
+        InvalidArgumentError: If `rank` or `world_size` is given alone, or the rank is out of range.
     """
 
     draws_ahead = True
@@ -68,7 +68,7 @@ class RandomSampler(Sampler):
     def _check_generator(self, device: torch.device) -> None:
         if self.generator is not None and self.generator.device.type != device.type:
             raise InvalidArgumentError(
-                f"the generator is on {self.generator.device}; expected one on {device}, where the rows are drawn",
+                f"the generator is on {self.generator.device}, expected a generator on {device}, where the rows are drawn",
                 hint=f"generator=torch.Generator({device.type!r})",
             )
 
@@ -76,15 +76,17 @@ class RandomSampler(Sampler):
     def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
         if type(self).sample is not RandomSampler.sample:
             return None
-        return self.sample(storage, batch_size * count)  # the generator yields the same numbers in one call or several
+        return self.sample(
+            storage, batch_size * count
+        )  # the generator yields the same numbers in a single call or several
 
     def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
-        """Draw from the `count` rows of this share, without the torn ones."""
+        """Draw from the `count` rows of this share, without torn rows."""
         torn = self._share.numbers(storage.torn_rows())
         count -= len(torn)
         check_any_valid(storage, count)
         numbers = torch.randint(count, (batch_size,), generator=self.generator)
-        # `before` counts the valid rows before each torn row; a drawn number skips every torn row that is not after it.
+        # `before` counts the valid rows before each torn row. A drawn number skips every torn row up to its place.
         before = torn - torch.arange(len(torn))
         return self._share.rows(numbers + torch.searchsorted(before, numbers, right=True))
 

@@ -1,4 +1,4 @@
-"""Base class of the samplers whose order follows from a seed, the epoch and the ranks."""
+"""Base class of samplers with an order that follows from a seed, the epoch and the ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class SeededSampler(Sampler):
-    """Base class of the samplers whose order follows from a seed, the epoch and the ranks.
+    """Base class of samplers with an order that follows from a seed, the epoch and the ranks.
 
-    A state is valid for every rank, and for any number of ranks: those that load it draw the rest of the epoch.
+    A state is valid for every rank, and for any number of ranks. The ranks that load the state draw the rest of the
+    epoch.
     """
 
     draws_ahead = True
@@ -32,14 +33,14 @@ class SeededSampler(Sampler):
 
     @property
     def epoch(self) -> int:
-        """The number of the present epoch, or of the next one if all ranks ended it."""
+        """The number of the present epoch, or of the next epoch if all ranks ended the present epoch."""
         return self.epochs.position[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch by its number, as `torch.utils.data.DistributedSampler.set_epoch` does.
 
         Raises:
-            InvalidArgumentError: If it is not an integer >= 0.
+            InvalidArgumentError: If the epoch is not an integer >= 0.
         """
         self.epochs.set_epoch(epoch)
         self.ran_out = False
@@ -59,14 +60,14 @@ class SeededSampler(Sampler):
         return {**super().state_dict(), "epochs": self.epochs.state_at(position)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the position in it, with what determines the order: a few numbers."""
+        """Return the epoch and the position, with what determines the order: a few numbers."""
         return self.state_at(self.position)
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         state = state_dict.get("epochs")
         own = (
-            self.epochs.state_problems(state) if isinstance(state, dict) else [f"epochs is {state!r}; expected a dict"]
+            self.epochs.state_problems(state) if isinstance(state, dict) else [f"epochs is {state!r}, expected a dict"]
         )
         return super().state_problems(state_dict) + own
 

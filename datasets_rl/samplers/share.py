@@ -1,4 +1,4 @@
-"""The share of the rows that one of several processes samples from."""
+"""The share of the rows that a process samples from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def empty_storage_error() -> InvalidArgumentError:
-    """Return the error of a sampler whose storage has no steps."""
+    """Return the error of a sampler over a storage without steps."""
     return InvalidArgumentError("Cannot sample from an empty storage", hint="extend the buffer first")
 
 
@@ -28,14 +28,14 @@ def check_any_valid(storage: Storage, count: int) -> None:
     if not count:
         raise InvalidArgumentError(
             f"the storage has no valid steps to sample: {storage.torn:,} of {len(storage):,} steps are torn, because a "
-            "process died while it wrote them",
-            hint="extend the buffer: new steps replace the torn ones",
+            "process died while writing",
+            hint="extend the buffer: new steps replace torn steps",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every n-th row: the shares of all ranks are disjoint, cover all rows, and differ in size by at most one row.
+    """Every n-th row: the shares of all ranks are disjoint, cover all rows, and differ in size by at most 1 row.
 
     world_size 3    row   0 1 2 3 4 5 6 7
                     rank  0 1 2 0 1 2 0 1
@@ -49,26 +49,26 @@ class Share:
         """Parse the arguments of a sampler.
 
         Raises:
-            InvalidArgumentError: If only one argument is given, or the rank is out of range.
+            InvalidArgumentError: If an argument is given alone, or the rank is out of range.
         """
         if rank is None and world_size is None:
             return cls()
         if rank is None or world_size is None:
-            raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
+            raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}, expected both, or neither")
         arguments: tuple[Any, Any] = (rank, world_size)
         if not all(isinstance(argument, int) for argument in arguments) or not 0 <= rank < world_size:
-            raise InvalidArgumentError(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
+            raise InvalidArgumentError(f"rank is {rank!r}, expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
 
     @classmethod
     def of_process(cls, rank: int | None, world_size: int | None) -> Share:
-        """Parse the arguments of a sampler; without them, find the rank of this process.
+        """Parse the arguments of a sampler. Without arguments, find the rank of this process.
 
-        It is that of `torch.distributed` if a process group exists, else that of the environment variables that torchrun
-        sets, ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
+        The rank is from `torch.distributed` if a process group exists, else from the environment variables that
+        torchrun sets, ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
 
         Raises:
-            InvalidArgumentError: If only one argument or variable is given, or the rank is out of range.
+            InvalidArgumentError: If an argument or variable is given alone, or the rank is out of range.
         """
         if rank is not None or world_size is not None:
             return cls.from_rank(rank, world_size)
@@ -79,7 +79,7 @@ class Share:
             return cls()
         if not all(text.isascii() and text.isdecimal() for text in texts.values()):
             raise InvalidArgumentError(
-                f"RANK is {texts['RANK']!r} and WORLD_SIZE is {texts['WORLD_SIZE']!r}; expected two integers",
+                f"RANK is {texts['RANK']!r} and WORLD_SIZE is {texts['WORLD_SIZE']!r}, expected two integers",
                 hint="pass rank and world_size, or unset both variables",
             )
         return cls.from_rank(*map(int, texts.values()))
@@ -93,13 +93,13 @@ class Share:
         return len(range(self.rank, row_count, self.world_size))
 
     def rows(self, numbers: Tensor) -> Tensor:
-        """Convert numbers within this share to rows; the argument may be modified in place."""
+        """Convert numbers within this share to rows. The argument may be modified in place."""
         return numbers.mul_(self.world_size).add_(self.rank) if self else numbers
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """Convert those rows that are in this share to numbers within it: the inverse of `rows`."""
+        """Convert rows that are in this share to numbers within the share: the inverse of `rows`."""
         return rows[rows % self.world_size == self.rank] // self.world_size if self else rows
 
     def __str__(self) -> str:
-        """Return the share as arguments; empty for a single process."""
+        """Return the share as arguments, empty for a single process."""
         return f"rank={self.rank}, world_size={self.world_size}" if self else ""

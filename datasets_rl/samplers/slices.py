@@ -81,7 +81,7 @@ class BatchLayout:
     ends: Tensor
     """True for the last step of each slice, bool [B, 1]."""
     mask: Tensor | None
-    """False for repeated steps, bool [B]; None if no slice is shorter than the others."""
+    """False for repeated steps, bool [B], or None if no slice is shorter than the others."""
 
     @classmethod
     def from_lengths(cls, lengths: Index, pad: int | None) -> BatchLayout:
@@ -96,10 +96,10 @@ class BatchLayout:
 
 
 class SliceSampler(Sampler):
-    """Draw slices of consecutive steps, each within one trajectory, with replacement.
+    """Draw slices of consecutive steps, each within a trajectory, with replacement.
 
-    All possible starts of all trajectories are equally likely. A batch of B steps contains n slices of T steps one
-    after the other: B = n T.
+    All possible starts of all trajectories are equally likely. A batch of B steps contains n consecutive slices of T
+    steps: B = n T.
 
         trajectory     |<---- 0 ---->|<- 1 ->|<-- 2 -->|
         step            0 1 2 3 4 5 6 0 1 2 3 0 1 2 3 4
@@ -114,17 +114,17 @@ class SliceSampler(Sampler):
 
     | strict_length | pad_output | short trajectories                                  | the batch       |
     | ------------- | ---------- | --------------------------------------------------- | --------------- |
-    | True          | False      | never drawn; an error if there are no others        | B steps         |
-    | False         | False      | returned whole, with one possible start each        | B steps or less |
-    | False         | True       | padded to T steps, with their last step repeated    | B steps         |
+    | True          | False      | never drawn, and an error if alone        | B steps         |
+    | False         | False      | returned whole, with a single start each        | B steps or less |
+    | False         | True       | padded to T steps with the last step    | B steps         |
 
-    The sampler adds these keys to the batch, or to the info of a buffer whose data has no keys:
+    The sampler adds these keys to the batch, or to the info of a buffer of data without keys:
 
     * ``"slice_id"``, int64 [B]: the number of the slice, unique over all batches;
     * `truncated_key`, bool [B, 1]: True for the last step of every slice, because the batch does not contain the next
-      step; the sibling key ``"done"`` is also True there; the sibling key ``"terminated"`` is that of the data, or
-      False. The info leaves it out where the batch has it at the default place, ``("next", "terminated")``;
-    * `init_key`, if the data has it: also True for the first step of every slice;
+      step. The sibling key ``"done"`` is also True there. The sibling key ``"terminated"`` is the flag of the data, or
+      False. The info lacks this key where the batch has it at the default place, ``("next", "terminated")``;
+    * `init_key`, if the data has this key: also True for the first step of every slice;
     * ``("collector", "mask")``, bool [B], with `pad_output`, while the storage has a trajectory of fewer than T steps:
       False for repeated steps.
 
@@ -133,29 +133,29 @@ class SliceSampler(Sampler):
 
     Args:
         num_slices: Number of slices in a batch, n.
-        slice_len: Number of steps in a slice, T. Exactly one of `num_slices` and `slice_len` is given, and the batch
-            size is a multiple of it.
+        slice_len: Number of steps in a slice, T. Either `num_slices` or `slice_len` is given, and the batch
+            size is a multiple of this number.
         end_key: Key of the flag that is True for the last step of a trajectory, by default ``("next", "done")``.
-        end_keys: Several such keys; any of the flags ends a trajectory.
+        end_keys: Several such keys. Any of the flags ends a trajectory.
         traj_key: Key of the trajectory id. By default ``("collector", "traj_ids")`` or ``"episode"``, if the data has
-            one of them and no end key is given. With an end key, the data may lack it.
-        step_key: Key of the step index within its trajectory; used only if `fragmented` is True.
+            such a key and no end key is given. With an end key, the data may lack the trajectory key.
+        step_key: Key of the step index within a trajectory. Used only if `fragmented` is True.
         fragmented: Whether a gap in the step indices splits a trajectory.
         ends: End flags of all steps, bool [N], instead of a key.
         trajectories: Trajectory ids of all steps, int64 [N], instead of a key.
         cache_values: No effect: the trajectories are always cached.
-        truncated_key: Key that marks the last steps of slices; None adds no marks.
-        init_key: Key that marks the first steps of slices if the data has it; None leaves the key unchanged.
+        truncated_key: Key that marks the last steps of slices. None adds no marks.
+        init_key: Key that marks the first steps of slices if the data has this key. None leaves the key unchanged.
         strict_length: Whether trajectories of fewer than T steps are left out.
-        pad_output: Whether they are padded.
+        pad_output: Whether such trajectories are padded.
         compile: No effect: there is nothing to compile.
         span: Number of steps by which a slice may extend past the start and the end of its trajectory, so that the
-            steps there are drawn as often as others; the part outside is cut off, and the slice is shorter. True for up
-            to T - 1; a tuple or a list for start and end.
+            steps there are drawn as often as others. The part outside is cut off, and the slice is shorter. True for up
+            to T - 1, a tuple or a list for start and end.
         use_gpu: No effect: sampling takes microseconds on the CPU.
         starts: "any", or "episode" for slices that start at the first stored step of a trajectory.
-        generator: Random generator; by default torch's global generator.
-        rank: With `world_size`: draw only from every `world_size`-th trajectory, starting with this one, so that
+        generator: Random generator. By default torch's global generator.
+        rank: With `world_size`: draw only from every `world_size`-th trajectory, starting with this trajectory, so that
             processes started by torchrun draw from disjoint trajectories.
         world_size: Number of processes.
         replacement: False creates a `SliceSamplerWithoutReplacement` from the other arguments instead.
@@ -202,11 +202,11 @@ class SliceSampler(Sampler):
             _span_problems(span, slice_len),
             unless(
                 not (pad_output and strict_length),
-                "pad_output and strict_length are mutually exclusive: one pads short trajectories, the other leaves them out",
+                "pad_output and strict_length are mutually exclusive: short trajectories are either padded or left out",
             ),
             unless(
                 not fragmented or step_key is not None,
-                "fragmented=True requires a step_key; expected the key of the step index",
+                "fragmented=True requires a step_key, expected the key of the step index",
             ),
             choice_problems("any", "episode", starts=starts),
             unless(
@@ -282,7 +282,7 @@ class SliceSampler(Sampler):
         """Return the number of slices in a batch, and the number of steps in a slice."""
         divisor, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         if divisor is None or batch_size % divisor:
-            raise InvalidArgumentError(f"batch_size is {batch_size}; expected a multiple of {name}, {divisor}")
+            raise InvalidArgumentError(f"batch_size is {batch_size}, expected a multiple of {name}, {divisor}")
         return (divisor, batch_size // divisor) if self.slice_len is None else (batch_size // divisor, divisor)
 
     def _slices(self, storage: Storage, length: int) -> Slices:
@@ -292,7 +292,7 @@ class SliceSampler(Sampler):
         if slices is None:
             before, after = (length - 1 if steps is True else int(steps) for steps in self.span)
             if max(before, after) >= length:
-                raise InvalidArgumentError(f"span is {self.span}; expected less than the {length} steps of a slice")
+                raise InvalidArgumentError(f"span is {self.span}, expected less than the {length} steps of a slice")
             slices = view.own.slices(
                 length, short=not self.strict_length, before=before, after=after, at_start=self.starts == "episode"
             )
@@ -315,7 +315,7 @@ class SliceSampler(Sampler):
                     f"rank {self._share.rank} of {self._share.world_size} has no trajectory: there are only {len(trajectories)}",
                     hint="start fewer processes, or let each process draw from all trajectories",
                 )
-            # A missing field stays missing, and to look it up again costs more than to draw a batch.
+            # A missing field stays missing, and another look-up costs more than a draw of a batch.
             same_storage = self._view is not None and self._view.storage is storage
             self._columns = {key: column for key, column in self._columns.items() if same_storage and column is None}
             self._view = _StorageIndex(storage, trajectories, own)
@@ -333,7 +333,7 @@ class SliceSampler(Sampler):
             name = "ends" if self._ids is None else "trajectories"
             if markers is None or markers.numel() != len(storage):
                 raise InvalidArgumentError(
-                    f"{name} has {0 if markers is None else markers.numel()} elements; the storage holds {len(storage)} steps"
+                    f"{name} has {0 if markers is None else markers.numel()} elements, expected {len(storage)}, the number of stored steps"
                 )
             rows = storage.chronological_rows()
             values = markers.reshape(-1).cpu()[rows]
@@ -359,7 +359,7 @@ class SliceSampler(Sampler):
         return rows, info
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
-        """Return the info of one slice of these rows."""
+        """Return the info of a slice of these rows."""
         layout = BatchLayout.from_lengths(np.array([len(rows)]), len(rows) if self.pad_output else None)
         trajectories = self._storage_index(storage).trajectories
         return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, layout)}
@@ -394,7 +394,7 @@ class SliceSampler(Sampler):
             flags = self._read_field(storage, done, rows)
             ends = layout.ends if flags is None else layout.ends.view(-1, *[1] * (flags.ndim - 1))
             info[_unnested_key(done)] = ends.clone() if flags is None else flags.logical_or(ends)
-        # Under the default key, the flag of the data is in the batch already: reading it again would take a tenth of
+        # Under the default key, the flag of the data is in the batch already: another read would take a tenth of
         # the time of a large batch.
         if self._column(storage, terminated) is None:
             info[_unnested_key(terminated)] = torch.zeros_like(layout.ends)
@@ -402,7 +402,7 @@ class SliceSampler(Sampler):
             info[_unnested_key(terminated)] = self._read_field(storage, terminated, rows)
 
     def _read_field(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
-        """Return a copy of one field of these rows on the CPU; None if there is no such field."""
+        """Return a copy of a field of these rows on the CPU, or None if there is no such field."""
         column = self._column(storage, key)
         return None if column is None else column.index_select(0, rows.to(column.device)).cpu()
 
@@ -429,7 +429,7 @@ class SliceSampler(Sampler):
         drawn = state_dict.get("drawn")
         is_valid = isinstance(drawn, int) and drawn >= 0
         return super().state_problems(state_dict) + (
-            [] if is_valid else [f"drawn is {drawn!r}; expected an integer >= 0"]
+            [] if is_valid else [f"drawn is {drawn!r}, expected an integer >= 0"]
         )
 
     @override
@@ -465,7 +465,7 @@ def slice_size_problems(num_slices: Any, slice_len: Any) -> list[str]:
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
     return size_problems(**given) + unless(
-        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them"
+        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}, expected exactly one"
     )
 
 
@@ -473,7 +473,7 @@ def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]
     given = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
     problems = [
-        f"{name} is {value!r}; expected a tensor [N]"
+        f"{name} is {value!r}, expected a tensor [N]"
         for name, value in tensors.items()
         if value is not None and not isinstance(value, Tensor)
     ]
@@ -489,8 +489,8 @@ def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]
 def _span_problems(span: Any, slice_len: int | None) -> list[str]:
     sides = span if isinstance(span, (tuple, list)) else (span, span)
     if len(sides) != 2 or not all(isinstance(steps, (bool, int)) and steps >= 0 for steps in sides):
-        return [f"span is {span!r}; expected True, False, an integer >= 0, or a tuple of two of these"]
+        return [f"span is {span!r}, expected True, False, an integer >= 0, or a tuple of two of these"]
     longest = max((steps for steps in sides if not isinstance(steps, bool)), default=0)
     if longest and isinstance(slice_len, int) and longest >= slice_len:
-        return [f"span is {span!r}; expected less than slice_len, {slice_len}"]
+        return [f"span is {span!r}, expected less than slice_len, {slice_len}"]
     return []

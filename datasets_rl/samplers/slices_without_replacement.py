@@ -18,7 +18,7 @@ Index = NDArray[np.int64]
 
 
 class SliceSamplerWithoutReplacement(SliceSampler):
-    """Draw one slice of every trajectory per epoch, without replacement.
+    """Draw a slice of every trajectory per epoch, without replacement.
 
     An epoch draws every trajectory that has a slice once, in random order and at a random start: all its possible
     starts are equally likely. The last batch of an epoch contains the remaining slices. A write to the storage starts a
@@ -34,8 +34,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     Args:
         drop_last: Whether a last batch with fewer slices is dropped.
-        shuffle: Whether the trajectories are drawn in random order; if False, from the first to the last.
-        **options: Arguments of `SliceSampler`: exactly one of `num_slices` and `slice_len`, and others.
+        shuffle: Whether the trajectories are drawn in random order. If False, from the first to the last.
+        **options: Arguments of `SliceSampler`: either `num_slices` or `slice_len`, and others.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
@@ -51,7 +51,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._epoch_of: Slices | list[int] | None = None  # an outline, if the epoch was restored
 
     def _begin_epoch(self, slices: Slices) -> None:
-        """Start a new epoch, unless the current one has slices left and is over the same slices."""
+        """Start a new epoch, unless the current epoch has slices left and is over the same slices."""
         current = self._epoch_of
         is_same = (
             current is slices if current is None or isinstance(current, Slices) else current == _slices_identity(slices)
@@ -98,10 +98,10 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         reasons = super().state_problems(state_dict)
         if not isinstance(remaining, Tensor) or remaining.dtype != torch.int64 or remaining.ndim != 1:
             reasons.append(
-                "left is not an int64 tensor [n]; expected the numbers of the epoch's remaining trajectories"
+                "left is not an int64 tensor [n], expected the numbers of the epoch's remaining trajectories"
             )
         elif "of" not in state_dict:
-            reasons.append("of is missing; expected the outline of the slices of the epoch, or None")
+            reasons.append("of is missing, expected the outline of the slices of the epoch, or None")
         elif outline is not None and not _are_slices_of(outline, remaining):
             reasons.append(f"left has trajectory numbers outside the slices of the epoch, {outline}")
         return reasons

@@ -17,7 +17,7 @@ Flags: TypeAlias = NDArray[np.bool_]
 _DENSE = 2
 """A level with fewer sums per written row is recomputed as a whole."""
 _CHUNK = 512
-"""Number of rows, 8 ** 3, that are stored as one sum while they have the same priority."""
+"""Number of rows, 8 ** 3, that are stored as a single sum while their priority is the same."""
 _LARGE = 1 << 29
 """Number of bytes above which an array is in small pages: the first row of a huge page takes 2 MB of memory."""
 
@@ -25,20 +25,21 @@ _LARGE = 1 << 29
 class SumTree:
     """The mass of each row, where mass = (priority + eps) ** alpha, and the sum of all masses.
 
-    A tree in which each sum is that of 8 children: masses on the lowest level, sums above. The children fill one cache
-    line, and a draw adds up 4 or 2 of them as it descends. A sum is always computed from its children, never updated by
-    a difference, so that rounding errors do not accumulate. All levels are in one array, the highest level first:
+    A tree in which each number is the sum of 8 children: masses on the lowest level, sums above. The children fill a
+    cache line, and a draw adds up 4 or 2 children per level. A sum is always computed from its children, never updated
+    by a difference, so that rounding errors do not accumulate. All levels are in a single array, the highest level
+    first:
 
         sums      total | 0-63  64-127  128-191  192-255 | 0-7  8-15  16-23 ...       masses    row 0, row 1, ...
         index     0       8     9       10       11        16   17    18                        0      1
 
-    `append` gives all rows of a dataset the same priority. It writes a chunk of 512 such rows as one sum, 512 times the
-    mass, and the levels below that sum are filled when a draw or a write first enters the chunk. To begin with a billion
-    rows therefore takes two million sums, and the memory grows with the chunks that were entered. The sums of equal masses
-    are exact, so that the draws are those of a tree that was filled at once.
+    `append` gives all rows of a dataset the same priority. A chunk of 512 such rows is written as a single sum, 512
+    times the mass, and the levels below that sum are filled when a draw or a write first enters the chunk. To begin
+    with a billion rows therefore takes two million sums, and the memory grows with the chunks that were entered. The
+    sums of equal masses are exact, so that the draws are the same as of a tree that was filled at once.
 
     Args:
-        capacity: Number of rows; 200 to 256 in the figure.
+        capacity: Number of rows, 200 to 256 in the figure.
         ranked: Whether to track the largest priority, which makes writes 1.3 times as slow.
     """
 
@@ -50,14 +51,15 @@ class SumTree:
         self._nodes, self._leaves = _aligned_zeros(count), _aligned_zeros(8 * blocks)
         """The sums and the largest priorities of the levels, [2, ...], and the masses and the priorities, [2, rows]."""
         self._deferred = np.zeros(8 * blocks // _CHUNK if 8 * blocks > _CHUNK else 0, np.bool_)
-        """Whether each chunk is only a sum, [chunks]: then `_nodes` has its priority. Empty if there is one chunk."""
+        """Whether each chunk is only a sum, [chunks]: then `_nodes` has the priority of the chunk. Empty for a single
+        chunk."""
         self._state = np.array([np.inf, 0.0, 0.0])
-        """The smallest mass above 0, the number of rows that have it, and the number of deferred chunks."""
+        """The smallest mass above 0, the number of rows with that mass, and the number of deferred chunks."""
         self._capacity = capacity
         self._ranked = ranked
 
     def grown(self, capacity: int) -> SumTree:
-        """Return a tree of a larger capacity with the priorities and masses of this one."""
+        """Return a tree of a larger capacity with the priorities and masses of this tree."""
         larger = SumTree(capacity, ranked=self._ranked)
         # The masses are not computed again: that of a torn row is 0, whatever its priority is.
         _write(
@@ -73,27 +75,27 @@ class SumTree:
 
     @property
     def lowest(self) -> float:
-        """The smallest mass that is not 0; infinity if all are 0."""
+        """The smallest mass that is not 0, or infinity if all masses are 0."""
         # A tree of minima would make writes 1.3 times as slow. All rows are scanned only after the last row of the
-        # smallest mass got a larger one, and that row is the one drawn, and therefore updated, least often.
+        # smallest mass got a larger mass, and that row is drawn, and therefore updated, least often.
         if not self._state[1]:
             _find_lowest(self._nodes, self._leaves, self._deferred, self._state)
         return float(self._state[0])
 
     @property
     def highest_priority(self) -> float:
-        """The largest priority; 0 if the tree is empty or not ranked."""
+        """The largest priority, or 0 if the tree is empty or not ranked."""
         return float(self._nodes[1, 0])
 
     @property
     def priorities(self) -> Floats:
-        """The priority of each row, [capacity]; a view, for which all chunks are filled."""
+        """The priority of each row, [capacity], a view, for which all chunks are filled."""
         _fill_all(self._nodes, self._leaves, self._deferred, self._state, self._ranked)
         return self._leaves[1, : self._capacity]
 
     @property
     def masses(self) -> Floats:
-        """The mass of each row, [capacity]; a view, for which all chunks are filled."""
+        """The mass of each row, [capacity], a view, for which all chunks are filled."""
         _fill_all(self._nodes, self._leaves, self._deferred, self._state, self._ranked)
         return self._leaves[0, : self._capacity]
 
@@ -105,11 +107,11 @@ class SumTree:
 
     @staticmethod
     def are_valid(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
-        """Return whether all rows are in [0, count) and all priorities in [0, largest]; False for NaN."""
+        """Return whether all rows are in [0, count) and all priorities in [0, largest]. False for NaN."""
         return _are_within(rows, priorities, count, largest)
 
     def append(self, rows: range, priority: float, eps: float, alpha: float) -> None:
-        """Set the priority of consecutive rows that have never had one; whole chunks of rows are not touched.
+        """Set the priority of consecutive rows that have never had a priority. Whole chunks of rows are not touched.
 
         Args:
             rows: Rows below the capacity, with a step of 1.
@@ -144,13 +146,13 @@ class SumTree:
         return _write(self._nodes, self._leaves, self._deferred, self._state, self._ranked, rows, priorities, masses)
 
     def draw(self, points: Floats) -> tuple[Rows, Floats]:
-        """Draw a row for each point, with probability proportional to its mass; a row of mass 0 is never drawn.
+        """Draw a row for each point, with probability proportional to the mass. A row of mass 0 is never drawn.
 
         Args:
-            points: Numbers in [0, 1), [B]; they are overwritten.
+            points: Numbers in [0, 1), [B], which are overwritten.
 
         Returns:
-            The rows and their masses, [B] each.
+            The rows and the masses, [B] each.
         """
         rows, masses = np.empty(len(points), np.int64), np.empty(len(points))
         _draw(self._nodes, self._leaves, self._deferred, self._state, self._ranked, points, rows, masses)
@@ -158,7 +160,7 @@ class SumTree:
 
 
 def _aligned_zeros(count: int) -> Floats:
-    """Return zeros, [2, count], that start at a cache line; the system allocates their pages at the first write."""
+    """Return zeros, [2, count], that start at a cache line. The system allocates the pages at the first write."""
     if 16 * count > _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
         memory = mmap.mmap(-1, 16 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_NOHUGEPAGE)
@@ -190,7 +192,7 @@ def _chunk_level(count: int, chunks: int) -> int:
 
 @compile_for(f"void({_TREE}, int64)")
 def _fill(nodes: Floats, leaves: Floats, deferred: Flags, state: Floats, ranked: bool, chunk: int) -> None:
-    """Write the masses and priorities of a deferred chunk, and the two levels of sums above them."""
+    """Write the masses and priorities of a deferred chunk, and the two levels of sums above."""
     count, chunks = nodes.shape[1], len(deferred)
     top = _chunk_level(count, chunks) + chunk
     mass, priority = nodes[0, top] / _CHUNK, nodes[1, top]
@@ -284,7 +286,7 @@ def _defer(
     mass: float,
     ranked: bool,
 ) -> None:
-    """Write the sums of the chunks [first, stop), and those above them."""
+    """Write the sums of the chunks [first, stop), and the sums above."""
     if 0 < mass < state[0]:
         state[0], state[1] = mass, 0.0
     if mass == state[0]:
@@ -333,7 +335,8 @@ def _write(
     for i in range(count):
         row, index = rows[i], 0 if single else i
         mass, priority = new_masses[index], new_priorities[index]
-        # If no row has the lowest mass any more, all masses are above it, so a mass that is not above is the new lowest.
+        # If no row has the lowest mass any more, all masses are above that mass, so a mass that is not above is the new
+        # lowest.
         if masses[row] == lowest:
             lowest_count -= 1
         if 0 < mass < lowest:
@@ -370,9 +373,9 @@ def _write(
 
 @compile_for("void(float64[::1], int64, float64[::1], int64[::1])")
 def _descend(level: Floats, width: int, points: Floats, rows: Rows) -> None:
-    """Replace each parent in `rows` by the one of its `width` children on a level that contains its point."""
-    # All points halve their children before any halves them again, so that their reads do not wait for each other. With
-    # a million rows, this is 15 times faster than one point at a time.
+    """Replace each parent in `rows` by the child, of `width` children on a level, that contains the point."""
+    # All points halve their children before the next halving, so that the reads do not wait for each other. With
+    # a million rows, this is 15 times faster than point by point.
     count = len(points)
     # Numba tests whether a signed index is negative, which takes an eighth of the time.
     one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)

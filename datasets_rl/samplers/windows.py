@@ -1,4 +1,4 @@
-"""Uniform sampler of the steps whose window of neighboring steps lies within their trajectory."""
+"""Uniform sampler of the steps that have enough neighboring steps in their trajectory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class WindowSampler(Sampler):
-    """Draw steps uniformly, with replacement, from those with enough steps before and after them in their trajectory.
+    """Draw steps uniformly, with replacement, of steps with enough steps before and after in the same trajectory.
 
         trajectory                  0 1 2 3 4 | 5 6 7
         before 1, after 2             x x     |            steps that are drawn
 
     Args:
         before: Number of steps that a trajectory must have before a drawn step.
-        after: Number of steps that it must have after a drawn step.
-        generator: Random generator; by default torch's global generator.
-        end_key: Flag that ends a trajectory; by default, as for `Storage.trajectories`.
+        after: Number of steps that a trajectory must have after a drawn step.
+        generator: Random generator. By default torch's global generator.
+        end_key: Flag that ends a trajectory. By default, as for `Storage.trajectories`.
 
     Raises:
         InvalidArgumentError: If `before` or `after` is negative.
@@ -40,7 +40,7 @@ class WindowSampler(Sampler):
         self, before: int = 0, after: int = 0, generator: Generator | None = None, *, end_key: EndKey | None = None
     ) -> None:
         if before < 0 or after < 0:
-            raise InvalidArgumentError(f"before is {before} and after is {after}; expected at least 0")
+            raise InvalidArgumentError(f"before is {before} and after is {after}, expected at least 0")
         self.before, self.after, self.generator, self.end_key = before, after, generator, end_key
         self._slices: Slices | None = None
 

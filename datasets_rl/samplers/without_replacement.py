@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
 _LISTED_MAX = 1 << 20
-"""Largest number of rows whose random order is listed: torch takes 30 ms for it, once per epoch."""
+"""Largest number of rows with a listed random order: torch takes 30 ms for the order, once per epoch."""
 _SEEDS = 1 << 62
 
 
@@ -27,15 +27,15 @@ class _Order:
 
     count: int
     seed: int | None
-    """Seed of a random permutation; None for ascending numbers."""
+    """Seed of a random permutation. None for ascending numbers."""
     first: int = 0
-    """The first one of ascending numbers; the last number is followed by 0."""
+    """The first of ascending numbers. The last number is followed by 0."""
 
     def numbers(self, start: int, stop: int) -> Tensor:
         """Return the numbers at the positions [start, stop), int64 [n]."""
         if self.seed is None:
             return torch.arange(start + self.first, stop + self.first) % self.count
-        from datasets_rl.samplers.permutation import permuted  # deferred: it imports numba
+        from datasets_rl.samplers.permutation import permuted  # deferred: imports numba
 
         return torch.from_numpy(permuted(range(start, stop), self.count, self.seed))
 
@@ -48,27 +48,27 @@ class SamplerWithoutReplacement(Sampler):
         >>> [len(batch) for batch in dataset]     # an epoch
         [4000, 4000, 4000, 3000]
 
-    If the batch size does not divide the number of steps, the last batch of an epoch is short; `ran_out` is True after
+    If the batch size does not divide the number of steps, the last batch of an epoch is short. `ran_out` is True after
     the last batch. Steps added to a growing storage join the current epoch. Steps that replace others in a full storage
-    inherit their positions in the epoch: they are drawn in this epoch if the replaced steps had not been drawn yet,
-    else in the next one.
+    inherit the positions in the epoch: they are drawn in this epoch if the replaced steps had not been drawn yet,
+    else in the next epoch.
 
     An epoch begins at once, whatever the number of steps. Up to 2**20 steps, the random order is that of
     `torch.randperm`. A longer order is a permutation that is computed position by position, in constant memory, and its
-    state is a few numbers. If steps are added during such an epoch, those that remain of it are listed, 8 bytes each.
+    state is a few numbers. If steps are added during such an epoch, the remaining steps are listed, 8 bytes each.
 
     Args:
         drop_last: Whether a short last batch is dropped.
-        shuffle: Whether the order is random. If False, it is the order of the storage; in a full ring, from the oldest
+        shuffle: Whether the order is random. If False, the order of the storage, in a full ring from the oldest
             step.
-        generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
+        generator: Random generator. By default torch's global generator, so that `torch.manual_seed` alone reproduces a
             run.
-        rank: With `world_size`: draw only every `world_size`-th row, starting with this one, so that processes started
-            by torchrun draw disjoint rows. The shares differ by at most one row.
+        rank: With `world_size`: draw only every `world_size`-th row, starting with this row, so that processes started
+            by torchrun draw disjoint rows. The shares differ by at most 1 row.
         world_size: Number of processes.
 
     Raises:
-        InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
+        InvalidArgumentError: If `rank` or `world_size` is given alone, or the rank is out of range.
     """
 
     draws_ahead = True
@@ -90,9 +90,9 @@ class SamplerWithoutReplacement(Sampler):
         self.empty()
 
     def empty(self) -> None:
-        """Forget all rows; the next batch starts a new epoch."""
+        """Forget all rows. The next batch starts a new epoch."""
         self._order: _Order | None = None
-        """The order of an epoch whose rows are computed; None if `_epoch_rows` lists them."""
+        """The order of an epoch with computed rows, or None if `_epoch_rows` lists the rows."""
         self._epoch_rows = torch.empty(0, dtype=torch.int64)
         self._position = self._stop = 0
         self._held = 0
@@ -120,7 +120,7 @@ class SamplerWithoutReplacement(Sampler):
         return rows, {}
 
     def _update_epoch(self, storage: Storage, row_count: int, batch_size: int) -> None:
-        """Add the rows written since the last batch, and start a new epoch if the current one has ended."""
+        """Add the rows written since the last batch, and start a new epoch if the current epoch has ended."""
         count = self._share.size(row_count)
         if not count:
             raise empty_storage_error()
@@ -136,14 +136,14 @@ class SamplerWithoutReplacement(Sampler):
         self._held, self._envs = row_count, storage.envs
 
     def _drop_torn_rows(self, storage: Storage, batch_size: int) -> None:
-        """Remove the torn rows from the epoch; after they are rewritten, the next epoch draws them."""
+        """Remove the torn rows from the epoch. Once rewritten, the next epoch draws them."""
         if not self._keep_valid(storage, batch_size):
             self._begin_epoch(storage, self._share.size(len(storage)))
             check_any_valid(storage, self._keep_valid(storage, batch_size))
         self._rewritten = storage.rewrite_count
 
     def _keep_valid(self, storage: Storage, batch_size: int) -> int:
-        """Keep the valid rows of the epoch, and return their number; 0 if there are too few for a batch."""
+        """Keep the valid rows of the epoch, and return the number of such rows, or 0 if too few for a batch."""
         self._list_rows()
         remaining = self._remaining()
         valid = remaining[~torch.isin(remaining, storage.torn_rows())]
@@ -155,13 +155,13 @@ class SamplerWithoutReplacement(Sampler):
         return self._epoch_rows[self._position : self._stop]
 
     def _rows_up_to(self, stop: int) -> Tensor:
-        """Return the rows of the epoch from the present position to another one, a copy."""
+        """Return the rows of the epoch from the present position to another position, a copy."""
         if self._order is None:
             return self._epoch_rows[self._position : stop].clone()
         return self._share.rows(self._order.numbers(self._position, stop))
 
     def _list_rows(self) -> None:
-        """List the rows that remain of the epoch, so that they can be changed."""
+        """List the rows that remain of the epoch, so that these rows can be changed."""
         if self._order is not None:
             self._epoch_rows = self._rows_up_to(self._stop)
             self._position, self._stop, self._order = 0, len(self._epoch_rows), None
@@ -182,7 +182,7 @@ class SamplerWithoutReplacement(Sampler):
     def _shuffle_last(self, count: int) -> None:
         """Move the last rows to random places, so that all orders of the remaining rows are equally likely.
 
-        The rows at these places move to the end; the other rows stay, because they are in random order already.
+        The rows at these places move to the end. The other rows stay, because they are in random order already.
 
             remaining   d b c a | e f        places 1 and 5        remaining   d f c a b e
         """
@@ -227,7 +227,7 @@ class SamplerWithoutReplacement(Sampler):
         return self.shuffle and self.generator is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the remaining rows of the epoch, or how they are computed, and the rows that join it when it is restored."""
+        """Return the remaining rows of the epoch, or their computation, and the rows that join after a restart."""
         order = self._order
         return {
             **super().state_dict(),
@@ -245,19 +245,19 @@ class SamplerWithoutReplacement(Sampler):
         for name in ("held", "envs", "ran_out"):
             if not isinstance(state_dict.get(name), int):
                 expected = "a boolean" if name == "ran_out" else "an integer"
-                reasons.append(f"{name} is {state_dict.get(name)!r}; expected {expected}")
+                reasons.append(f"{name} is {state_dict.get(name)!r}, expected {expected}")
         order = state_dict.get("order")
         if not _is_order(order):
-            reasons.append(f"order is {order!r}; expected None, or how the rows are computed")
+            reasons.append(f"order is {order!r}, expected None, or how the rows are computed")
         elif order and not reasons and order["count"] != (own := self._share.size(state_dict["held"])):
-            reasons.append(f"order has {order['count']:,} rows; expected {own:,}, those of this rank")
+            reasons.append(f"order has {order['count']:,} rows, expected {own:,}, the rows of this rank")
         for name in ("left", "joining"):
             rows = state_dict.get(name)
             if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
                 reasons.append(f"{name} is not an int64 tensor [n] of rows")
             elif not reasons and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < state_dict["held"]:
                 reasons.append(
-                    f"{name} has rows from {rows.min()} to {rows.max()}; expected 0 to {state_dict['held'] - 1}"
+                    f"{name} has rows from {rows.min()} to {rows.max()}, expected 0 to {state_dict['held'] - 1}"
                 )
         return reasons
 
@@ -278,7 +278,7 @@ class SamplerWithoutReplacement(Sampler):
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         if self.state_problems(state_dict):
-            return state_dict  # unchanged: load_state_dict rejects it
+            return state_dict  # unchanged: load_state_dict rejects this state
         envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
         if state_dict.get("order"):
             order, position = _order_of(state_dict["order"])
@@ -299,12 +299,12 @@ class SamplerWithoutReplacement(Sampler):
 
 
 def _order_of(state: dict[str, Any]) -> tuple[_Order, int]:
-    """Return an order and the position in it from a valid part of a state."""
+    """Return an order and the position from a valid part of a state."""
     return _Order(state["count"], state["seed"], state["first"]), state["position"]
 
 
 def _is_order(state: Any) -> bool:
-    """Return whether a part of a state is None, or an order with a position in it."""
+    """Return whether a part of a state is None, or an order with a position."""
     if state is None:
         return True
     names = ("count", "first", "position", "seed")

@@ -1,8 +1,8 @@
 """Sources of datasets, one folder each: the folder ``d4rl`` is the source ``d4rl``.
 
-Other packages add a source with an entry point in the group ``datasets_rl.sources``. It names a module with the same
-contents as the packages in this folder: `SOURCE` and, optionally, a submodule ``dataset`` with the class of its replay
-buffers.
+Other packages add a source with an entry point in the group ``datasets_rl.sources``. The entry point names a module
+with the same contents as the packages in this folder: `SOURCE` and, optionally, a submodule ``dataset`` with the class
+of the replay buffers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 ID_MAX = 200
-"""Maximum bytes of an id. Most file systems limit names to 255 bytes, and the files of a dataset append suffixes to its
+"""Maximum bytes of an id. Most file systems limit names to 255 bytes, and the files of a dataset append suffixes to the
 id."""
 
 
@@ -72,7 +72,7 @@ DERIVED = "@"
 _SHARED = frozenset({"flat"})
 """Folders that several sources use, and that are not sources."""
 _BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
-"""The id before the derived name; a number after the first ``@`` is a version of OpenML, ``openml/iris@1``."""
+"""The id before the derived name. A number after the first ``@`` is a version of OpenML, ``openml/iris@1``."""
 
 
 @cache
@@ -100,7 +100,8 @@ def get_source(name: str) -> Source:
 
     Raises:
         UnknownIdError: If there is no such source.
-        InvalidArgumentError: If the module that another package registered for it cannot be imported or has no such source.
+        InvalidArgumentError: If the module that another package registered for it cannot be imported or does not have
+            such a source.
     """
     module, hint = module_name(name), "correct or uninstall the package that registers it"
     try:
@@ -111,7 +112,7 @@ def get_source(name: str) -> Source:
         raise InvalidArgumentError(text, hint=hint) from error
     if not isinstance(instance, Source) or instance.name != name:
         stated = repr(instance.name) if isinstance(instance, Source) else type(instance).__name__
-        raise InvalidArgumentError(f"SOURCE of {module} is {stated}; expected a Source named {name!r}", hint=hint)
+        raise InvalidArgumentError(f"SOURCE of {module} is {stated}, expected a Source named {name!r}", hint=hint)
     return instance
 
 
@@ -119,7 +120,7 @@ def get_source(name: str) -> Source:
 def importable_sources() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError, ...]]:
     """Return all sources that can be imported, sorted by name, and an error for each of the others.
 
-    What works on all sources must not fail because of one that another package registered.
+    What works on all sources must not fail because of a source that another package registered.
     """
     found: list[Source] = []
     errors: list[InvalidArgumentError] = []
@@ -146,7 +147,7 @@ def split_id(dataset_id: str) -> tuple[str, str]:
         UnknownIdError: If the id names no source or an unknown one, or is too long for the name of a file.
     """
     if (size := len(dataset_id.encode("utf-8", "surrogatepass"))) > ID_MAX:
-        raise UnknownIdError(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
+        raise UnknownIdError(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes, and not {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown_id_error(dataset_id)
@@ -159,11 +160,12 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection]:
     """Return the id and the selection for the address of a dataset.
 
-    ``hf://user/name@revision`` is a dataset of the source ``hf``, and ``https://host/a.npz`` one of the source ``url``.
-    In an address, the text after ``@`` is a revision; in an id, ``hf/user/name@td3_bc``, it names a derived dataset.
+    ``hf://user/name@revision`` is a dataset of the source ``hf``, and ``https://host/a.npz`` is a dataset of the source
+    ``url``. In an address, the text after ``@`` is a revision. In an id, ``hf/user/name@td3_bc``, the text names a
+    derived dataset.
 
     Args:
-        dataset_id: An address or an id; an id is returned unchanged.
+        dataset_id: An address, or an id, which is returned unchanged.
         selection: The requested selection.
 
     Raises:
@@ -175,7 +177,7 @@ def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection
     if not revision:
         return found, selection
     if (other := selection.options.get("revision", revision)) != revision:
-        raise InvalidArgumentError(f"{dataset_id} names the revision {revision}; the selection has {other}")
+        raise InvalidArgumentError(f"{dataset_id} names the revision {revision}, but the selection has {other}")
     return found, replace(selection, options={**selection.options, "revision": revision})
 
 
@@ -185,7 +187,7 @@ def find(dataset_id: str) -> Entry:
     For a derived dataset, ``demo/pendulum@td3_bc``, this is the entry of the original dataset.
 
     Raises:
-        UnknownIdError: If there is no such id; the error suggests the closest ids.
+        UnknownIdError: If there is no such id. The error suggests the closest ids.
         InvalidArgumentError: If an address, ``hf://...``, is not valid.
     """
     head, name = split_id(split_derived(split_address(dataset_id, Selection())[0])[0])
@@ -195,7 +197,7 @@ def find(dataset_id: str) -> Entry:
 def split_derived(dataset_id: str) -> tuple[str, str]:
     """Split ``demo/pendulum@td3_bc`` into the id and the name of the derived dataset.
 
-    The name is empty if the dataset is not a derived one.
+    The name is empty if the dataset is not derived from another dataset.
     """
     base = _BASE.match(dataset_id)
     end = len(dataset_id) if base is None else base.end()
@@ -220,5 +222,5 @@ def _unknown_id_error(dataset_id: str) -> UnknownIdError:
     return UnknownIdError(
         dataset_id,
         [by_name[name] for name in nearest_names(dataset_id, by_name)],
-        f"the {len(full_ids)} ids of the catalogs; expected SOURCE/NAME",
+        f"the {len(full_ids)} ids of the catalogs, expected SOURCE/NAME",
     )

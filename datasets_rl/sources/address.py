@@ -1,4 +1,4 @@
-"""Addresses of datasets, and the ids under which their datasets are stored: one id for each address, and back.
+"""Addresses of datasets, and the ids under which the datasets are stored: an id for each address, and back.
 
 hf://user/name, hf://datasets/user/name       hf/user/name
 hf://datasets/user/name@revision/a.hdf5       hf/user/name/a.hdf5, and the revision
@@ -19,13 +19,14 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME
 
 SCHEMES = ("file", "gs", "http", "https", "s3")
-"""Schemes of the source ``url``; ``hf`` is that of the hub."""
+"""Schemes of the source ``url``. The scheme of the hub is ``hf``."""
 _LOCAL = "url/file/"
 _SCHEME = re.compile(rf"({'|'.join((*SCHEMES, 'hf'))})://")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
 _HUB = re.compile(r"hf://(?:datasets/)?(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?(?:/(?P<path>.*))?")
 _RESERVED = re.compile(rf"{VERSION_NAME.pattern}|{TRASH_NAME.pattern}|(build|trash)-.*|raw|recorded|{CURRENT_FILE}")
-"""Names of entries in the folder of a dataset, below which the folder of another one would be taken for its own."""
+"""Names of entries in the folder of a dataset, below which the folder of another dataset would be taken for a part of
+the dataset."""
 
 
 def is_address(dataset: str) -> bool:
@@ -34,13 +35,13 @@ def is_address(dataset: str) -> bool:
 
 
 def id_of_address(address: str | Path) -> tuple[str, str]:
-    """Return the id of the dataset at an address, and the revision that the address names, empty if it names none.
+    """Return the id of the dataset at an address, and the revision in the address, which may be empty.
 
     Args:
         address: An address, ``https://host/a.npz``, or the absolute path of a file or a folder.
 
     Raises:
-        InvalidArgumentError: If it is not an address, or has a user name or a password.
+        InvalidArgumentError: If the text is not an address, or has a user name or a password.
     """
     text = Path(address).as_uri() if isinstance(address, Path) else address
     if text.startswith("hf://"):
@@ -48,14 +49,14 @@ def id_of_address(address: str | Path) -> tuple[str, str]:
         return "/".join(filter(None, ("hf", repository, _quote_path(path, text)))), revision
     scheme, mark, rest = text.partition("://")
     if scheme not in SCHEMES or not mark or not rest.strip("/"):
-        raise InvalidArgumentError(f"{text!r} is not an address; expected one that begins with {_schemes_text()}")
+        raise InvalidArgumentError(f"{text!r} is not an address, expected one that begins with {_schemes_text()}")
     host = rest.partition("/")[0]
     if "@" in host:
         raise InvalidArgumentError(
             f"the address of {host.rpartition('@')[2]} has a user name or a password, which would be stored with the data",
-            hint="give it as a mirror of an id, whose credentials are not stored",
+            hint="give the address as a mirror of an id: the credentials of mirrors are not stored",
         )
-    # A path of this machine and an address of a web server may have escaped characters, whose names here do not differ.
+    # A path of this machine and an address of a web server may have escaped characters, and the id is the same.
     rest = unquote(rest) if scheme == "file" else rest
     return f"url/{scheme}/{_quote_path(rest.strip('/'), text)}", ""
 
@@ -68,7 +69,7 @@ def address_of_name(name: str) -> str:
 
 
 def path_of_id(dataset_id: str) -> Path | None:
-    """Return the path of the files of an id, if it is the id of a path of this machine; else None."""
+    """Return the path of the files of an id, if the id is the id of a path of this machine, or else None."""
     return Path(f"/{unquoted_path(dataset_id[len(_LOCAL) :])}") if dataset_id.startswith(_LOCAL) else None
 
 
@@ -80,7 +81,7 @@ def hub_address(name: str, revision: str = "") -> str:
 
 
 def is_quoted(path: str) -> bool:
-    """Return whether a path is one that `id_of_address` returns, so that one address has one id."""
+    """Return whether `id_of_address` returns a path, so that each address has a single id."""
     try:
         return bool(path) and _quote_path(unquoted_path(path), path) == path
     except InvalidArgumentError:
@@ -88,10 +89,10 @@ def is_quoted(path: str) -> bool:
 
 
 def repository_of(address: str) -> tuple[str, str]:
-    """Split ``hf://user/name@revision`` into the repository and the revision, empty if it names none.
+    """Split ``hf://user/name@revision`` into the repository and the revision, or an empty text without a revision.
 
     Raises:
-        InvalidArgumentError: If it is not the address of a repository.
+        InvalidArgumentError: If the text is not the address of a repository.
     """
     repository, revision, path = _split_hub_address(address)
     if path or address.startswith("hf://datasets/"):
@@ -108,13 +109,13 @@ def _split_hub_address(address: str) -> tuple[str, str, str]:
 
 
 def _not_on_hub(address: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{address!r} is not an address of a dataset; expected hf://USER/NAME[@REVISION]")
+    return InvalidArgumentError(f"{address!r} is not an address of a dataset, expected hf://USER/NAME[@REVISION]")
 
 
 def _quote_path(path: str, address: str) -> str:
     parts = path.strip("/").split("/") if path.strip("/") else []
     if odd := [part for part in parts if part in {"", ".", ".."}]:
-        raise InvalidArgumentError(f"{address!r} has the part {odd[0]!r} between two slashes; expected a name")
+        raise InvalidArgumentError(f"{address!r} has the part {odd[0]!r} between two slashes, expected a name")
     return "/".join(map(_quote_name, parts))
 
 
@@ -130,7 +131,7 @@ def _quote_name(name: str) -> str:
 
 
 _ODD = "="
-"""How a name in an id begins that is hidden or reserved; a quoted name has no such character."""
+"""The beginning of a hidden or reserved name in an id. A quoted name has no such character."""
 
 
 def _schemes_text() -> str:

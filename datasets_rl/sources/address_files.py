@@ -1,4 +1,4 @@
-"""Files at an address, as far as their layout shows without reading their values."""
+"""Files at an address, as far as the layout shows without a look at the values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JSON_MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class AddressFiles:
-    """Files at an address, opened only as far as it takes to recognize their layout."""
+    """Files at an address, opened only as far as recognizing the layout takes."""
 
     folder: Folder
     name: str
@@ -31,16 +31,16 @@ class AddressFiles:
         return sorted(self._assets)
 
     def ending(self, *endings: str) -> list[str]:
-        """Return the paths that end with one of some texts."""
+        """Return the paths that end with any of some texts."""
         return [path for path in self.paths if path.lower().endswith(endings)]
 
     def first_in_folder(self, *endings: str) -> str:
-        """Return the first path that ends so, if all of them are in one folder; else they are of several datasets."""
+        """Return the first path that ends so, or an empty text if such files of several folders, or datasets, exist."""
         found = self.ending(*endings)
         return found[0] if len({path.rpartition("/")[0] for path in found}) == 1 else ""
 
     def document(self, path: str) -> Mapping[str, Any]:
-        """Return the object in a JSON file; empty if there is no such file, or it has none."""
+        """Return the object in a JSON file, or an empty object if there is no such file, or no object in the file."""
         asset = self._assets.get(path)
         if asset is None or (asset.size is not None and asset.size > _JSON_MAX_BYTES):
             return {}
@@ -51,7 +51,7 @@ class AddressFiles:
         return value if isinstance(value, dict) else {}
 
     def arrays(self, path: str) -> Mapping[str, Any]:
-        """Return the shapes of the arrays in an HDF5 or npz file by their names; see `datasets_rl.read.outline`.
+        """Return the shapes of the arrays in an HDF5 or npz file by name, see `datasets_rl.read.outline`.
 
         Empty if the file cannot be read.
         """
@@ -60,13 +60,13 @@ class AddressFiles:
         return self.inspected(path, outline)
 
     def rows_of(self, path: str, names: Sequence[str]) -> int | None:
-        """Return the number of rows of some arrays in a file; None if one is missing, or they differ in it."""
+        """Return the number of rows of some arrays in a file, or None if an array is missing, or the numbers differ."""
         arrays = self.arrays(path)
         rows = {tuple(arrays.get(name) or ())[:1] for name in names}
         return next(iter(rows))[0] if len(rows) == 1 and () not in rows else None
 
     def inspected(self, path: str, inspect: Callable[[BinaryIO], dict[str, Any]]) -> Mapping[str, Any]:
-        """Return what a function reads from a file, a JSON object; empty if it cannot read the file."""
+        """Return what a function reads from a file, a JSON object, which is empty if the function cannot read the file."""
         key = (path, inspect.__qualname__)
         if key not in self._inspected:
             try:

@@ -1,4 +1,4 @@
-"""Base class of the sources of addresses: their files have the layout of another source, which reads them."""
+"""Base class of the sources of addresses: the files have the layout of another source, which reads the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWN_OPTIONS = frozenset({LAYOUT, "revision"})
 
 
 class Addressed(Source):
-    """Source of the files at any address of some schemes, whose name is the address."""
+    """Source of the files at any address of some schemes: the name of a dataset is the address."""
 
     selects = frozenset({"episodes"})
     restated = frozenset({"license", "citation", "homepage", "known_issues", "score", "time_limit"})
@@ -58,7 +58,7 @@ class Addressed(Source):
         return is_quoted(name)
 
     def homepage(self, name: str) -> str:
-        """Return the page of a name; empty if it has none."""
+        """Return the page of a name, or an empty text if there is no page."""
         del name
         return ""
 
@@ -73,7 +73,7 @@ class Addressed(Source):
 
     @cached_property
     def _options_of_all(self) -> tuple[Option, ...]:
-        """The options of this source, and those of every source whose layout the files may have."""
+        """The options of this source, and the options of every source of a layout that the files may have."""
         from datasets_rl.sources.recognition import recognizing_sources
 
         forms = dict.fromkeys(IMAGES.choices)
@@ -86,7 +86,9 @@ class Addressed(Source):
                 if (same.choices, same.default) != (option.choices, option.default):
                     # The layout decides what the option means, and `resolve` checks the value.
                     found[option.name] = replace(same, choices=(), default="")
-        choice = Option(LAYOUT, "Source whose layout the files at an address have; by default, the files show it.")
+        choice = Option(
+            LAYOUT, "Source whose layout the files at an address have. By default, the files show the layout."
+        )
         return (choice, *found.values(), replace(IMAGES, choices=tuple(forms)))
 
     @override
@@ -126,7 +128,7 @@ class Addressed(Source):
         return reader
 
     def files_at(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
-        """List the file at an address, or those below it, with paths that begin with the name.
+        """List the file at an address, or the files below an address, with paths that begin with the name.
 
         Raises:
             FetchError: If the address serves no file and no list of files.

@@ -4,8 +4,8 @@
     open      the columns                       of the files of any shard
     episodes  the trajectories of one shard     in a worker process, if there are several shards
 
-A shard is the unit that is fetched, converted and committed together: the next shard is fetched while the current one
-is converted, and its files are deleted when its rows are stored on disk.
+A shard is the unit that is fetched, converted and committed together. The next shard is fetched while the current shard
+is converted, and the files of a shard are deleted when the rows are stored on disk.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -25,13 +26,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
+from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.selection import IMAGES, Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
-    # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs together.
+    # Listing ids needs none of the following at run time, and numpy takes longer to import than all the catalogs together.
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -101,13 +103,13 @@ class Entry:
 
     source: str
     name: str
-    """The id within its source."""
+    """The id within the source."""
     title: str = ""
     """One line for listings."""
     description: str = ""
     """What the dataset is, in a few sentences."""
     environment: str = ""
-    """The environment of the steps, by its id in Gymnasium or its usual name."""
+    """The environment of the steps, by the id in Gymnasium or the usual name."""
     observation: SpaceSummary | None = None
     action: SpaceSummary | None = None
     bytes: int | None = None
@@ -117,7 +119,7 @@ class Entry:
     episodes: int | None = None
     """Number of episodes, if known."""
     basis: Mapping[str, Basis] = field(default_factory=dict)
-    """How well each of `FIGURES` is known; those that it does not name are exact."""
+    """How well each of `FIGURES` is known. A figure without an entry is exact."""
     tags: tuple[str, ...] = ()
     """Words to choose by, such as "locomotion", "expert" or "human"."""
     license: str = ""
@@ -140,7 +142,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision of a reader on how to align or repair data; recorded in the manifest."""
+    """Decision of a reader on how to align or repair data. The manifest records it."""
 
     rule: str
     """Stable name, such as ``"end-without-flag"``."""
@@ -157,7 +159,7 @@ class Shard:
     """Unit of a dataset that is fetched, converted and committed together."""
 
     paths: tuple[str, ...]
-    """Files that the shard is read from; several shards may share a file."""
+    """Files that the shard is read from. Several shards may share a file."""
     part: Any = None
     """Part of these files that the shard covers, as a JSON value that only the source interprets."""
 
@@ -182,7 +184,7 @@ def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) 
     Args:
         items: The items, at least one.
         sizes: The bytes of each item.
-        max_bytes: Maximum bytes of a group; a larger item is a separate group.
+        max_bytes: Maximum bytes of a group. A larger item is a separate group.
     """
     group: list[_Item] = []
     total = 0
@@ -196,15 +198,23 @@ def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) 
 
 
 def cut_file(asset: Asset, max_bytes: int, *, unsized: int = 1) -> tuple[Shard, ...]:
-    """Cut a file into shards, whose part is [k, n] for the k-th of n; `unsized` ones if its size is not known."""
+    """Cut a file into shards: the part of the k-th of n is [k, n]. A file of unknown size has `unsized` shards."""
     count = unsized if asset.size is None else max(1, -(-asset.size // max_bytes))
     return tuple(Shard((asset.path,), [number, count]) for number in range(count))
+
+
+def none_kept(assets: Sequence[Asset]) -> InvalidArgumentError:
+    """Return the error for globs that exclude all files."""
+    return InvalidArgumentError(
+        f"include and exclude match none of the {len(assets):,} files",
+        hint=f"the path of the first file is {assets[0].path}",
+    )
 
 
 def group_files(
     assets: Sequence[Asset], selection: Selection, max_bytes: int
 ) -> tuple[tuple[Asset, ...], tuple[Shard, ...]]:
-    """Return the selected files, all if none is, and shards of successive ones.
+    """Return the selected files, or all files if none is selected, and shards of successive files.
 
     Files are excluded before they are grouped, because a shard with an excluded file is dropped completely.
     """
@@ -230,30 +240,30 @@ class Listing:
 
     assets: tuple[Asset, ...]
     shards: tuple[Shard, ...]
-    """In row order; at least one."""
+    """In row order, at least one."""
     common: tuple[str, ...] = ()
     """Paths of the files that every shard needs."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """JSON values for `Source.open`: results of `Source.resolve`, and the choices of the selection that concern the
     reader."""
     entry: Entry | None = None
-    """The catalog entry, completed with what the upstream reports; None if the upstream adds nothing."""
+    """The catalog entry, completed with what the upstream reports, or None if the upstream adds nothing."""
     revision: str = ""
     """Version of the whole dataset as the upstream states it, such as a commit."""
     steps: int | None = None
-    """Total number of steps of all shards, if the upstream reports it; the conversion fails if it differs."""
+    """Total number of steps of all shards, if the upstream reports it. The conversion fails if the number differs."""
     keys: Sequence[Key] = ()
     """Every field that steps may have, if known before a file is fetched."""
     stored_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Approximate size of the converted dataset, if known without the sizes of the files; with the keys of `growth`."""
+    """Approximate size of the converted dataset, if known without the sizes of the files, with the keys of `growth`."""
     read_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Approximate seconds in which a core reads the images of a step, if known; with the keys of `growth`."""
+    """Approximate seconds in which a core reads the images of a step, if known, with the keys of `growth`."""
     growth: Mapping[str, float] = field(default_factory=dict)
-    """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
-    like ``images=encoded``, or empty if there are none). The first one is the choice in effect, or the expected one if
+    """Approximate number of stored bytes per fetched byte, for each choice that the number depends on (keyed
+    like ``images=encoded``, or empty if there are none). The first choice is the choice in effect, or the expected choice if
     the conversion makes it."""
     copied: Manifest | None = None
-    """The manifest of a dataset that the upstream has in the stored format. Its files are copied and not converted: the
+    """The manifest of a dataset that the upstream has in the stored format. The files are copied and not converted: the
     `part` of each shard has, for each of its paths, the file of the dataset and the offset in it, and `params` has the
     address of the dataset."""
     numbers: Numbers | None = None
@@ -262,11 +272,11 @@ class Listing:
 
     @property
     def layout(self) -> str:
-        """The source whose layout the files at an address have, and the evidence; empty for an id of a catalog."""
+        """The source whose layout the files at an address have, and the evidence, or empty for an id of a catalog."""
         return f"{self.params['layout']}: {self.params['evidence']}" if "evidence" in self.params else ""
 
     def assets_by_shard(self, shards: Sequence[Shard]) -> list[list[Asset]]:
-        """Return the files to fetch for each shard: those that it needs and no earlier shard has."""
+        """Return the files to fetch for each shard: the files that the shard needs and no earlier shard has."""
         assets = {asset.path: asset for asset in self.assets}
         seen: set[str] = set()
         groups: list[list[Asset]] = []
@@ -277,7 +287,7 @@ class Listing:
         return groups
 
     def narrow_to(self, selection: Selection) -> Listing:
-        """Drop the shards that the globs exclude, and every shard from the first one that exceeds `max_size`.
+        """Drop the shards that the globs exclude, and every shard from the first shard that exceeds `max_size`.
 
         Raises:
             InvalidArgumentError: If no shard remains, or the size of a file is unknown.
@@ -295,21 +305,18 @@ class Listing:
                 unsized = sorted(path for path in more if sizes[path] is None)
                 if unsized:
                     raise InvalidArgumentError(
-                        f"max_size needs the sizes of all files; the size of {unsized[0]} is not known"
+                        f"max_size needs the sizes of all files, but the size of {unsized[0]} is not known"
                     )
                 if (size := sum(sizes[path] or 0 for path in more)) > selection.max_size:
                     if not kept:
                         raise InvalidArgumentError(
-                            f"max_size is {selection.max_size:,} bytes; the first shard alone has {size:,}"
+                            f"max_size is {selection.max_size:,} bytes, but the first shard alone has {size:,}"
                         )
                     break
             taken = more
             kept.append(shard)
         if not kept:
-            raise InvalidArgumentError(
-                f"include and exclude match none of the {len(self.assets):,} files",
-                hint=f"the path of the first file is {self.assets[0].path}",
-            )
+            raise none_kept(self.assets)
         assets = tuple(asset for asset in self.assets if asset.path in taken)
         steps = self.steps if len(kept) == len(self.shards) else None
         stored_bytes = {choice: size * len(kept) / len(self.shards) for choice, size in self.stored_bytes.items()}
@@ -317,7 +324,7 @@ class Listing:
 
 
 def bibtex_entries(text: str) -> dict[str, str]:
-    """Return the entries of a BibTeX text by key, in order; text outside of entries is ignored."""
+    """Return the entries of a BibTeX text by key, in order. Text outside of entries is ignored."""
     entries: dict[str, str] = {}
     start = 0
     while (head := _BIBTEX_HEAD.search(text, start)) is not None:
@@ -334,23 +341,27 @@ def bibtex_entries(text: str) -> dict[str, str]:
 class EpisodeReader(ABC):
     """Reader of opened upstream files: the columns are known on opening, the episodes are read in one pass.
 
-    A context manager, because it may keep files open.
+    A context manager, because a reader may keep files open.
     """
 
     columns: Sequence[Column]
     """Every field of a step, except ``episode`` and ``("next", "done")``, which the converter adds."""
     steps: int | None = None
-    """Number of steps that the files report; checked if the dataset is a single shard."""
+    """Number of steps that the files report, which is checked if the dataset is a single shard."""
     metadata: Mapping[str, NDArray[np.generic] | str | float | bool] = MappingProxyType({})
-    """Values that apply to no single step, by slash-joined name: weights of the behavior policy, its algorithm."""
+    """Values that apply to no single step, by slash-joined name: weights of the behavior policy, the algorithm."""
     rules: Mapping[str, str] = MappingProxyType({})
     """Rule and text of each decision on the data that the reader may make, in the order in which they are recorded."""
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """The reason why a field of the files is not stored, by the name of the field: "it has arrays of strings"."""
+    _dataset_id: str
+    """Id of the dataset, for messages."""
 
     @cached_property
     def kept(self) -> AbstractSet[Key]:
-        """Keys of the fields to read: those that are stored, see `keep`, or by default all.
+        """Keys of the fields to read: the stored fields, see `keep`, or by default all fields.
 
-        A reader need not read other fields; if it yields them, they are dropped.
+        A reader need not read other fields. Other fields that a reader yields are dropped.
         """
         return {column.key for column in self.columns}
 
@@ -369,22 +380,42 @@ class EpisodeReader(ABC):
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Decisions on the data that `episodes` has read; the counts of all shards are summed, unless they are `of_dataset`."""
-        return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
+        """Decisions on the data that `episodes` has read.
+
+        The counts of all shards are summed, unless they are `of_dataset`.
+        """
+        counted = [
+            Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0
+        ]
+        reasons = sorted(self.left_out.items())
+        left_out = ((f"left-out {name}", f"{name} was left out: {reason}") for name, reason in reasons)
+        return [*counted, *(Decision(*stated, of_dataset=True) for stated in left_out)]
+
+    def error(self, where: str, problems: Iterable[str]) -> ConversionError:
+        """Return the error for problems in a part of the files, such as a file or an episode."""
+        return ConversionError(self._dataset_id, first_problems([f"{where}: {problem}" for problem in problems]))
+
+    @contextmanager
+    def part(self, where: str) -> Iterator[None]:
+        """Add the part of the files to an error that is raised inside."""
+        try:
+            yield
+        except ConversionError as error:
+            raise self.error(where, error.problems) from None
 
     @abstractmethod
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates | EpisodeBatch]:
         """Yield the trajectories of a shard, in file order.
 
-        Long trajectories are split into chunks of a few megabytes, and many very short ones form one batch. A
-        trajectory may continue in the next shard: its last chunk in this shard then `continues`. States that the file
-        stores at its end, far after the rows they belong to, are yielded as `DeferredStates`.
+        Long trajectories are split into chunks of a few megabytes, and many very short trajectories form one batch. A
+        trajectory may continue in the next shard: the last chunk in this shard then `continues`. States that the file
+        stores at the end of the file, far after the rows of the states, are yielded as `DeferredStates`.
 
         Args:
             part: `Shard.part` of the shard.
 
         Raises:
-            ConversionError: If the files violate their format; the error names every problem that was found.
+            ConversionError: If the files violate the format. The error names every problem that was found.
         """
 
     def specs(self) -> Mapping[str, Any]:
@@ -395,25 +426,25 @@ class EpisodeReader(ABC):
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Close the files; by default none is open, because `episodes` closes those that it opens."""
+        """Close the files; by default no file is open, because `episodes` closes the files that `episodes` opens."""
 
 
 class Source(ABC):
-    """Source of datasets: its ids, their files, and the reader of these files."""
+    """Source of datasets: the ids, the files of each id, and the reader of the files."""
 
     name: str
     selects: frozenset[str] = frozenset()
     """Fields of a `Selection` that `resolve` supports, such as "episodes". Keys, globs and sizes work for every
     source.
 
-    If "episodes" is among them, `resolve` either lists the shards of the selected episodes alone, or returns
-    `Listing.numbers`. In the first case the reader gives every episode its number at the upstream, counted from 0 over the
+    If "episodes" is among the fields, `resolve` either lists the shards of the selected episodes alone, or returns
+    `Listing.numbers`. In the first case the reader gives every episode the number at the upstream, counted from 0 over the
     whole dataset, as ``metadata["source"]``. A conversion of selected episodes without numbers is refused. In the second
     case the numbers are counted by the conversion."""
     options: tuple[Option, ...] = ()
     """Choices that this source has beside `IMAGES`."""
     image_forms: tuple[str, ...] = IMAGES.choices
-    """The values of `IMAGES` that make sense for this source; none if it converts no files."""
+    """The values of `IMAGES` that make sense for this source, or none if the source converts no files."""
     endings: tuple[str, ...] = ()
     """Endings of the names of the files, in lower case."""
     kind: str = ""
@@ -421,9 +452,10 @@ class Source(ABC):
     asks_sizes: bool = False
     """Whether the upstream states the sizes of files that the catalog lists."""
     keys: Sequence[Key] = ()
-    """Every field that steps may have, if it is the same for all ids; see `Listing.keys`."""
+    """Every field that steps may have, if the fields are the same for all ids, see `Listing.keys`."""
     arrays: tuple[str, ...] = ()
-    """Names of arrays of equal length by which `recognize` knows the layout; none if it recognizes no file by them."""
+    """Names of arrays of equal length by which `recognize` knows the layout, or none if the source recognizes no file
+    by arrays."""
     many_files: bool = False
     """Whether a dataset may have several files with names that differ in a number only, for `recognize`."""
     foreign_arrays: frozenset[str] = frozenset()
@@ -432,19 +464,19 @@ class Source(ABC):
     """Module and class of the reader, such as ``datasets_rl.sources.roboset.reader:RoboSetReader``. The class takes the
     full id, the local files by path, and what `reader_facts` returns."""
     restated: frozenset[str] = frozenset()
-    """Fields of an `Entry` whose catalog values `resolve` may replace, because the upstream files state them too."""
+    """Fields of an `Entry` that the upstream files state too, so that `resolve` may replace the values of the catalog."""
 
     @cached_property
     def catalog(self) -> dict[str, Any]:
-        """Content of ``catalog.json`` in the folder of the source's class; empty without the file."""
+        """Content of ``catalog.json`` in the folder of the source's class, or empty without the file."""
         return dict(json.loads(self._read("catalog.json") or "{}"))
 
     def ids(self) -> Sequence[str]:
-        """Return every id of this source, sorted, without network access; by default the ids of the catalog."""
+        """Return every id of this source, sorted, without network access. By default, these are the ids of the catalog."""
         return sorted(self.catalog["ids"])
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
-        """Return every id that the upstream currently lists; by default the ids of the catalog.
+        """Return every id that the upstream currently lists. By default, these are the ids of the catalog.
 
         Raises:
             FetchError: If the upstream does not answer.
@@ -453,12 +485,12 @@ class Source(ABC):
         return self.ids()
 
     def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, without network access; by default from its `facts`.
+        """Return the catalog entry of an id, without network access, by default from the `facts` of the id.
 
         ``params`` in the catalog names the facts that are `Entry.params`.
 
         Raises:
-            UnknownIdError: If this source has no such id; the error suggests the closest ids.
+            UnknownIdError: If this source has no such id. The error suggests the closest ids.
         """
         facts = self.facts(name)
         texts: Mapping[str, str] = self.catalog.get("known_issues", {})
@@ -479,7 +511,10 @@ class Source(ABC):
         )
 
     def _score(self, low: float, high: float, origin: str = "") -> Score:
-        """Return the reference returns. Their origin is a text, or a key of ``score_origins``, or else ``score_origin``."""
+        """Return the reference returns.
+
+        The origin of the returns is a text, or a key of ``score_origins``, or else ``score_origin``.
+        """
         origins: Mapping[str, str] = self.catalog.get("score_origins", {})
         return Score(low, high, origins.get(origin, origin) or self.catalog["score_origin"])
 
@@ -487,19 +522,19 @@ class Source(ABC):
         """Return what the catalog states about an id, see `merged`.
 
         Raises:
-            UnknownIdError: If the catalog does not list it.
+            UnknownIdError: If the catalog does not list the id.
         """
         return self.merged(name, self.listed_facts(name))
 
     def merged(self, name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts about an id: the ``defaults`` of the catalog, the facts of its groups, and its own facts.
+        """Return the facts about an id: the ``defaults`` of the catalog, and the facts of the groups and of the id.
 
         A later fact replaces an earlier one, but lists of tags and of known issues are joined. A text is a format string of
         the facts and of the ``id``: ``"title": "{robot}: {policy}"``.
 
         Args:
             name: The id.
-            stated: The facts of the id alone. ``in`` names its group, or its groups in order, among ``groups``.
+            stated: The facts of the id alone. ``in`` names the group, or the groups in order, among ``groups``.
         """
         groups = stated.get("in", [])
         groups = [groups] if isinstance(groups, str) else groups
@@ -518,7 +553,7 @@ class Source(ABC):
         """Return the fields of an `Entry` for the figures that the catalog states.
 
         Args:
-            stated: Each of `FIGURES` that is known, as a number that is exact, or as ``[number, key]``. The key is one
+            stated: Each of `FIGURES` that is known, as a number that is exact, or as ``[number, key]``. The key is an item
                 of ``figure_origins`` in the catalog, with the kind and the origin of a `Basis`.
         """
         values: dict[str, Any] = {}
@@ -532,7 +567,7 @@ class Source(ABC):
         return {**values, "basis": basis}
 
     def addresses(self, name: str) -> Sequence[str]:
-        """Return the addresses that an id is downloaded from, the first one first; makes no request.
+        """Return the addresses that an id is downloaded from, in the order in which they are tried, without a request.
 
         By default, these are the addresses of the first file that the catalog lists.
         """
@@ -544,13 +579,14 @@ class Source(ABC):
 
     @cached_property
     def bibliography(self) -> dict[str, str]:
-        """The BibTeX entries of ``citations.bib`` in the folder of the source's class, by key; none without the file."""
+        """The BibTeX entries of ``citations.bib`` in the folder of the source's class, by key, or none without the file."""
         return bibtex_entries(self._read("citations.bib"))
 
     def citations(self, name: str) -> Sequence[str]:
         """Return the keys of the entries in the bibliography to cite for an id.
 
-        By default, ``citations`` in the catalog maps the keys to patterns of ids; without it, all entries are cited.
+        By default, ``citations`` in the catalog maps the keys to patterns of ids. Without ``citations``, all entries
+        are cited.
         """
         if not self.bibliography:
             return []
@@ -573,7 +609,7 @@ class Source(ABC):
     def purposes(self, name: str) -> list[str]:
         """Return what papers use an id for: words of `datasets_rl.sources.purposes`.
 
-        ``used_for`` in the catalog maps them to patterns of ids.
+        ``used_for`` in the catalog maps the words to patterns of ids.
         """
         return [purpose for purpose, pattern in self._uses.items() if pattern.fullmatch(name)]
 
@@ -581,31 +617,36 @@ class Source(ABC):
         """Return a file below the ``base_urls`` of the catalog.
 
         Args:
-            path: The path below each of them.
+            path: The path below each base URL.
             kind: The format, as in `Asset.of_kind`.
-            known: Further fields of the `Asset`, such as its digest.
+            known: Further fields of the `Asset`, such as the digest.
         """
         from datasets_rl.fetch.asset import Asset
 
         return Asset(tuple(base + path for base in self.catalog["base_urls"]), path, **known).of_kind(kind)
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the files of an id, if the catalog lists them; by default the file at its ``path``."""
-        ids = self.catalog.get("ids")
-        stated = ids.get(name) if isinstance(ids, dict) else None
-        facts = self.merged(name, stated) if isinstance(stated, dict) else {}
+        """Return the files of an id, if the catalog lists them.
+
+        By default, this is the file at its ``path``. If the catalog states the number of ``files``, ``path`` is a
+        format string of the number of a file.
+        """
+        facts = self.facts(name) if isinstance(self.catalog.get("ids"), dict) else {}
         if "path" not in facts:
-            raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
+            raise NotImplementedError(
+                f"the catalog of {self.name} lists no files of {name}, so that resolve asks the upstream"
+            )
         known = {field: facts[field] for field in ("size", "sha256", "md5") if field in facts}
-        return (self.listed_file(facts["path"], self.kind, **known),)
+        paths = [facts["path"].format(number) for number in range(facts.get("files", 1))]
+        return [self.listed_file(path, self.kind, **known) for path in paths]
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Determine which files are needed; by default the files that the catalog lists.
+        """Determine which files are needed, by default the files that the catalog lists.
 
         Args:
             name: The id.
             selection: The part of the dataset to fetch, already validated by `check`.
-            upstream: Lists folders and reads small files; after an interruption it returns the same answers again.
+            upstream: Lists folders and reads small files. After an interruption, the answers are the same.
 
         Raises:
             FetchError: If a request to the upstream fails.
@@ -616,7 +657,7 @@ class Source(ABC):
         return self.listing([upstream.with_size(asset) for asset in assets] if self.asks_sizes else assets, selection)
 
     def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
-        """Return the listing of files of the catalog or at an address; by default, they are one shard."""
+        """Return the listing of files of the catalog or at an address. By default, the files are one shard."""
         return Listing(
             tuple(assets),
             (Shard(tuple(asset.path for asset in assets)),),
@@ -625,15 +666,15 @@ class Source(ABC):
         )
 
     def own_copy(self, name: str) -> Path | None:
-        """Return the complete folder of an id in the cache of the upstream's own library; None if it has none."""
+        """Return the complete folder of an id in the cache of the upstream's own library, or None without such a folder."""
         del name
         return None
 
     def recognize(self, files: AddressFiles) -> str:
-        """Return what shows that files at any address have the layout of this source; empty if they do not have it.
+        """Return what shows that files at any address have the layout of this source, or empty if the files do not have it.
 
-        By default, a file with one of `endings` is recognized by its `arrays`. The evidence completes the sentence
-        "they have this layout: ...".
+        By default, a file with an ending of `endings` is recognized by the `arrays` of the file. The evidence completes
+        the sentence "they have this layout: ...".
 
         Args:
             files: The files, of which as little as possible is opened.
@@ -648,11 +689,11 @@ class Source(ABC):
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         """Determine which of the files at an address are needed, after `recognize` has recognized them.
 
-        By default, these are the files with one of `endings`, in the order of their paths.
+        By default, these are the files with an ending of `endings`, in the order of their paths.
 
         Args:
-            entry: An entry of the address, which is not in the catalog; `open` gets its name.
-            folder: The files, whose paths begin with the name of the entry.
+            entry: An entry of the address, which is not in the catalog. `open` gets the name of the entry.
+            folder: The files. The paths of the files begin with the name of the entry.
             selection: As in `resolve`.
             upstream: As in `resolve`.
 
@@ -675,7 +716,7 @@ class Source(ABC):
         """Check that this source supports a selection.
 
         Raises:
-            InvalidArgumentError: If it does not; the error names every problem.
+            InvalidArgumentError: If it does not. The error names every problem.
         """
         options = {option.name: option for option in self.all_options}
         problems = []
@@ -683,14 +724,14 @@ class Source(ABC):
             problems.append(f"{self.name} can select whole files, but not episodes")
         for name, value in selection.options.items():
             if name not in options:
-                problems.append(f"{self.name} has no option {name!r}; it has {', '.join(options) or 'none'}")
+                problems.append(f"{self.name} has no option {name!r}{', only ' if options else ''}{', '.join(options)}")
             elif options[name].choices and value not in options[name].choices:
-                problems.append(f"{name} is {value!r}; expected one of {', '.join(options[name].choices)}")
+                problems.append(f"{name} is {value!r}, expected one of {', '.join(options[name].choices)}")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard; by default with `reader`.
+        """Open the files of a shard, by default with `reader`.
 
         Args:
             name: The id.
@@ -698,7 +739,7 @@ class Source(ABC):
             params: `Listing.params`.
 
         Raises:
-            ConversionError: If the files lack a column or contradict each other; the error names every problem.
+            ConversionError: If the files lack a column or contradict each other. The error names every problem.
         """
         # Readers import numpy and h5py, and listing ids needs neither.
         kind: type[Any] = pkgutil.resolve_name(self.reader)
@@ -706,7 +747,7 @@ class Source(ABC):
         return reader
 
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the reader needs beside the files; by default `Listing.params`."""
+        """Return what the reader needs beside the files, by default `Listing.params`."""
         del name
         return params
 
@@ -714,7 +755,7 @@ class Source(ABC):
         """Return what the catalog states about an id under ``ids``.
 
         Raises:
-            UnknownIdError: If the catalog does not list it.
+            UnknownIdError: If the catalog does not list the id.
         """
         facts: dict[str, Any] | None = self.catalog["ids"].get(name)
         if facts is None:
@@ -732,7 +773,7 @@ class Source(ABC):
 
 
 def nearest_names(wanted: str, names: Iterable[str]) -> list[str]:
-    """Return at most three names: those that contain a text, or are spelled nearly so, or have such a word."""
+    """Return at most three names: names that contain a text, or are spelled nearly so, or have such a word."""
     by_lower, wanted = {name.lower(): name for name in names}, wanted.lower()
     found = sorted((name for name in by_lower if len(wanted) > 2 and wanted in name), key=lambda one: one.find(wanted))
     found = found or difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.75)

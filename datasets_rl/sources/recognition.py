@@ -17,7 +17,7 @@ _POINTER = f"/{CURRENT_FILE}"
 
 
 def recognizing_sources() -> list[Source]:
-    """Return the sources that recognize files: a class that only inherits the layout of another one is not asked."""
+    """Return the sources that recognize files: a class that only inherits the layout of another class is not asked."""
     return [source for source in importable_sources()[0] if {"recognize", "arrays"} & vars(type(source)).keys()]
 
 
@@ -27,17 +27,17 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     Args:
         dataset_id: The id, for messages.
         files: The files.
-        chosen: The name of the source that the user chose among several; empty if there was no choice.
+        chosen: The name of the source that the user chose among several sources, or empty if there was no choice.
 
     Raises:
         InvalidArgumentError: If no source of the chosen name recognizes files.
-        ConversionError: If the files have the layout of no source, of several, or not of the chosen one. The error has
+        ConversionError: If the files have the layout of no source, of several, or not of the chosen source. The error has
             the evidence for each.
     """
     sources = recognizing_sources()
     if chosen and chosen not in {source.name for source in sources}:
         known = ", ".join(source.name for source in sources)
-        raise InvalidArgumentError(f"layout is {chosen!r}; expected one of {known}")
+        raise InvalidArgumentError(f"layout is {chosen!r}, expected one of {known}")
     candidates = [(source, source.recognize(files)) for source in sources]
     found = {source.name: (source, evidence) for source, evidence in candidates if evidence}
     if chosen and chosen in found:
@@ -52,8 +52,8 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         )
     names = ", ".join(map(unquote, files.paths[:5])) or "none"
     if chosen:
-        others = f"they have that of {seen}" if seen else f"the first are {names}"
-        raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}; {others}"])
+        others = f"they have the layout of {seen}" if seen else f"the first are {names}"
+        raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}: {others}"])
     if stored := [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]:
         raise ConversionError(
             dataset_id,
@@ -62,9 +62,9 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         )
     raise ConversionError(
         dataset_id,
-        [f"no source knows the layout of its {_count_text(len(files.paths))}; the first are {names}"],
+        [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"],
         hint=Remedy(
-            "name one file or one folder of them in the address; for your own files, {} prints a description to fill in",
+            "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
             Call("download", "local/NAME", from_local="FOLDER"),
         ),
     )

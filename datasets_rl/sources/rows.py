@@ -42,11 +42,11 @@ def split_episode(
 
     Args:
         flags: The flags of the steps, [T, 1] each.
-        columns: The other columns to read; those of flags are ignored.
+        columns: The other columns to read. Columns of flags are ignored.
         read: Returns the values [start, stop) of a key. For the last piece of a state, `stop` is T + 1: if the state after
             the last step is not known, the values end before it.
         metadata: The metadata of the episode.
-        step_bytes: Bytes of a step in memory; by default those that the columns have.
+        step_bytes: Bytes of a step in memory, by default the bytes of the columns.
     """
     steps = len(next(iter(flags.values())))
     columns = [column for column in columns if column.key not in flags]
@@ -74,11 +74,11 @@ def split_rows(
     is_begun: bool,
     known: NDArray[np.bool_] | None = None,
 ) -> Iterator[Episode | EpisodeBatch]:
-    """Split a block of rows into the rest of an episode, whole episodes, and the first piece of another one.
+    """Split a block of rows into the rest of an episode, whole episodes, and the first piece of another episode.
 
         rows     0 1 2 3 4 5 6 7 8 9
         ends         1   1       1
-        yielded  [---][---------][---    with `is_begun`; otherwise, the batch begins with row 0
+        yielded  [---][---------][---    with `is_begun`. Otherwise, the batch begins with row 0
 
     Args:
         steps: The rows of the fields of steps, [T, ...].
@@ -87,12 +87,12 @@ def split_rows(
         finals: The states after the last rows of episodes, [n, ...], of the fields for which there are any.
         metadata: The metadata of the episodes, [n].
         is_begun: Whether an episode of the block before continues.
-        known: Whether the states after the last rows are known, [n]; by default, the states in `finals` are.
+        known: Whether the states after the last rows are known, [n]. By default, the states in `finals` are known.
     """
     stops = np.flatnonzero(ends) + 1
     starts = [0, *stops.tolist()]
     has = [key in finals for key in states if is_observation(key)]
-    # A batch has only whole episodes, whose observations all have a final state, or none has. The writer checks the
+    # A batch has only whole episodes. All observations have a final state, or no observation has. The writer checks the
     # headers of encoded images in episodes only.
     is_mixed = any(has) and not all(has)
     is_encoded = any(isinstance(values, EncodedImages) for values in (*steps.values(), *states.values()))
@@ -138,7 +138,7 @@ def _joined(values: Any, finals: Any, number: int) -> Any:
 
 
 def _batched_finals(finals: Any, values: Any, first: int, count: int) -> Any:
-    """Return the states after the last steps of the episodes of a batch; blank ones if there are none."""
+    """Return the states after the last steps of the episodes of a batch, or blank states if there are no states."""
     if finals is not None:
         return (finals.codes if _is_text(finals) else finals)[first:]
     if _is_text(values):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
 MAX_EPISODES = 10_000_000
-"""Episodes that a dataset may state, or a selection have: their numbers take some gigabytes of memory."""
+"""Episodes that a dataset may state, or a selection have. The numbers of so many episodes take some gigabytes of memory."""
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
 _LISTS = ("keys", "include", "exclude")
 
@@ -41,7 +41,7 @@ class Option:
     help: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    """Allowed values; empty if any value is allowed."""
+    """Allowed values, or empty if any value is allowed."""
     numbers: bool = False
     """Whether the value is a list of numbers, like `Selection.episodes`, so that a stored dataset can be extended."""
 
@@ -51,7 +51,8 @@ MIN_RATIO = 4.0
 IMAGES = Option(
     "images",
     "Store images as pixels, as pixels that are compressed without loss, as the PNG and JPEG images of the source, or as its "
-    f"videos; by default as PNG and JPEG images, and pixels compressed if that makes them {MIN_RATIO:g} times smaller.",
+    "videos. By default, PNG and JPEG images are stored as such, and pixels are compressed if that makes them "
+    f"{MIN_RATIO:g} times smaller.",
     choices=("raw", "compressed", "encoded"),
 )
 """Option of every source that converts files. Without a value, each conversion measures which form is smaller."""
@@ -59,7 +60,7 @@ IMAGES = Option(
 
 @dataclass(frozen=True, slots=True, init=False)
 class Selection:
-    """Part of a dataset to fetch and store; by default all of it.
+    """Part of a dataset to fetch and store, by default the whole dataset.
 
         >>> from datasets_rl import Selection, load
         >>> part = load("demo/pendulum", selection=Selection(episodes=[0, 1], keys="observation"))
@@ -67,11 +68,11 @@ class Selection:
         2
 
     Args:
-        episodes: Numbers of episodes, as text such as ``0:100`` or as integers: one, a list, a range or an array.
-        keys: Names of fields; one name, or several.
+        episodes: Numbers of episodes, as text such as ``0:100`` or as integers: an integer, a list, a range or an array.
+        keys: Names of fields: a name, or several names.
         max_size: Maximum download size in bytes.
-        include: Globs on the paths of upstream files; one, or several.
-        exclude: Globs on the paths of upstream files to exclude; one, or several.
+        include: Globs on the paths of upstream files: a glob, or several globs.
+        exclude: Globs on the paths of upstream files to exclude: a glob, or several globs.
         options: Values of the options of the source, by name.
 
     Raises:
@@ -82,12 +83,12 @@ class Selection:
     episodes: str = ""
     """Episode numbers in the upstream's order: ``0:100``, ``0:100:2``, ``1,5,9``."""
     keys: tuple[str, ...] = ()
-    """Fields by dotted name, ``observation`` or ``info.qpos``; a name includes every field below it. Reward and flags
+    """Fields by dotted name, ``observation`` or ``info.qpos``. A name includes every field below the name. Reward and flags
     are always included."""
     max_size: int | None = None
-    """Maximum download size in bytes; files are taken in order until the next one would exceed it."""
+    """Maximum download size in bytes. Files are taken in order until the next one would exceed it."""
     include: tuple[str, ...] = ()
-    """Globs on the paths of upstream files; other files are excluded."""
+    """Globs on the paths of upstream files. Other files are excluded."""
     exclude: tuple[str, ...] = ()
     """Globs on the paths of upstream files to exclude."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Selection:
             object.__setattr__(self, name, value)  # the class is frozen
 
     def to_json(self) -> dict[str, Any]:
-        """Return the selection as JSON for the manifest; empty for the whole dataset."""
+        """Return the selection as JSON for the manifest, or an empty object for the whole dataset."""
         plain: dict[str, Any] = {"episodes": self.episodes, "max_size": self.max_size, "options": dict(self.options)}
         plain |= {name: list(getattr(self, name)) for name in _LISTS}
         return {name: value for name, value in plain.items() if value}
@@ -130,7 +131,7 @@ class Selection:
         )
         if wrong:
             raise InvalidArgumentError(
-                f"a selection has {', '.join(wrong)}; expected only "
+                f"a selection has {', '.join(wrong)}, expected only "
                 f"{', '.join(f'{name} ({type_.__name__})' for name, type_ in types.items())}"
             )
         arguments: dict[str, Any] = {
@@ -150,10 +151,11 @@ class Selection:
         return Call("Selection", **{each.name: value for each in fields(self) if (value := getattr(self, each.name))})
 
     def covers(self, requested: Selection, options: Sequence[Option] = ()) -> bool:
-        """Return whether a dataset stored with this selection contains everything that another one selects.
+        """Return whether a dataset stored with this selection contains everything that another selection selects.
 
         Args:
-            requested: The other selection. A choice that it leaves open, such as `images`, is taken from this selection.
+            requested: The other selection. A choice that `requested` leaves open, such as `images`, is taken from this
+                selection.
             options: The options of the source.
         """
         return not self.contradicts(requested, options) and self.union(requested, options) == self.union(self, options)
@@ -168,15 +170,15 @@ class Selection:
         ]
 
     def choice(self, name: str, options: Sequence[Option] = ()) -> str:
-        """Return the value of an option; the default of the source if the selection does not set it."""
+        """Return the value of an option, or the default of the source if the selection does not set it."""
         defaults = {option.name: option.default for option in options}
         return self.options.get(name) or defaults.get(name, "")
 
     def union(self, requested: Selection, options: Sequence[Option] = ()) -> Selection:
-        """Return the smallest selection that covers both, with the options of this one where they differ.
+        """Return the smallest selection that covers both selections, with the options of this selection.
 
         Args:
-            requested: The other selection, which must not contradict this one.
+            requested: The other selection, which must not contradict this selection.
             options: The options of the source.
         """
         numbers = {option.name for option in options if option.numbers}
@@ -208,12 +210,12 @@ class Selection:
         return own_files == other_files
 
     def completed_from(self, stored: Selection) -> Selection:
-        """Return this selection, with every field that it leaves open taken from the selection of a stored dataset."""
+        """Return this selection, with every open field taken from the selection of a stored dataset."""
         merged = {each.name: getattr(self, each.name) or getattr(stored, each.name) for each in fields(self)}
         return Selection(**{**merged, "options": {**stored.options, **self.options}})
 
     def keeps_file(self, path: str) -> bool:
-        """Return whether the globs select a file, by its path or by its name."""
+        """Return whether the globs select a file, by the path or by the name of the file."""
 
         def matches(patterns: Sequence[str]) -> bool:
             name = path.rpartition("/")[2]
@@ -243,7 +245,7 @@ def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
     """Parse integers and ranges below `total`: ``0:100``, ``0:100:2``, ``1,5,9``, ``-10:``.
 
     Args:
-        text: Integers and slices, separated by commas; an empty text selects all.
+        text: Integers and slices, separated by commas. An empty text selects all items.
         total: Number of items to select from.
         noun: Name of the items, for messages.
 
@@ -266,7 +268,7 @@ def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
         elif -total <= part < total:
             chosen.add(part % total)
         else:
-            raise InvalidArgumentError(f"{noun} are {text!r}; there are {total:,}, counted from 0")
+            raise InvalidArgumentError(f"{noun} are {text!r}, but there are {total:,}, counted from 0")
     if not chosen:
         raise InvalidArgumentError(f"{noun} are {text!r}, which selects none of the {total:,}")
     return sorted(chosen)
@@ -282,7 +284,7 @@ def select_episodes(text: str, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
     Raises:
         InvalidArgumentError: If the text cannot be parsed, or no episode is selected.
     """
-    import numpy as np  # deferred: commands that only list datasets start without it
+    import numpy as np  # deferred: commands that only list datasets start without numpy
 
     selected = np.isin(numbers, read_numbers(text, int(numbers.max()) + 1))
     if not selected.any():
@@ -303,7 +305,7 @@ class Numbers:
 
     @classmethod
     def read(cls, text: str) -> Numbers | None:
-        """Parse numbers like `read_numbers`; None selects all.
+        """Parse numbers like `read_numbers`. None selects all episodes.
 
         Raises:
             InvalidArgumentError: If the text cannot be parsed, selects nothing, or counts from the end.
@@ -313,7 +315,7 @@ class Numbers:
         parts = [*_parse_ranges(text, "episodes")]
         if "-" in text:
             raise InvalidArgumentError(
-                f"episodes are {text!r}; the number of episodes is not known before the files are read",
+                f"episodes are {text!r}, but the number of episodes is not known before the files are read",
                 hint="count from the start",
             )
         ranges = tuple(range(sys.maxsize)[part] for part in parts if isinstance(part, slice))
@@ -333,7 +335,7 @@ class Numbers:
 
 
 def _numbers_text(given: Any) -> str:
-    """Return numbers of episodes, one integer or several, as text for `read_numbers`."""
+    """Return numbers of episodes, an integer or several integers, as text for `read_numbers`."""
     if isinstance(given, str):
         return given
     if isinstance(given, range) and given and given[0] >= 0 and given.step > 0:
@@ -355,16 +357,16 @@ def _numbers_text(given: Any) -> str:
 
 def _not_numbers_error(given: Any, hint: str = "") -> WrongTypeError:
     return WrongTypeError(
-        f"episodes is {_short_repr(given)}; expected numbers as integers, [0, 1, 5], or as text, '0:100'", hint=hint
+        f"episodes is {_short_repr(given)}, expected numbers as integers, [0, 1, 5], or as text, '0:100'", hint=hint
     )
 
 
 def _as_names(argument: str, given: Any) -> tuple[str, ...]:
-    """Return an argument of one name or several as a tuple."""
+    """Return an argument of a name or several names as a tuple."""
     names = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if others := [name for name in names if not isinstance(name, str)]:
         raise WrongTypeError(
-            f"{argument} has {_short_repr(others[0])}; expected text"
+            f"{argument} has {_short_repr(others[0])}, expected text"
             + (", a name such as 'next.info.qpos'" if argument == "keys" else ", a glob such as '*.hdf5'")
         )
     return names
@@ -376,7 +378,10 @@ def _short_repr(value: Any) -> str:
 
 
 def _join_numbers(left: str, right: str) -> str:
-    """Return the text that selects the numbers of both, with adjacent ranges merged; an empty text selects all."""
+    """Return the text that selects the numbers of both texts, with adjacent ranges merged.
+
+    An empty text selects all numbers.
+    """
     if not left or not right:
         return ""
     ranges: list[range] = []
@@ -417,7 +422,7 @@ def _range_text(range_: range) -> str:
 
 
 def _join_keys(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that select the fields of both lists, none below another; an empty list selects all."""
+    """Return the names that select the fields of both lists, no name below another name. An empty list selects all fields."""
     if not left or not right:
         return ()
     always = {dotted_name(key) for key in _ALWAYS}
@@ -435,7 +440,7 @@ def _parse_ranges(text: str, noun: str) -> Iterator[int | slice]:
         match = _NUMBERS.fullmatch(part.strip())
         if match is None or match[4] == "0":
             raise InvalidArgumentError(
-                f"{noun} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
+                f"{noun} are {text!r}, expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
             )
         if match[1]:
             yield int(match[1])

@@ -1,7 +1,8 @@
 """Values of raw files: integers that torch cannot gather, numbers that are not finite, and jumps between rows.
 
-A jump, whose next state differs from the state of the following row, is the boundary of an episode. A writer derives both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a
-reset changes at least one number by much more. Floats therefore count as equal if
+A jump, whose next state differs from the state of the following row, is the boundary of an episode. A writer derives
+both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a reset changes at
+least one number by much more. Floats therefore count as equal if
 
     |a - b| <= t * (1 + min(|a|, |b|))        t = max(1e-5, 8 times the spacing of the dtype at 1)
 
@@ -10,12 +11,16 @@ and NaN equals NaN. Integers and booleans must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.errors import ConversionError
+from datasets_rl.read.images import read_header
+from datasets_rl.read.streams import first_problems
+from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
@@ -36,20 +41,57 @@ _SPACINGS = 8
 
 
 def as_column(rows: NDArray[Any], column: Column) -> NDArray[Any]:
-    """Return rows, [n, ...], with the shape and the dtype of their column."""
+    """Return rows, [n, ...], with the shape and the dtype of a column."""
     return rows.reshape(len(rows), *column.shape).astype(column.dtype, copy=False)
 
 
-def column_differences(columns: Iterable[Column], others: Iterable[Column], where: str) -> Iterator[str]:
-    """Yield how the columns of a file differ from others, and where those are, such as "in other files"."""
+def column_differences(columns: Iterable[Column], others: Iterable[Column], unit: str) -> Iterator[str]:
+    """Yield how the columns of a part of the files differ from the columns of the first part.
+
+    Args:
+        columns: The columns of the part.
+        others: The columns of the first part.
+        unit: The kind of the parts: "file", "game", "episode".
+    """
     own, first = ({column.key: column for column in group} for group in (columns, others))
-    for key in sorted(own.keys() | first.keys()):
-        if own.get(key) != first.get(key):
-            texts = [
-                f"{column.dtype.name} {list(column.shape)}" if column else "absent"
-                for column in (own.get(key), first.get(key))
-            ]
-            yield f"{dotted_name(key)} is {texts[0]} per row; {where} {texts[1]}"
+    yield from (f"it has no {dotted_name(key)}, unlike the first {unit}" for key in first.keys() - own.keys())
+    yield from (f"it has {dotted_name(key)}, unlike the first {unit}" for key in own.keys() - first.keys())
+    for key in own.keys() & first.keys():
+        if (own[key].dtype, own[key].shape, own[key].text) != (first[key].dtype, first[key].shape, first[key].text):
+            found, wanted = (f"{column.dtype.name} {list(column.shape)}" for column in (own[key], first[key]))
+            yield f"{dotted_name(key)} is {found}, in the first {unit} {wanted}"
+
+
+def checked_images(encoded: Any, column: Column, first: int) -> EncodedImages:
+    """Return images that stay encoded, after a check that their headers have the shape and the dtype of their column.
+
+    Args:
+        encoded: The PNG or JPEG file of each image, [n].
+        column: The column.
+        first: Number of the first image in errors.
+
+    Raises:
+        ConversionError: If images have another shape or dtype, or are damaged. The error names each image.
+    """
+    problems: list[str] = []
+    for number, image in enumerate(encoded, first):
+        name = f"{dotted_name(column.key)}: image {number:,}"
+        try:
+            head = read_header(image)
+        except ConversionError as error:
+            problems += [f"{name} {problem}" for problem in error.problems]
+            continue
+        if (head.shape, head.dtype) != (column.shape, column.dtype):
+            found, expected = (f"{list(one.shape)} of {one.dtype}" for one in (head, column))
+            problems.append(f"{name} is {found}, expected {expected}")
+    if problems:
+        raise ConversionError("", first_problems(problems, "images"))
+    return EncodedImages(encoded)
+
+
+def pixel_spec(shape: Sequence[int]) -> dict[str, Any]:
+    """Return the spec of pixels of 8 bits, as a document of `TensorSpec.to_json`."""
+    return {"kind": "bounded", "shape": list(shape), "dtype": "uint8", "low": 0, "high": 255}
 
 
 def count_not_finite(array: NDArray[Any]) -> int:
@@ -62,20 +104,32 @@ def count_not_finite(array: NDArray[Any]) -> int:
     return int((~np.isfinite(array)).sum())
 
 
-def flag_problems(name: str, flags: NDArray[Any], start: int = 0) -> list[str]:
-    """Return what is wrong with flags: a sentence about the values other than 0 and 1, or nothing.
+class OtherFlags:
+    """Values of flags other than 0 and 1, counted in blocks of rows.
 
     Args:
         name: The name of the flags in their file.
-        flags: The flags of a block of rows, [T, ...].
-        start: The number of the first row.
     """
-    other = (flags != 0) & (flags != 1)
-    wrong = np.flatnonzero(other.any(axis=tuple(range(1, other.ndim))))
-    if not len(wrong):
-        return []
-    rows = f"{len(wrong):,} such rows" if len(wrong) > 1 else "1 such row"
-    return [f"{name} is {flags[other][0]} at row {start + wrong[0]:,}; expected 0 or 1 ({rows})"]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._first = ""
+        self._rows = 0
+
+    def count(self, flags: NDArray[Any], start: int) -> None:
+        """Count the rows of a block, [T, ...], whose first row has the number `start`."""
+        other = (flags != 0) & (flags != 1)
+        wrong = np.flatnonzero(other.any(axis=tuple(range(1, other.ndim))))
+        if len(wrong) and not self._rows:
+            self._first = f"{flags[other][0]} at row {start + wrong[0]:,}"
+        self._rows += len(wrong)
+
+    def problems(self) -> list[str]:
+        """Return a sentence about the values other than 0 and 1, or nothing."""
+        if not self._rows:
+            return []
+        rows = f"{self._rows:,} such rows" if self._rows > 1 else "1 such row"
+        return [f"{self._name} is {self._first}, expected 0 or 1 ({rows})"]
 
 
 def find_jumps(
@@ -88,7 +142,7 @@ def find_jumps(
         following_states: The state of the following row, [T, ...].
 
     Returns:
-        Two masks, [T] each: the rows whose states are different, and the rows whose states differ only by rounding.
+        Two masks, [T] each: the rows with different states, and the rows with states that differ only by rounding.
     """
     differ = next_states != following_states
     jumps, rounded = np.zeros(len(differ), np.bool_), np.zeros(len(differ), np.bool_)

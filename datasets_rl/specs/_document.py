@@ -29,7 +29,7 @@ _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype in documents."""
     if dtype not in _NAMES:
-        raise InvalidArgumentError(f"dtype is {dtype}; expected one of {', '.join(_DTYPES)}")
+        raise InvalidArgumentError(f"dtype is {dtype}, expected one of {', '.join(_DTYPES)}")
     return _NAMES[dtype]
 
 
@@ -87,7 +87,7 @@ class SpecDocument:
     def report(self, name: str, value: Any, expected: str) -> None:
         """Append a problem: the invalid value of a field, and the expectation."""
         place = f"{self.place}.{name}" if name else self.place
-        self.problems.append(f"{place} is {reprlib.repr(value)}; expected {expected}")
+        self.problems.append(f"{place} is {reprlib.repr(value)}, expected {expected}")
 
     def has(self, name: str) -> bool:
         """Return whether the object has a field."""

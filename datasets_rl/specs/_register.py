@@ -56,7 +56,7 @@ class Register:
             by_category = list(group)
             if column and max(column) >= len(by_category):
                 raise InvalidArgumentError(
-                    f"category {max(column)} has no value; {len(by_category)} values are registered",
+                    f"category {max(column)} has no value, and {len(by_category)} values are registered",
                     hint="`encode` registers values",
                 )
             values.append([by_category[category] for category in column])

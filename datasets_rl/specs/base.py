@@ -330,7 +330,7 @@ class TensorSpec(metaclass=_SpecType):
         pairs = zip(new_shape[max(extra, 0) :], self.shape, strict=False)
         if extra < 0 or any(new not in {-1, old} and old != 1 for new, old in pairs):
             raise InvalidArgumentError(
-                f"The last {ndim} of the expanded shape {list(new_shape)} do not fit {self._named()}; expected the "
+                f"The last {ndim} of the expanded shape {list(new_shape)} do not fit {self._named()}, expected the "
                 "same sizes, except for axes of size 1"
             )
         old_shape = (*(1,) * extra, *self.shape)
@@ -408,7 +408,7 @@ class TensorSpec(metaclass=_SpecType):
         """Return the non-negative index of an axis."""
         ndim = self.ndim if ndim is None else ndim
         if not -ndim <= dim < ndim:
-            raise AxisError(f"{self._named()} has no axis {dim}; expected one of {-ndim} to {ndim - 1}")
+            raise AxisError(f"{self._named()} has no axis {dim}, expected one of {-ndim} to {ndim - 1}")
         return dim % ndim
 
     # --- copies
@@ -551,12 +551,12 @@ class LeafSpec(TensorSpec):
     @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
         if not isinstance(value, Tensor):
-            return [f"{place} is a {type(value).__name__}; expected a tensor"]
+            return [f"{place} is a {type(value).__name__}, expected a tensor"]
         reasons = []
         if not self._suits(value.shape):
-            reasons.append(f"{place} has shape {list(value.shape)}; expected [..., {', '.join(map(str, self.shape))}]")
+            reasons.append(f"{place} has shape {list(value.shape)}, expected [..., {', '.join(map(str, self.shape))}]")
         if value.dtype != self.dtype:
-            reasons.append(f"{place} has dtype {value.dtype}; expected {self.dtype}")
+            reasons.append(f"{place} has dtype {value.dtype}, expected {self.dtype}")
         inside = None if reasons else self._inside(value)
         if inside is not None and not bool(inside.all()):
             invalid = (~inside).nonzero()
@@ -564,7 +564,7 @@ class LeafSpec(TensorSpec):
             bound = self._bound(first[value.ndim - self.ndim :])
             more = f" (and {len(invalid) - 1} more of {inside.numel()})" if len(invalid) > 1 else ""
             index = f" at {list(first)}" if first else ""
-            reasons.append(f"{place} is {value[first].tolist()}{index}{more}; expected {bound}")
+            reasons.append(f"{place} is {value[first].tolist()}{index}{more}, expected {bound}")
         return reasons
 
     def _projected(self, value: Any) -> Tensor:
@@ -584,7 +584,7 @@ class LeafSpec(TensorSpec):
     @override
     def type_check(self, value: Any, key: Any = None) -> None:
         if value.dtype != self.dtype:
-            raise WrongDtypeError(f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}")
+            raise WrongDtypeError(f"{'value' if key is None else key} has dtype {value.dtype}, expected {self.dtype}")
 
     @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
@@ -595,7 +595,7 @@ class LeafSpec(TensorSpec):
             return tensor.reshape(self.shape)
         except RuntimeError:
             raise InvalidArgumentError(
-                f"a value of shape {list(tensor.shape)} cannot be encoded; expected {list(self.shape)}"
+                f"a value of shape {list(tensor.shape)} cannot be encoded, expected {list(self.shape)}"
             ) from None
 
     def _as_tensor(self, val: Any, dtype: torch.dtype | None, *, ignore_device: bool) -> Tensor:
@@ -688,7 +688,7 @@ class LeafSpec(TensorSpec):
 def check_domain(dtype: torch.dtype, domain: str | None = None) -> str:
     """Return the domain, by default the domain of the dtype, after checking the name."""
     if domain not in {None, "continuous", "discrete"}:
-        raise InvalidArgumentError(f"domain is {domain!r}; expected 'continuous' or 'discrete'")
+        raise InvalidArgumentError(f"domain is {domain!r}, expected 'continuous' or 'discrete'")
     return domain or ("continuous" if dtype.is_floating_point else "discrete")
 
 
@@ -748,7 +748,7 @@ def _checked_shape(shape: Any) -> torch.Size:
     parsed = parse_shape(shape)
     if any(size < -1 for size in parsed):
         raise InvalidArgumentError(
-            f"shape is {list(parsed)}; expected sizes >= 0, or -1 for any size",
+            f"shape is {list(parsed)}, expected sizes >= 0, or -1 for any size",
             hint="to combine specs of different shapes, stack them with torch.stack",
         )
     return parsed
@@ -779,7 +779,7 @@ def _spec_of_space(
         one_hot = dtype == torch.bool and nvec.ndim == 1 and sizes[-1:] == (int(nvec.sum()),)
         return KINDS["multi_one_hot" if one_hot else "multi_discrete"](nvec, sizes, device, dtype or torch.int64)
     raise InvalidArgumentError(
-        f"space is a {type(space).__name__}; expected a ContinuousBox, CategoricalBox, BinaryBox, BoxList or None"
+        f"space is a {type(space).__name__}, expected a ContinuousBox, CategoricalBox, BinaryBox, BoxList or None"
     )
 
 
@@ -790,7 +790,7 @@ def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
     entries = tuple(int(item) if isinstance(item, np.integer) else item for item in entries)
     ellipses = [number for number, item in enumerate(entries) if item is Ellipsis]
     if len(ellipses) > 1:
-        raise IndexError(f"the index has {len(ellipses)} ellipses; expected at most one")
+        raise IndexError(f"the index has {len(ellipses)} ellipses, expected at most one")
     if not ellipses:
         return entries
     missing = ndim - sum(_axes(item) for item in entries)
@@ -817,7 +817,7 @@ def _check_slices(entries: tuple[Any, ...], shape: Sequence[int]) -> None:
             raise InvalidArgumentError("slice step cannot be zero")
         if isinstance(entry, slice) and entry != slice(None) and shape[axis : axis + 1] == (-1,):
             raise IndexError(
-                f"the dynamic axis {axis} has any size and cannot be sliced with {entry}; expected a slice of the whole axis"
+                f"the dynamic axis {axis} has any size and cannot be sliced with {entry}, expected a slice of the whole axis"
             )
         axis += _axes(entry)
 

@@ -122,7 +122,7 @@ class BoundedTensorSpec(LeafSpec):
     def space(self, space: ContinuousBox) -> None:
         if not isinstance(space, ContinuousBox):
             raise WrongTypeError(
-                f"the space of {self._named()} cannot be set to {type(space).__name__}; expected a ContinuousBox"
+                f"the space of {self._named()} cannot be set to {type(space).__name__}, expected a ContinuousBox"
             )
         bounded = BoundedTensorSpec(space.low, space.high, self.shape, self.device, self.dtype)
         self._set(bounded.low, bounded.high)
@@ -209,17 +209,17 @@ def _read_bound(name: str, value: Any, alias: str, alias_value: Any) -> Tensor:
     """Return a bound, given as an argument or as the alias of the argument."""
     if (value is None) == (alias_value is None):
         raise InvalidArgumentError(
-            f"{name} is {value!r} and {alias} is {alias_value!r}; expected either {name} or {alias}"
+            f"{name} is {value!r} and {alias} is {alias_value!r}, expected either {name} or {alias}"
         )
     value = alias_value if value is None else value
     try:
         # NumPy converts a Python float to float64. Torch would round the float to the default dtype.
         bound = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgumentError(f"{name} is {value!r}; expected numbers: {error}") from None
+        raise InvalidArgumentError(f"{name} is {value!r}, expected numbers: {error}") from None
     if bool(bound.isnan().any()):
         index = bound.isnan().nonzero()[0].tolist()
-        raise InvalidArgumentError(f"{name} is NaN{f' at {index}' if index else ''}; expected numbers")
+        raise InvalidArgumentError(f"{name} is NaN{f' at {index}' if index else ''}, expected numbers")
     return bound
 
 

@@ -143,7 +143,7 @@ class FiniteSpec(LeafSpec):
             return
         mask = torch.as_tensor(mask, device=self.device)
         if mask.dtype != torch.bool:
-            raise InvalidArgumentError(f"the mask has dtype {mask.dtype}; expected torch.bool")
+            raise InvalidArgumentError(f"the mask has dtype {mask.dtype}, expected torch.bool")
         try:
             self._mask = self._mask_from(mask)
         except RuntimeError as error:
@@ -156,7 +156,7 @@ class FiniteSpec(LeafSpec):
         if allowed is None:
             sizes = self._category_counts
             if sizes < 1 if isinstance(sizes, int) else bool((sizes < 1).any()):
-                raise InvalidArgumentError("the spec has no categories; expected at least one")
+                raise InvalidArgumentError("the spec has no categories, expected at least one")
         elif bool((empty := ~allowed.any(-1)).any()):
             first = empty.nonzero()[0].tolist()
             raise InvalidArgumentError(
@@ -354,7 +354,7 @@ class DiscreteTensorSpec(FiniteSpec):
         super().__init__(parse_shape(shape), device, dtype)
         self._n, self._provisional_n = int(n), None
         if self._n < -1:
-            raise InvalidArgumentError(f"n is {n}; expected at least 0, or -1 for a number that is not known yet")
+            raise InvalidArgumentError(f"n is {n}, expected at least 0, or -1 for a number that is not known yet")
         self.update_mask(mask)
 
     @property
@@ -460,10 +460,10 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
         dtype: torch.dtype = torch.int8,
     ) -> None:
         if n is None and shape is None:
-            raise InvalidArgumentError("n and shape are missing; expected n, shape or both")
+            raise InvalidArgumentError("n and shape are missing, expected n, shape or both")
         shape = (n or 0,) if shape is None else parse_shape(shape)
         if n is not None and n != (shape[-1] if shape else 0):
-            raise InvalidArgumentError(f"n is {n} and shape is {list(shape)}; expected a last axis of size n")
+            raise InvalidArgumentError(f"n is {n} and shape is {list(shape)}, expected a last axis of size n")
         super().__init__(2, shape, device, dtype)
 
     def _groups(self) -> list[int]:
@@ -520,10 +520,10 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
         LeafSpec.__init__(self, counts.shape if shape is None else parse_shape(shape), device, dtype)
         if bool((counts < 0).any()):
-            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected integers >= 0")
+            raise InvalidArgumentError(f"nvec is {counts.tolist()}, expected integers >= 0")
         if counts.shape[-1:] != self.shape[-1:]:
             raise InvalidArgumentError(
-                f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}; expected the same last axis"
+                f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}, expected the same last axis"
             )
         try:
             self.nvec = counts.to(self.device).expand(created_shape(self.shape))
@@ -680,7 +680,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     ) -> None:
         self.n = int(n)
         if self.n < 0:
-            raise InvalidArgumentError(f"n is {n}; expected at least 0")
+            raise InvalidArgumentError(f"n is {n}, expected at least 0")
         self._initialize([self.n], shape, device, dtype, use_register, mask)
 
     def _initialize(
@@ -690,7 +690,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         self._register = Register([{} for _ in groups]) if use_register else None
         super().__init__((columns,) if shape is None else shape, device, dtype)
         if self.shape[-1:] != (columns,):
-            raise InvalidArgumentError(f"shape is {list(self.shape)}; expected a last axis of size {columns}")
+            raise InvalidArgumentError(f"shape is {list(self.shape)}, expected a last axis of size {columns}")
         self.update_mask(mask)
 
     @property
@@ -776,13 +776,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
                 index = index.reshape(shape)
             except RuntimeError:
                 raise InvalidArgumentError(
-                    f"values of shape {list(index.shape)} cannot be encoded; expected shape {list(shape)}"
+                    f"values of shape {list(index.shape)} cannot be encoded, expected shape {list(shape)}"
                 ) from None
         if self._register is not None:
             return self._from_index(self._register.numbered(index, self._groups()))
         inside = self._are_categories(index, None)
         if inside is not None and not bool(inside.all()):
-            raise InvalidArgumentError(f"{val!r} cannot be encoded; expected {self._expected_values()}")
+            raise InvalidArgumentError(f"{val!r} cannot be encoded, expected {self._expected_values()}")
         return self._from_index(index)
 
     def _expected_values(self) -> str:
@@ -881,7 +881,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     ) -> None:
         self.nvec = tuple(int(count) for count in nvec)
         if not self.nvec or min(self.nvec) < 0:
-            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected integers >= 0")
+            raise InvalidArgumentError(f"nvec is {list(self.nvec)}, expected integers >= 0")
         self._initialize(self.nvec, shape, device, dtype, use_register, mask)
 
     @property

@@ -34,7 +34,7 @@ class ChoiceSpec(TensorSpec):
         choices = list(choices)
         if not choices or not isinstance(choices[0], (TensorSpec, NonTensorData, NonTensorStack)):
             error = WrongTypeError if choices else InvalidArgumentError
-            raise error(f"choices are {choices!r}; expected specs or non-tensor values")
+            raise error(f"choices are {choices!r}, expected specs or non-tensor values")
         first = choices[0]
         for name in ("__class__", "shape", "dtype", "device"):
             values = [getattr(choice, name, None) for choice in choices]
@@ -95,7 +95,7 @@ class ChoiceSpec(TensorSpec):
                 if all(element.tolist() in choices for element in _elements(value, lead)):
                     return []
                 value = value.tolist()
-            return [f"{place} is {value!r}; expected one of {choices}"]
+            return [f"{place} is {value!r}, expected one of {choices}"]
         reasons = [choice.problems(value, place) for choice in self._choices]
         if not all(reasons):
             return []

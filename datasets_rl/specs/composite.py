@@ -86,7 +86,7 @@ class CompositeSpec(TensorSpec):
     ) -> None:
         if shape is not None and batch_size is not None:
             raise InvalidArgumentError(
-                f"shape is {shape} and batch_size is {batch_size}; expected shape or batch_size, not both"
+                f"shape is {shape} and batch_size is {batch_size}, expected shape or batch_size, not both"
             )
         super().__init__(parse_shape(batch_size if shape is None else shape), device)
         self._specs: dict[str, Child] = {}
@@ -158,7 +158,7 @@ class CompositeSpec(TensorSpec):
             refined[place : place + 1] = [None] * (self.ndim - len(refined) + 1)
         if any(old not in {None, new} for old, new in zip(self.names, refined, strict=False)):
             raise InvalidArgumentError(
-                f"cannot coerce Composite names {self.names} to {list(names)}; expected the same names"
+                f"cannot coerce Composite names {self.names} to {list(names)}, expected the same names"
             )
         self.names = refined
         return self
@@ -183,7 +183,7 @@ class CompositeSpec(TensorSpec):
         if rest:
             if inner is not None:
                 raise InvalidArgumentError(
-                    f"{head} is a {type(inner).__name__}; expected a composite to set {'.'.join(rest)} in"
+                    f"{head} is a {type(inner).__name__}, expected a composite to set {'.'.join(rest)} in"
                 )
             spec = CompositeSpec({tuple(rest): spec}, shape=self.shape, device=self.device)
         if isinstance(spec, Mapping):
@@ -195,7 +195,7 @@ class CompositeSpec(TensorSpec):
                     hint=f"set the attribute: spec.{head} = ...",
                 )
             raise InvalidArgumentError(
-                f"{head} is a {type(spec).__name__}; expected a spec, a mapping or None",
+                f"{head} is a {type(spec).__name__}, expected a spec, a mapping or None",
                 hint="`from_torchrl` converts specs of TorchRL" if type(spec).__module__.startswith("torchrl") else "",
             )
         self._specs[head] = self._adapted(head, spec)
@@ -208,7 +208,7 @@ class CompositeSpec(TensorSpec):
             return spec
         if spec.device is not None:
             raise InvalidArgumentError(
-                f"{name} is on {spec.device}; expected {self.device}", hint="move the spec with `to`"
+                f"{name} is on {spec.device}, expected {self.device}", hint="move the spec with `to`"
             )
         moved: TensorSpec = spec.to(self.device)
         return moved
@@ -445,7 +445,7 @@ class CompositeSpec(TensorSpec):
     def problems(self, value: Any, place: str = "value") -> list[str]:
         if not self._is_container(value):
             expected = "a TensorDict" if self.data_cls is None else f"a {self.data_cls.__name__}"
-            return [f"{place} is a {type(value).__name__}; expected {expected}"]
+            return [f"{place} is a {type(value).__name__}, expected {expected}"]
         outer = "" if place == "value" else f"{place}."
         reasons = []
         for name, spec in self._present():
@@ -528,7 +528,7 @@ class CompositeSpec(TensorSpec):
             spec = self[key]
             if entry is None or spec is None:
                 raise InvalidArgumentError(
-                    f"{key} is {entry!r} and its spec is {spec!r}; expected a value and a spec that are not None"
+                    f"{key} is {entry!r} and its spec is {spec!r}, expected a value and a spec that are not None"
                 )
             encoded[key] = spec.encode(entry, ignore_device=ignore_device)
             lead = encoded[key].shape[: len(encoded[key].shape) - spec.ndim]
@@ -624,7 +624,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
         return _with_longer_lead(spec, spec.ndim, shape)
     raise InvalidArgumentError(
-        f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
+        f"{name} has shape {list(spec.shape)}, expected the leading axes {list(shape)} of the composite",
         hint="`expand` the spec to the batch size of the composite",
     )
 

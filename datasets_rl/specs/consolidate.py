@@ -49,7 +49,7 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
     first = specs[0]
     if any(type(spec) is not type(first) for spec in specs):
         classes = ", ".join(sorted({type(spec).__name__ for spec in specs}))
-        raise InvalidArgumentError(f"the specs of {name} are of the classes {classes}; expected a single class")
+        raise InvalidArgumentError(f"the specs of {name} are of the classes {classes}, expected a single class")
     if first is None:
         return None
     if isinstance(first, CompositeSpec):

@@ -77,7 +77,7 @@ class _Specs:
         missing = [name for name in ("reset", "step", *specs) if not hasattr(env, name)]
         if missing:
             raise InvalidArgumentError(
-                f"{type(env).__name__} has no {', '.join(missing)}; expected reset, step and specs"
+                f"{type(env).__name__} has no {', '.join(missing)}, expected reset, step and specs"
             )
         self.check_dtype = check_dtype
         self.observation, self.action, self.reward, self.done, self.state = (
@@ -88,7 +88,7 @@ class _Specs:
     def problems(self, place: str, value: Any, *specs: CompositeSpec, optional: CompositeSpec) -> list[str]:
         """Return the mismatches: values outside of specs, missing keys, and keys without a spec."""
         if not isinstance(value, TensorDictBase):
-            return [f"{place} is a {type(value).__name__}; expected a TensorDict"]
+            return [f"{place} is a {type(value).__name__}, expected a TensorDict"]
         expected = {key: spec for composite in specs for key, spec in composite.items(True, True) if spec is not None}
         known = set(expected) | set(optional.keys(True, True))
         keys = [key for key in value.keys(True, True) if key != NEXT and key[0] != NEXT]

@@ -36,7 +36,7 @@ class _Stacked(TensorSpec):
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         members = on_one_device(specs)
         if not members:
-            raise InvalidArgumentError("no specs to stack; expected at least one")
+            raise InvalidArgumentError("no specs to stack, expected at least one")
         for name in ("ndim", "device", *self._shared_attributes):
             values = [getattr(spec, name) for spec in members]
             if any(value != values[0] for value in values):
@@ -95,7 +95,7 @@ class _Stacked(TensorSpec):
         components = self._components(value)
         if components is None:
             raise InvalidArgumentError(
-                f"a {type(value).__name__} is not stacked like {self._named()};"
+                f"a {type(value).__name__} is not stacked like {self._named()},"
                 f" expected {len(self._members)} components along axis {self.dim}"
             )
         return list(zip(self._members, components, strict=True))
@@ -112,7 +112,7 @@ class _Stacked(TensorSpec):
         if self._components(value) is None:
             shape = list(value.shape) if hasattr(value, "shape") and not getattr(value, "is_nested", False) else None
             described = f"a {type(value).__name__}" if shape is None else f"of shape {shape}"
-            return [f"{place} is {described}; expected {len(self._members)} components along axis {self.dim}"]
+            return [f"{place} is {described}, expected {len(self._members)} components along axis {self.dim}"]
         pairs = enumerate(self._pairs(value))
         return [reason for row, (spec, item) in pairs for reason in spec.problems(item, f"{place}[{row}]")]
 
@@ -205,7 +205,7 @@ class _Stacked(TensorSpec):
         axis = self._axis(dim)
         if axis == self.dim:
             raise InvalidArgumentError(
-                f"the size of the stack axis {axis} is the number of specs; expected another axis"
+                f"the size of the stack axis {axis} is the number of specs, expected another axis"
             )
         for spec in self._members:
             spec.make_neg_dim(self._inner(axis))
@@ -261,7 +261,7 @@ class _Stacked(TensorSpec):
         if isinstance(selected, Tensor) and selected.dtype != torch.bool and not selected.ndim:
             selected = int(selected)
         if isinstance(selected, Tensor) and selected.ndim != 1:
-            raise IndexError(f"the tensor index of the stack axis has {selected.ndim} axes; expected 1")
+            raise IndexError(f"the tensor index of the stack axis has {selected.ndim} axes, expected 1")
         numbers = torch.arange(len(self._members))[selected].tolist()
         if isinstance(numbers, int):
             return self._members[numbers][inner] if inner else self._members[numbers]
@@ -338,7 +338,7 @@ class LazyStackedTensorSpec(_Stacked):
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         invalid = next((spec for spec in specs if not isinstance(spec, (LeafSpec, LazyStackedTensorSpec))), None)
         if invalid is not None:
-            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}; expected specs of tensors")
+            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}, expected specs of tensors")
         super().__init__(*specs, dim=dim)
 
     @property
@@ -386,7 +386,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         invalid = next((spec for spec in specs if not isinstance(spec, CompositeSpec)), None)
         if invalid is not None:
-            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}; expected composites")
+            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}, expected composites")
         super().__init__(*specs, dim=dim)
         self._specs, self._names, self._locked = {}, None, False
         self.data_cls = None
@@ -430,7 +430,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         components = [None] * len(self._members) if spec is None else spec.unbind(self.dim)
         if len(components) != len(self._members):
             raise InvalidArgumentError(
-                f"{name} has {len(components)} specs along axis {self.dim}; expected {len(self._members)}"
+                f"{name} has {len(components)} specs along axis {self.dim}, expected {len(self._members)}"
             )
         return list(zip(self._members, components, strict=True))
 
@@ -473,7 +473,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 def _only_count(counts: list[Any]) -> Any:
     """Return the number of outcomes of all specs of a stack."""
     if len(set(counts)) > 1:
-        raise InvalidArgumentError(f"the specs have {counts} outcomes; expected the same number of each")
+        raise InvalidArgumentError(f"the specs have {counts} outcomes, expected the same number of each")
     return counts[0]
 
 
@@ -489,7 +489,7 @@ def on_one_device(specs: Sequence[Any]) -> list[Any]:
 def normalized_axis(dim: int, ndim: int) -> int:
     """Return the non-negative index of an axis."""
     if not -ndim <= dim < ndim:
-        raise InvalidArgumentError(f"dim is {dim}; expected {-ndim} to {ndim - 1}")
+        raise InvalidArgumentError(f"dim is {dim}, expected {-ndim} to {ndim - 1}")
     return dim % ndim
 
 
@@ -511,7 +511,7 @@ def stack_specs(specs: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -
         raise NotSupportedBySpecError("torch.stack of specs has no argument out", hint="use the returned spec")
     specs = on_one_device(specs)
     if not specs:
-        raise InvalidArgumentError("no specs to stack; expected at least one")
+        raise InvalidArgumentError("no specs to stack, expected at least one")
     first = specs[0]
     if all(spec == first for spec in specs[1:]) and not isinstance(first, _Stacked):
         axis = normalized_axis(dim, first.ndim + 1)

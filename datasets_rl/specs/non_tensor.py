@@ -56,12 +56,12 @@ class NonTensorSpec(TensorSpec):
         super().__init__(shape, device)
         if batched is not None and feature_dims is not None:
             raise InvalidArgumentError(
-                f"batched is {batched} and feature_dims is {feature_dims}; expected batched or feature_dims, not both"
+                f"batched is {batched} and feature_dims is {feature_dims}, expected batched or feature_dims, not both"
             )
         self.example_data = example_data
         self._feature_dims = 0 if batched else feature_dims
         if not 0 <= self.feature_dims <= self.ndim:
-            raise InvalidArgumentError(f"feature_dims is {feature_dims}; expected 0 to {self.ndim}, the number of axes")
+            raise InvalidArgumentError(f"feature_dims is {feature_dims}, expected 0 to {self.ndim}, the number of axes")
 
     @property
     def feature_dims(self) -> int:
@@ -88,11 +88,11 @@ class NonTensorSpec(TensorSpec):
     @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
         if isinstance(value, torch.Tensor) or (hasattr(value, "batch_size") and not is_non_tensor(value)):
-            return [f"{place} is a {type(value).__name__}; expected a non-tensor value"]
+            return [f"{place} is a {type(value).__name__}, expected a non-tensor value"]
         shape = tuple(getattr(value, "batch_size", self.shape))
         if len(shape) >= self.ndim and shape[len(shape) - self.ndim :] == self.shape:
             return []
-        return [f"{place} has batch size {list(shape)}; expected [..., {', '.join(map(str, self.shape))}]"]
+        return [f"{place} has batch size {list(shape)}, expected [..., {', '.join(map(str, self.shape))}]"]
 
     def _projected(self, value: Any) -> Any:
         self.assert_is_in(value)
@@ -130,7 +130,7 @@ class NonTensorSpec(TensorSpec):
             exact = False
         if not exact:
             raise InvalidArgumentError(
-                f"example_data is a {type(self.example_data).__name__}, which JSON cannot represent; expected None, text, numbers, lists or dicts"
+                f"example_data is a {type(self.example_data).__name__}, which JSON cannot represent, expected None, text, numbers, lists or dicts"
             )
         optional = {"feature_dims": self._feature_dims, "example": self.example_data}
         fields = {name: value for name, value in optional.items() if value is not None}

@@ -100,9 +100,9 @@ def _spec_of_space(space: Any, place: str, problems: list[str], depth: int) -> A
     kind = space.get("type") if isinstance(space, Mapping) else None
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        problems.append(f"{place} is a {kind or type(space).__name__}; expected one of {', '.join(_READERS)}")
+        problems.append(f"{place} is a {kind or type(space).__name__}, expected one of {', '.join(_READERS)}")
     elif depth > _DEPTH:
-        problems.append(f"{place} is nested in {depth} spaces; expected at most {_DEPTH}")
+        problems.append(f"{place} is nested in {depth} spaces, expected at most {_DEPTH}")
     elif reader is CompositeSpec:
         inner = space.get("subspaces")
         if isinstance(inner, list):
@@ -111,7 +111,7 @@ def _spec_of_space(space: Any, place: str, problems: list[str], depth: int) -> A
             places = {name: f"{place}[{name!r:.80}]" for name in inner}
             specs = {name: _spec_of_space(inner[name], places[name], problems, depth + 1) for name in inner}
             return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
-        problems.append(f"{place}.subspaces is a {type(inner).__name__}; expected a list or an object of spaces")
+        problems.append(f"{place}.subspaces is a {type(inner).__name__}, expected a list or an object of spaces")
     else:
         try:
             return reader(space)
@@ -126,7 +126,7 @@ def _torch_dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
     name = space.get("dtype", default)
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise InvalidArgumentError(f"dtype is {name!r:.80}; expected the name of a torch dtype")
+        raise InvalidArgumentError(f"dtype is {name!r:.80}, expected the name of a torch dtype")
     dtype_name(dtype)
     return dtype
 
@@ -135,7 +135,7 @@ def _spec_of_box(space: Mapping[str, Any]) -> LeafSpec:
     dtype, shape = _torch_dtype(space, "float32"), tuple(space["shape"])
     low, high = (np.asarray(space[name], np.float64 if dtype.is_floating_point else None) for name in ("low", "high"))
     if low.shape != shape or high.shape != shape:
-        raise InvalidArgumentError(f"low and high have shapes {low.shape} and {high.shape}; expected {shape}")
+        raise InvalidArgumentError(f"low and high have shapes {low.shape} and {high.shape}, expected {shape}")
     if dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all():
         return Unbounded(shape, dtype=dtype)
     return BoundedTensorSpec(low, high, shape, dtype=dtype)
@@ -144,7 +144,7 @@ def _spec_of_box(space: Mapping[str, Any]) -> LeafSpec:
 def _spec_of_discrete(space: Mapping[str, Any]) -> LeafSpec:
     n, start, dtype = int(space["n"]), int(space.get("start", 0)), _torch_dtype(space, "int64")
     if n < 1:
-        raise InvalidArgumentError(f"n is {n}; expected at least 1")
+        raise InvalidArgumentError(f"n is {n}, expected at least 1")
     if start:
         return BoundedTensorSpec(start, start + n - 1, (), dtype=dtype)
     return DiscreteTensorSpec(n, dtype=dtype)
@@ -206,7 +206,7 @@ def _space_of_spec(spec: Any, place: str, problems: list[str]) -> Any:
         if isinstance(spec, Unbounded) and spec.dtype.is_floating_point:
             low, high = np.full_like(low, -math.inf), np.full_like(high, math.inf)
         return spaces.Box(low, high, tuple(spec.shape), low.dtype.type)
-    problems.append(f"{place or 'spec'} is {spec!r}; expected a composite, finite, bounded or unbounded spec")
+    problems.append(f"{place or 'spec'} is {spec!r}, expected a composite, finite, bounded or unbounded spec")
     return spaces.Dict({})
 
 

@@ -36,7 +36,7 @@ def to_torchrl(spec: TensorSpec) -> Any:
     for kind, name, convert in _CONVERSIONS:
         if isinstance(spec, kind):
             return convert(spec, getattr(lib, name), to_torchrl)
-    raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted; expected a spec of datasets_rl")
+    raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted, expected a spec of datasets_rl")
 
 
 def from_torchrl(spec: Any) -> Any:
@@ -50,7 +50,7 @@ def from_torchrl(spec: Any) -> Any:
     for kind, name, convert in _CONVERSIONS:
         if isinstance(spec, getattr(lib, name)):
             return convert(spec, kind, from_torchrl)
-    raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted; expected a spec of TorchRL")
+    raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted, expected a spec of TorchRL")
 
 
 def as_spec(spec: Any) -> Any:
@@ -63,7 +63,7 @@ def as_spec(spec: Any) -> Any:
         return spec
     if type(spec).__module__.partition(".")[0] == "torchrl":
         return from_torchrl(spec)
-    raise InvalidArgumentError(f"a {type(spec).__name__} is not a spec; expected a spec of datasets_rl or TorchRL")
+    raise InvalidArgumentError(f"a {type(spec).__name__} is not a spec, expected a spec of datasets_rl or TorchRL")
 
 
 def _import_torchrl() -> Any:

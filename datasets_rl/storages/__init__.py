@@ -1,4 +1,4 @@
-"""Storages: containers for the steps of a replay buffer, one module per storage."""
+"""Storages: containers for the steps of a replay buffer, a module per storage."""
 
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage

@@ -29,9 +29,9 @@ Hook = Callable[[Any], Any]
 class Storage(Stateful, ABC):
     """Container for the steps of a replay buffer.
 
-    Steps are stored in slots. With one leading axis (`ndim` 1), a slot holds one step. With more, the first axis is
-    time and a slot holds one step of each parallel environment (`envs`) counted by the other leading axes. A row is the
-    index of a step after the leading axes are flattened: row = slot * envs + env.
+    Steps are stored in slots. With a single leading axis (`ndim` 1), a slot holds a single step. With more, the first
+    axis is time and a slot holds a step of each parallel environment (`envs`) counted by the other leading axes. A row
+    is the index of a step after the leading axes are flattened: row = slot * envs + env.
 
         ndim 2, max_size 6, envs 2       slot 0   (0, 0) (0, 1)      rows  0 1
                                          slot 1   (1, 0) (1, 1)            2 3
@@ -49,11 +49,11 @@ class Storage(Stateful, ABC):
     """Whether batches carry ``("next", "final_known")`` because a final observation of the dataset is unknown."""
 
     other_writes: Tensor = torch.zeros(0, dtype=torch.int64)
-    """Writes per slot that `write_count` does not include, int64 [n]; never changed in place."""
+    """Writes per slot that `write_count` does not include, int64 [n]. Never changed in place."""
     wide_keys: frozenset[Key] = frozenset()
-    """Keys of the fields of a batch that are in files of their own, or compressed."""
+    """Keys of the fields of a batch that are in separate files, or compressed."""
     wide_states: frozenset[Key] = frozenset()
-    """Keys of the fields in files of their own whose values at t and t + 1 are stored once, see
+    """Keys of the fields in separate files with values at t and t + 1 that are stored once, see
     `EpisodicStorage.pick_states`."""
     _tracks_generations = False
     _save_hooks: tuple[Hook, ...] = ()
@@ -62,12 +62,13 @@ class Storage(Stateful, ABC):
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         check(size_problems(max_size=max_size, ndim=ndim))
         if max_size >= 2**63:
-            raise InvalidArgumentError(f"max_size is {max_size}; expected an integer below 2**63")
+            raise InvalidArgumentError(f"max_size is {max_size}, expected an integer below 2**63")
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
         self._counts: list[int] | memoryview[int] = [0, 0, 0, 0]
-        """Counts of slots held, written, rewritten and torn; memory of a `Ledger` if processes share the storage."""
+        """Counts of slots held, written, rewritten and torn. The memory of a `Ledger` if processes share the
+        storage."""
 
     @property
     def checkpointer(self) -> None:
@@ -77,13 +78,13 @@ class Storage(Stateful, ABC):
     def checkpointer(self, checkpointer: Any) -> None:
         if checkpointer is not None:
             raise InvalidArgumentError(
-                f"checkpointer is {type(checkpointer).__name__}; expected None: dumps writes .npy files and JSON",
+                f"checkpointer is {type(checkpointer).__name__}, expected None: dumps writes .npy files and JSON",
                 hint="omit the argument, or export the data that rb[:] returns",
             )
 
     @property
     def envs(self) -> int:
-        """Steps per slot: 1, or the product of the leading axis sizes after the first; 1 before the first write."""
+        """Steps per slot: 1, or the product of the leading axis sizes after the first. 1 before the first write."""
         return 1
 
     @property
@@ -106,7 +107,7 @@ class Storage(Stateful, ABC):
 
     @property
     def rewrite_count(self) -> int:
-        """Number of changes made out of ring order; information cached about the rows is stale after each of them."""
+        """Number of changes made out of ring order. Each of them makes cached information about the rows stale."""
         return self._counts[2]
 
     def _counted(self) -> tuple[int, int, int]:
@@ -119,10 +120,10 @@ class Storage(Stateful, ABC):
 
     @property
     def torn(self) -> int:
-        """Number of stored steps whose writer process died while it wrote them.
+        """Number of stored steps that a process was writing when it died.
 
-        They hold zeros, samplers skip them, and the next write to their slots makes them valid again. Only a storage
-        that processes share can have torn steps.
+        Torn steps hold zeros, samplers skip them, and the next write to their slots makes the steps valid again. Only a
+        storage that processes share can have torn steps.
         """
         torn = self._counts[3]
         return torn * self.envs if torn else 0
@@ -132,32 +133,32 @@ class Storage(Stateful, ABC):
         return torch.empty(0, dtype=torch.int64)
 
     def before_torn(self, rows: Tensor) -> Tensor:
-        """Return which of these rows [n] are followed by a torn row, bool [n]; a trajectory ends there."""
+        """Return which of these rows [n] are followed by a torn row, bool [n]. A trajectory ends there."""
         slots, torn = rows // self.envs, self.torn_rows() // self.envs
-        # The slot after the newest one is the write index: even if it is torn, no trajectory continues into it.
+        # The slot after the newest slot is the write index: even if that slot is torn, no trajectory continues into it.
         return torch.isin((slots + 1) % self.slot_count, torn) & (slots != (self.write_count - 1) % self.slot_count)
 
     def recover(self) -> None:
-        """Roll back or complete a write that another process left unfinished; the caller holds the buffer's lock.
+        """Roll back or complete a write that another process left unfinished. The caller holds the buffer's lock.
 
-        The slots of a write that is rolled back become torn; the counts are those before that write.
+        The slots of a write that is rolled back become torn. The counts are restored from before that write.
         """
 
     def rewriting(self) -> Iterator[slice]:
-        """Yield slices that cover all slots held, for a change in place; each slice is marked while it is in use.
+        """Yield slices that cover all slots held, for a change in place. Each slice is marked while in use.
 
-        If the process dies, one slice is torn and the slices before it have been changed.
+        If the process dies, a slice is torn and the slices before it have been changed.
         """
         yield slice(0, self.filled_count)
         self.changed()
 
     @property
     def lock_path(self) -> Path | None:
-        """Lock file shared by all buffers over this storage in all processes; None if each buffer creates its own."""
+        """Lock file of all buffers over this storage in all processes, or None for a lock file per buffer."""
         return None
 
     def __len__(self) -> int:
-        """Return the number of steps stored, including torn ones."""
+        """Return the number of steps stored, including torn steps."""
         return self.filled_count * self.envs
 
     @abstractmethod
@@ -169,11 +170,11 @@ class Storage(Stateful, ABC):
         """
 
     def take(self, rows: Tensor) -> Any:
-        """Return the steps of these rows, int64 [B], as one batch [B] that does not share memory with the storage."""
+        """Return the steps of these rows, int64 [B], as a batch [B] that does not share memory with the storage."""
         return self.get(rows if self.ndim == 1 else self.unravel(rows))
 
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
-        """Return some fields of these rows, int64 [B], as one batch [B]; see `take`.
+        """Return some fields of these rows, int64 [B], as a batch [B], see `take`.
 
         Args:
             rows: The rows.
@@ -189,8 +190,8 @@ class Storage(Stateful, ABC):
         """Write data into slots.
 
         Args:
-            cursor: An integer for the data of one slot; a slice, range or index tensor [n] for the data of n slots,
-                stacked along the first axis.
+            cursor: An integer for the data of a single slot, a slice, range or index tensor [n] for the data of n
+                slots, stacked along the first axis.
             data: The data to write.
             set_cursor: Whether the write counts. If False, neither the number of slots held nor the write index
                 changes: a slot that was free still counts as free, and may hold anything of the right structure.
@@ -204,7 +205,7 @@ class Storage(Stateful, ABC):
         """Overwrite stored steps without moving the write index.
 
         Raises:
-            InvalidArgumentError: If the data does not match the stored structure; nothing is written.
+            InvalidArgumentError: If the data does not match the stored structure. Nothing is written then.
             IndexError: If a slot does not hold data yet.
         """
         held, written, rewritten = self._counted()
@@ -212,14 +213,14 @@ class Storage(Stateful, ABC):
         held_after = self._counts[0]
         self._count(held, written, rewritten + 1)
         if held_after != held:
-            raise IndexError(f"index {index!r} is out of range; the storage holds {held:,} slots")
+            raise IndexError(f"index {index!r} is out of range, expected one of {held:,} slots")
 
     def size_of(self, data: Any) -> int:
         """Return the number of slots that `data` fills, where `data` is as for `set` with several slots."""
         return len(data)
 
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return one index per leading axis for these rows [...]."""
+        """Return an index per leading axis for these rows [...]."""
         return (rows,)
 
     def ravel(self, index: Any) -> Tensor:
@@ -229,18 +230,18 @@ class Storage(Stateful, ABC):
         return torch.as_tensor(index, dtype=torch.int64)
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all stored steps, [rows, ...]; a view where the memory layout allows it.
+        """Return a field of all stored steps, [rows, ...], a view where the memory layout allows this.
 
         Raises:
             UnknownKeyError: If there is no such key.
         """
         raise InvalidArgumentError(
-            f"{type(self).__name__} holds no fields, so it has no key {key!r}",
+            f"{type(self).__name__} holds no fields, and therefore no key {key!r}",
             hint="store TensorDicts in a LazyTensorStorage, or pass `ends` or `trajectories` to the slice sampler",
         )
 
     def writable_column(self, key: Key) -> Tensor:
-        """Return `column` of a field to change it in place.
+        """Return `column` of a field for a change in place.
 
         Raises:
             UnknownKeyError: If there is no such key.
@@ -257,7 +258,7 @@ class Storage(Stateful, ABC):
         return True
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...], without computing the field for the other rows.
+        """Return a field of some rows, [B, ...], without computing the field for the other rows.
 
         Raises:
             UnknownKeyError: If there is no such key.
@@ -271,7 +272,7 @@ class Storage(Stateful, ABC):
         return [self.pick(key, rows) for key in keys]
 
     def take_next(self, rows: Tensor) -> Any:
-        """Return the entries under "next" of these rows, int64 [B], as one TensorDict [B]."""
+        """Return the entries under "next" of these rows, int64 [B], as a TensorDict [B]."""
         return self.take(rows).get(NEXT)
 
     def windows_around(
@@ -282,7 +283,7 @@ class Storage(Stateful, ABC):
         Args:
             rows: Row of each window, int64 [B].
             offsets: Steps of a window, relative to its row, [W].
-            end_key: The flag that ends a trajectory; by default, as for `trajectories`.
+            end_key: The flag that ends a trajectory. By default, as for `trajectories`.
 
         Returns:
             Rows, int64 [B, W], and whether each is filled in, bool, in the same shape.
@@ -299,7 +300,7 @@ class Storage(Stateful, ABC):
             keys: Keys of the fields.
             rows: Row of each window, int64 [B].
             offsets: Steps of a window, relative to its row, [W].
-            end_key: The flag that ends a trajectory; by default, as for `trajectories`.
+            end_key: The flag that ends a trajectory. By default, as for `trajectories`.
 
         Raises:
             UnknownKeyError: If a key is missing.
@@ -312,7 +313,7 @@ class Storage(Stateful, ABC):
     def chronological_rows(self) -> Tensor:
         """Return all rows that are not torn, from the oldest to the newest, int64 [N].
 
-        The rows of one slot belong to the same time step.
+        The rows of a slot belong to the same time step.
         """
         slots = torch.arange(self.filled_count)
         if self.filled_count == self.slot_count:
@@ -323,18 +324,18 @@ class Storage(Stateful, ABC):
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return which rows follow each other in time; updated incrementally with each write, never by a full scan.
+        """Return which rows follow each other in time, updated with each write and never by a full scan.
 
-        By default, rows are grouped by ``("collector", "traj_ids")`` or ``("episode",)``, if the data has one of them,
-        and a trajectory ends where ``("next", "done")`` is True, if the data has it.
+        By default, rows are grouped by ``("collector", "traj_ids")`` or ``("episode",)``, if the data has either key,
+        and a trajectory ends where ``("next", "done")`` is True, if the data has this key.
 
         Args:
             end_key: Flag that is True on the last step of a trajectory. If only this key is given, no other key is
-                used. With several keys, any of their flags ends a trajectory.
-            traj_key: Key of the trajectory id. Rows of one environment with the same id form one trajectory, even if
+                used. With several keys, a True flag of any key ends a trajectory.
+            traj_key: Key of the trajectory id. Rows of an environment with the same id form a trajectory, even if
                 other rows are between them, until an end flag is True. With an end key, the data may lack it.
-            step_key: Key of the step index within its trajectory; a gap starts a new trajectory. A writable storage
-                needs the steps in order; a read-only storage accepts any order.
+            step_key: Key of the step index within a trajectory. A gap starts a new trajectory. A writable storage
+                needs the steps in order. A read-only storage accepts any order.
 
         Raises:
             InvalidArgumentError: If no key of the data marks where trajectories end.
@@ -371,7 +372,7 @@ class Storage(Stateful, ABC):
 
     @property
     def rows_device(self) -> torch.device | None:
-        """The device on which samplers should draw rows, if they can; None for main memory."""
+        """The device on which samplers should draw rows, if they can. None for main memory."""
         return None
 
     def __getitem__(self, index: Any) -> Any:
@@ -397,7 +398,7 @@ class Storage(Stateful, ABC):
         """
         index = torch.as_tensor(item) if isinstance(item, (int, np.integer, np.ndarray, list, Tensor)) else None
         if index is None or index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-            raise InvalidArgumentError(f"the index is {item!r}; expected integers")
+            raise InvalidArgumentError(f"the index is {item!r}, expected integers")
         found = (index >= -self.filled_count) & (index < self.filled_count)
         return found if isinstance(item, Tensor) or index.ndim else bool(found)
 
@@ -405,7 +406,7 @@ class Storage(Stateful, ABC):
         return bool(torch.as_tensor(self.contains(item)).all())
 
     def flatten(self) -> Storage:
-        """Return a storage of the same steps with one leading axis, this one if it has one.
+        """Return a storage of the same steps with a single leading axis, which may be this storage.
 
         Raises:
             InvalidArgumentError: If this storage holds no steps yet.
@@ -417,13 +418,14 @@ class Storage(Stateful, ABC):
         self._tracks_generations = True
 
     def generations(self, slots: Tensor) -> Tensor:
-        """Return how often slots [...] were written before their current content, int64 [...]; -1 for an unused slot.
+        """Return how often slots [...] were written before their current content, int64 [...], -1 for an unused slot.
 
             slots 4, written 6     slot        0  1  2  3
                                    written     2  2  1  1     times
                                    generation  1  1  0  0
 
-        Writes in ring order follow from the write count, which processes share. Only others are counted one by one.
+        Writes in ring order follow from the write count, which processes share. Only other writes are counted
+        individually.
         """
         count = self.slot_count
         times = torch.div(self.write_count - 1 - slots, count, rounding_mode="floor") + 1
@@ -452,9 +454,9 @@ class Storage(Stateful, ABC):
 
         Args:
             hook: A function of the data in the order of the storage, whose result is saved instead: tensors,
-                TensorDicts, JSON values, and dicts, lists and tuples of these. If it has the attributes `shift` and
-                `is_full`, they are set to the write index, and to whether the storage is full: then the oldest step is
-                at the write index. Hooks are not saved.
+                TensorDicts, JSON values, and dicts, lists and tuples of such values. If the hook has the attributes
+                `shift` and `is_full`, the attributes are set to the write index, and to whether the storage is full:
+                then the oldest step is at the write index. Hooks are not saved.
         """
         self._save_hooks += (hook,)
 
@@ -462,7 +464,7 @@ class Storage(Stateful, ABC):
         """Add a function that is applied to the data that save hooks produced, when it is loaded.
 
         Args:
-            hook: A function of the saved data; the last one returns the steps to store, in the same order.
+            hook: A function of the saved data. The last function returns the steps to store, in the same order.
         """
         self._load_hooks += (hook,)
 
@@ -485,8 +487,10 @@ class Storage(Stateful, ABC):
             return [f"the result of the save hooks cannot be read: {error}"]
         counts = [state_dict.get(name) for name in ("held", "written", "slots")]
         if not all(type(count) is int and count >= 0 for count in counts):
-            return [f"the counts held, written and slots are {counts}; expected integers"]
-        return [] if self._load_hooks else ["save hooks changed it; register the load hooks that change it back"]
+            return [f"the counts held, written and slots are {counts}, expected integers"]
+        return (
+            [] if self._load_hooks else ["save hooks changed the state: register the load hooks that undo this change"]
+        )
 
     def _load_hooked_state(self, state_dict: dict[str, Any]) -> None:
         raise_reasons(self._hooked_problems(state_dict))
@@ -507,14 +511,14 @@ class Storage(Stateful, ABC):
         return {**state_dict, "shift": shift, "written": state_dict["held"]}
 
     def _recount(self, held: int, written: int) -> None:
-        """Set the counts after all stored data were replaced; no step is torn after this call."""
+        """Set the counts after all stored data were replaced. No step is torn after this call."""
         self._count(held, written, self.rewrite_count + 1)
 
     save = dump = Stateful.dumps
     load = Stateful.loads
 
     def attach(self, buffer: Any) -> None:
-        """Register a buffer that reads from this storage; several buffers may register."""
+        """Register a buffer that reads from this storage. Several buffers may register."""
 
     def empty(self) -> None:
         """Remove all steps.
@@ -522,7 +526,7 @@ class Storage(Stateful, ABC):
         Raises:
             InvalidArgumentError: If the storage is read-only.
         """
-        raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied: it is read-only")
+        raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied: the storage is read-only")
 
 
 class ReadOnlyStorage(Storage):
@@ -535,14 +539,14 @@ class ReadOnlyStorage(Storage):
 
     @property
     def filled_count(self) -> int:
-        """Number of slots: all of them hold data."""
+        """Number of slots: all slots hold data."""
         return self.max_size
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise: the storage is read-only."""
         del set_cursor
         raise InvalidArgumentError(
-            f"{self!r} is read-only; cannot write {type(data).__name__} at {cursor!r}",
+            f"{self!r} is read-only: cannot write {type(data).__name__} at {cursor!r}",
             hint="write to a separate ReplayBuffer, or create a modified copy of the dataset",
         )
 
@@ -556,4 +560,4 @@ def device_of(device: torch.device | str | int) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidArgumentError(f"device is {device!r}; expected a device such as 'cpu' or 'cuda:0'") from error
+        raise InvalidArgumentError(f"device is {device!r}, expected a device such as 'cpu' or 'cuda:0'") from error

@@ -1,4 +1,4 @@
-"""Read-only storage over a dataset on disk; a batch takes one gather."""
+"""Read-only storage over a dataset on disk. A batch takes a single gather."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ _WORD = 8
 class DatasetStorage(EpisodicStorage):
     """The steps of a stored dataset.
 
-    Every read returns new memory that the caller may modify; the files never change. `column` returns views of a
+    Every read returns new memory that the caller may modify. The files never change. `column` returns views of a
     private, copy-on-write mapping of the files.
 
     If the final observation of some episode is missing from the dataset, batches carry ``("next", "final_known")``,
-    bool [*B, 1]. It is False exactly on the last transition of such an episode, whose next observation reads as zeros.
+    bool [*B, 1]. The flag is False exactly on the last transition of such an episode, where the next observation reads
+    as zeros.
 
         >>> from datasets_rl import DatasetStorage, ReplayBuffer, load
         >>> rb = ReplayBuffer(storage=DatasetStorage(load("demo/pendulum").stored), batch_size=32)
@@ -48,13 +49,13 @@ class DatasetStorage(EpisodicStorage):
 
     Args:
         stored: The opened dataset.
-        truncated_as_done: Whether ``("next", "done")`` is also True at time-outs. If False, it equals ``("next",
+        truncated_as_done: Whether ``("next", "done")`` is also True at time-outs. If False, the flag equals ``("next",
             "terminated")``.
-        masked: Whether batches carry the mask even if every final observation is known. The shards of one stream need
+        masked: Whether batches carry the mask even if every final observation is known. The shards of a stream need
             this, because other shards may need the mask.
-        image_cache: Maximum size in bytes of the decoded images that stay in memory, whatever their form; 0 keeps none. By
+        image_cache: Maximum size in bytes of the decoded images that stay in memory, of any form. 0 keeps no image. By
             default PNG and JPEG images stay, in as many megabytes as the environment variable ``RLDS_IMAGE_CACHE``
-            states: 256. To decompress an image takes little longer than to copy it, and frames of videos are large.
+            states: 256. Decompressing an image takes little longer than copying it, and frames of videos are large.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class DatasetStorage(EpisodicStorage):
         self._slots = {slot.name: slot for slot in row_slots(schema)}
         self._window_views: dict[tuple[Key, ...], RowViews] = {}
         self._columns: dict[Key, Tensor] = {}
-        # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
+        # Files larger than the memory are read row by row. Smaller files load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _record_windows(stored, scattered=scattered)
         self._records = Records(stored, self._windows)
@@ -105,7 +106,7 @@ class DatasetStorage(EpisodicStorage):
 
     @cached_property
     def _cached_part(self) -> float:
-        """The part of the images that stays in memory, the same for each field; 1 or more for all of them."""
+        """The part of the images that stays in memory, the same for each field. 1 or more for all images."""
         manifest = self.stored.manifest
         default = Settings.from_env().image_cache * 1_000_000
         total = sum(
@@ -150,7 +151,7 @@ class DatasetStorage(EpisodicStorage):
         return self._gather(rows, plan) if rows.ndim == 1 else self._gather(rows.reshape(-1), plan).reshape(rows.shape)
 
     def _plan_of(self, keys: tuple[Key, ...]) -> _BatchPlan:
-        """Return how the fields of a batch are read; a plan is made once for the same keys."""
+        """Return how the fields of a batch are read. A plan is made once for the same keys."""
         if keys not in self._plans:
             self._plans[keys] = self._new_plan(keys)
         return self._plans[keys]
@@ -201,7 +202,7 @@ class DatasetStorage(EpisodicStorage):
             return
         # After the last row of an episode comes its final state, which `_fill_final_states` reads.
         next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, rows + 1)
-        if part.root:  # one call, so that an image in both is read once
+        if part.root:  # a single call, so that an image in both is read once
             both = items.index_select(0, torch.cat([rows, next_rows]))
             leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
         else:
@@ -227,7 +228,7 @@ class DatasetStorage(EpisodicStorage):
         return self._finals
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...]; fields under "next" are computed for these rows only."""
+        """Return a field of some rows, [B, ...]. Fields under "next" are computed for these rows only."""
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
         if (column := self._narrow_column(key)) is not None:
@@ -244,7 +245,7 @@ class DatasetStorage(EpisodicStorage):
     def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
         picked: dict[Key, Tensor] = {}
         for key in keys:
-            if key in self._wide and (NEXT, *key) in keys:  # most of their values are the same
+            if key in self._wide and (NEXT, *key) in keys:  # most values are the same
                 following = torch.tensor([[False], [True]]).expand(2, len(rows))
                 picked[key], picked[(NEXT, *key)] = self.pick_states(key, rows.expand(2, -1), following)
         return [picked[key] if key in picked else self.pick(key, rows) for key in keys]
@@ -264,7 +265,7 @@ class DatasetStorage(EpisodicStorage):
         return values.view(*rows.shape, *values.shape[1:])
 
     def _narrow_column(self, key: Key) -> Tensor | None:
-        """Return a read-only view of a narrow field, in its stored dtype; None if the field has its own file."""
+        """Return a read-only view of a narrow field, in the stored dtype, or None if the field has a separate file."""
         if key not in self._columns and self._is_in_record(key):
             self._columns[key] = _as_read_only_tensor(np.asarray(self.stored.rows[dotted_name(key)]))
         return self._columns.get(key)
@@ -316,13 +317,13 @@ class DatasetStorage(EpisodicStorage):
         return Windows(entries, found.outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
-        """Return whether a field is a narrow one, which the record of a row contains."""
+        """Return whether a field is narrow: the record of a row contains narrow fields."""
         schema = self.stored.schema
         renamed = key == NEXT_DONE and not self.truncated_as_done
         return key in schema and not schema[key].wide and not renamed
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy."""
+        """Return a field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy."""
         stored = self.stored
         if key == NEXT_FINAL_KNOWN and self.masked:
             return self.pick(key, torch.arange(len(self)))
@@ -353,13 +354,13 @@ class DatasetStorage(EpisodicStorage):
 def _record_windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     """Return a view of rows.npy, words of 8 bytes [N, W]: window i is record i and the start of record i + 1.
 
-    Windows overlap, and the record of zeros at the end of rows.npy completes the last one. The elements are words of
-    8 bytes because torch decides by their number whether to gather with several threads.
+    Windows overlap, and the record of zeros at the end of rows.npy completes the last window. The elements are words of
+    8 bytes because torch decides by the number of elements whether to gather with several threads.
     """
     schema = stored.schema
     count, path = len(stored.rows), stored.folder / ROWS_FILE
     # Mapped again, with the trailing record of zeros: numpy maps only the array that the header describes.
-    offset = int(stored.rows.offset)  # type: ignore[attr-defined]  # it is a memmap
+    offset = int(stored.rows.offset)  # type: ignore[attr-defined]  # a memmap
     flat = stored.open_file(ROWS_FILE, lambda path: np.memmap(path, np.uint8, mode="r", offset=offset))
     if flat.size < (count + 1) * schema.record_bytes:
         raise IntegrityError(str(path), ["the record of zeros after the last row is missing"])
@@ -372,7 +373,7 @@ class _DecodedImages:
 
     Args:
         images: The images.
-        cached_part: The part of them that stays in memory after it was decoded, see `ImageColumn.new_cache`.
+        cached_part: The part of the images that stays in memory after decoding, see `ImageColumn.new_cache`.
     """
 
     def __init__(self, images: ImageColumn, cached_part: float) -> None:
@@ -401,20 +402,23 @@ class _WidePart:
 
 @dataclass(frozen=True, slots=True)
 class _BatchPlan:
-    """How the fields of a batch are read; compiled once for a set of keys."""
+    """How the fields of a batch are read, compiled once for a set of keys."""
 
     views: RowViews
     """The views of the narrow fields of a gathered row."""
     wide: tuple[_WidePart, ...]
     following: bool
-    """Whether the batch contains a wide field under "next", whose last value of an episode is its final state."""
+    """Whether the batch contains a wide field under "next". The last value of an episode is then the final state."""
     done_is_terminated: bool
     hidden: tuple[Key, ...]
     """Keys of narrow fields that are read but are not fields of the batch."""
 
 
 def _as_read_only_tensor(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
-    """Return a tensor that shares the memory of a read-only array; callers only gather from it and never return it."""
+    """Return a tensor that shares the memory of a read-only array.
+
+    Callers only gather from this tensor and never return it.
+    """
     if scattered:
         advise_random_reads(array)
     with warnings.catch_warnings():
@@ -442,17 +446,17 @@ def as_rows(index: Any, count: int) -> Tensor:
     # A copy: torch accepts neither read-only arrays nor negative strides. An empty list selects nothing.
     array = np.array(index, order="C")
     if array.dtype.kind not in "biu" and array.size:
-        raise IndexError(f"{index!r} is not an index; expected integers, a slice or a mask")
+        raise IndexError(f"{index!r} is not an index, expected integers, a slice or a mask")
     return _row_numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
 
 
 def _row_numbers(rows: Tensor, count: int) -> Tensor:
     if rows.dtype == torch.bool:
         if rows.shape != (count,):
-            raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
+            raise IndexError(f"the mask has shape {list(rows.shape)}, expected [{count}]")
         return rows.nonzero().squeeze(1)
     if rows.is_floating_point() or rows.is_complex():
-        raise IndexError(f"the index has dtype {rows.dtype}; expected integers, a slice or a mask")
+        raise IndexError(f"the index has dtype {rows.dtype}, expected integers, a slice or a mask")
     return rows.to(torch.int64)
 
 
@@ -464,5 +468,5 @@ def wrap_negative_rows(rows: Tensor, count: int) -> Tensor:
     """
     outside = rows[(rows < -count) | (rows >= count)]
     if len(outside):
-        raise IndexError(f"row {int(outside[0])} is out of range; there are {count:,} rows")
+        raise IndexError(f"row {int(outside[0])} is out of range, expected one of {count:,} rows")
     return torch.where(rows < 0, rows + count, rows)

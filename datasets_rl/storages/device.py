@@ -1,4 +1,4 @@
-"""The steps of a dataset in the memory of one device, where batches are drawn and gathered."""
+"""The steps of a dataset in the memory of a device, where batches are drawn and gathered."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the fields of a batch are read; compiled once for a set of keys."""
+    """How the fields of a batch are read, compiled once for a set of keys."""
 
     windows: Tensor
-    """The words of each record and the one after it that contain the fields, int64 [N + E, W]."""
+    """The words of each record and the following record that contain the fields, int64 [N + E, W]."""
     views: RowViews
     wide: tuple[tuple[Key, Tensor, int], ...]
     """Key, items, and the number of rows from the row of the step to the row to read: 1 under "next"."""
 
 
 class DeviceStorage(EpisodicStorage):
-    """The steps of a dataset, copied to one device: the memory of an accelerator, or main memory.
+    """The steps of a dataset, copied to a device: the memory of an accelerator, or main memory.
 
     Fields are stored in packed records, as in the files. After the last record of each episode follows a record with its final
     state, so that the next state of every step is in the next record:
@@ -51,9 +51,9 @@ class DeviceStorage(EpisodicStorage):
         row            0         1       (final)   2         3         (final)
         position       0         1                 3         4
 
-    A batch takes one gather of positions, one of records, and one of each wide field. Nothing depends on the values: no
-    batch waits for the device, and shapes are static, so that sampling can be captured in a CUDA graph. Rows that are on
-    the device already are not checked.
+    A batch takes a gather of positions, a gather of records, and a gather of each wide field. Nothing depends on the
+    values: no batch waits for the device, and shapes are static, so that sampling can be captured in a CUDA graph. Rows
+    that are on the device already are not checked.
 
     Args:
         steps: The steps to copy, with the fields to copy.
@@ -61,7 +61,7 @@ class DeviceStorage(EpisodicStorage):
 
     Raises:
         InvalidArgumentError: If a field consists of encoded images, which are decoded in main memory.
-        NotEnoughMemoryError: If the device has too little memory for the fields; compressed images are decompressed.
+        NotEnoughMemoryError: If the device has too little memory for the fields. Compressed images are decompressed.
     """
 
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
@@ -82,7 +82,7 @@ class DeviceStorage(EpisodicStorage):
         _check_fits(rows * self._step_bytes, steps, wide, self.device)
         episodes = torch.from_numpy(np.repeat(np.arange(len(table)), table.lengths))
         self._positions = (torch.arange(len(steps)) + episodes).to(self.device)
-        # The last record completes the window of the one before it.
+        # The last record completes the window of the previous record.
         self._records = torch.zeros((rows + 1, self._record_bytes // _WORD), dtype=torch.int64, device=self.device)
         self._wide = {key: first[key].new_zeros((rows, *first[key].shape[1:]), device=self.device) for key in wide}
         self._plans: dict[tuple[Key, ...], _Plan] = {}
@@ -106,7 +106,7 @@ class DeviceStorage(EpisodicStorage):
                     self._write(places, {key: batch[name] for name, key in keys.items()})
 
     def _write(self, positions: Tensor, leaves: Mapping[Key, Tensor]) -> None:
-        """Write fields, [B, ...], to positions, int64 [B], in one block of page-locked memory where there is one."""
+        """Write fields, [B, ...], to positions, int64 [B], in a block of page-locked memory on CUDA."""
         pinned = self.device.type == "cuda"
         words = self._record_bytes // _WORD
         records = torch.zeros((len(positions), words), dtype=torch.int64, pin_memory=pinned)
@@ -198,7 +198,7 @@ class DeviceStorage(EpisodicStorage):
 
     @override
     def column(self, key: Key) -> Tensor:
-        """Return one field of all rows, [N, ...], a copy on the device."""
+        """Return a field of all rows, [N, ...], a copy on the device."""
         return self.pick(key, torch.arange(len(self), device=self.device))
 
     @override
@@ -209,7 +209,7 @@ class DeviceStorage(EpisodicStorage):
             window, outside = self.steps.windows_around(rows.cpu(), offsets, end_key=end_key)
             return window.to(self.device), outside.to(self.device)
         rows = rows.to(self.device, non_blocking=True)
-        # Each episode before a row moves it by one position.
+        # Each episode before a row shifts the row by one position.
         episodes = self._positions.index_select(0, rows) - rows
         firsts, lasts = (bounds.index_select(0, episodes).unsqueeze(1) for bounds in self._ends)
         unclamped = rows.unsqueeze(1) + steps_of(offsets, self.device)
@@ -249,7 +249,7 @@ def _layout(leaves: Mapping[Key, Tensor], shared: Collection[Key]) -> tuple[list
     """Return the positions of fields in a record, and its bytes: shared fields first, then the largest items.
 
     Args:
-        leaves: The fields of one step, [1, ...].
+        leaves: The fields of a step, [1, ...].
         shared: Keys of the fields that are also read from the next record.
     """
     slots, end = [], 0
@@ -271,8 +271,8 @@ def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], devi
         compressed = [dotted_name(key) for key in wide if key in schema and schema[key].compressed]
         after = f" after {', '.join(compressed)}, stored compressed, is decompressed" if compressed else ""
         raise NotEnoughMemoryError(
-            f"the fields take {needed:,} bytes on {device}{after}; it has {available:,.0f}",
-            hint="choose fewer fields, keys=[...]; or sample from the files, without a device",
+            f"the fields take {needed:,} bytes on {device}{after}, expected at most {available:,.0f}",
+            hint="choose fewer fields, keys=[...], or sample from the files, without a device",
         )
 
 
@@ -284,6 +284,6 @@ def _check_not_encoded(steps: EpisodicStorage, device: torch.device) -> None:
         others = [dotted_name(key) for key in keys if not any(key[-len(field.key) :] == field.key for field in encoded)]
         raise InvalidArgumentError(
             f"{', '.join(field.name for field in encoded)} is stored as {' and '.join(forms)}, which cannot be kept on "
-            f"{device}: they are decoded in main memory",
-            hint=f"choose other fields, keys={others}; or store the images decoded",
+            f"{device}: such images are decoded in main memory",
+            hint=f"choose other fields, keys={others}, or store the images decoded",
         )

@@ -1,4 +1,4 @@
-"""The storages of several buffers, read as one."""
+"""The storages of several buffers, read as a single storage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 class StorageEnsemble(Storage):
     """The storages of the buffers of an ensemble, read by storage number and index.
 
-    If one storage carries the mask ``("next", "final_known")``, all returned data carry it, so that the keys of a batch
-    do not depend on which storages are drawn. For a storage without the mask, it is True everywhere.
+    If any storage carries the mask ``("next", "final_known")``, all returned data carry it, so that the keys of a batch
+    do not depend on which storages are drawn. The mask of a storage without unknown states is True everywhere.
 
         >>> import torch
         >>> from datasets_rl import LazyTensorStorage, StorageEnsemble
@@ -32,7 +32,7 @@ class StorageEnsemble(Storage):
 
     Args:
         storages: At least one storage.
-        transforms: One callable per storage, applied to its data; None for no transform.
+        transforms: A callable per storage, applied to the storage's data. None for no transform.
 
     Raises:
         InvalidArgumentError: If no storage is given, or the number of transforms differs.
@@ -41,10 +41,10 @@ class StorageEnsemble(Storage):
     def __init__(self, *storages: Storage, transforms: Sequence[Callable[[Any], Any] | None] | None = None) -> None:
         if transforms is not None and len(transforms) != len(storages):
             raise InvalidArgumentError(
-                f"{len(transforms)} transforms were given for {len(storages)} storages; expected one per storage"
+                f"{len(transforms)} transforms were given for {len(storages)} storages, expected one per storage"
             )
         if not storages:
-            raise InvalidArgumentError("no storages were given; expected at least one")
+            raise InvalidArgumentError("no storages were given, expected at least one")
         arguments: tuple[Any, ...] = storages
         invalid = [repr(argument) for argument in arguments if not isinstance(argument, Storage)]
         if invalid:
@@ -88,7 +88,7 @@ class StorageEnsemble(Storage):
         """Return data of several storages.
 
         Args:
-            index: The storage numbers [K] and one index per storage, as a tuple of the two or as a mapping (TensorDict)
+            index: The storage numbers [K] and an index per storage, as a tuple of the two or as a mapping (TensorDict)
                 with "buffer_ids" and "index".
             without: For each storage of the ensemble, the keys that need not be read.
 
@@ -103,7 +103,7 @@ class StorageEnsemble(Storage):
         return [(number, self._read(number, row, without[number] if without else ())) for number, row in pairs]
 
     def _read(self, number: int, index: Any, without: Collection[Key]) -> Any:
-        storage: Any = self.storages[number]  # those with keys to leave out have `take_without`
+        storage: Any = self.storages[number]  # storages with keys to leave out have `take_without`
         transform = self.transforms[number]
         if not (isinstance(index, Tensor) and index.ndim == 1):
             data = storage.get(index)
@@ -146,7 +146,7 @@ class StorageEnsemble(Storage):
             storage.load_state_dict(state)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one storage for an integer, an ensemble of several for a slice, or else the result of `get`."""
+        """Return a storage for an integer, an ensemble of several for a slice, or else the result of `get`."""
         if isinstance(index, slice):
             return StorageEnsemble(*self.storages[index], transforms=self.transforms[index])
         return self.storages[index] if isinstance(index, int) else self.get(index)
@@ -167,7 +167,10 @@ def _ambiguous_error(data: Any, where: str) -> InvalidArgumentError:
 
 
 def with_mask(data: Any) -> Any:
-    """Return data whose next states are all known, with the mask added as True; unchanged if the mask exists."""
+    """Return data whose next states are all known, with the mask added as True.
+
+    Data with the mask is returned unchanged.
+    """
     if is_tensor_collection(data) and data.get(NEXT_FINAL_KNOWN, None) is None:
         data = data.copy()
         data.set(NEXT_FINAL_KNOWN, torch.ones((*data.batch_size, 1), dtype=torch.bool, device=data.device))

@@ -1,4 +1,4 @@
-"""Base class of read-only storages over a dataset, whose episode table gives the bounds of each episode."""
+"""Base class of read-only storages over a dataset. The episode table gives the bounds of each episode."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
 
     @abstractmethod
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        """Return some fields of these rows, int64 [...], as one batch; see `Storage.take_fields`."""
+        """Return some fields of these rows, int64 [...], as a batch, see `Storage.take_fields`."""
 
     @cached_property
     def wide_states(self) -> frozenset[Key]:  # type: ignore[override]  # computed once
-        """Keys of the fields in files of their own whose values at t and t + 1 are stored once."""
+        """Keys of the fields in separate files with values at t and t + 1 that are stored once."""
         return frozenset(key for key in self.wide_keys if (NEXT, *key) in self.wide_keys)
 
     @cached_property
     def wide_keys(self) -> frozenset[Key]:  # type: ignore[override]  # computed once
-        """Keys of the fields of a batch that are in files of their own."""
+        """Keys of the fields of a batch that are in separate files."""
         wide = {key for field in self.schema.wide for key in (field.key, (NEXT, *field.key))}
         return frozenset(wide.intersection(self.keys()))
 
     @abstractmethod
     def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
-        """Return a shared field of some rows, or its value under "next", in one read.
+        """Return a shared field of some rows, or the values under "next", in a single read.
 
         Args:
             key: Key of the field, not under "next".
@@ -67,7 +67,7 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
         """
 
     def take_without(self, rows: Tensor, keys: tuple[Key, ...]) -> TensorDict:
-        """Return the steps of these rows, int64 [...], as one batch without some fields."""
+        """Return the steps of these rows, int64 [...], as a batch without some fields."""
         if keys not in self._others:
             self._others[keys] = tuple(key for key in self.keys() if key not in keys)
         return self.take_fields(rows, self._others[keys])
@@ -85,7 +85,7 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
         return key in self.keys()  # the column of a dataset may be a copy
 
     def keys_named(self, names: tuple[str | Key, ...]) -> tuple[Key, ...]:
-        """Return the keys of fields by their names, see `datasets_rl.ted.keys.keys_named`."""
+        """Return the keys of fields by name, see `datasets_rl.ted.keys.keys_named`."""
         if names not in self._named:
             self._named[names] = tuple(keys_named(names, self.keys()))
         return self._named[names]
@@ -97,7 +97,7 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return which rows follow each other in time; for the keys of TED, from the episode table without a scan."""
+        """Return which rows follow each other in time. For the keys of TED, from the episode table without a scan."""
         if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
             return self._episode_trajectories
         return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
@@ -108,7 +108,7 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
     ) -> tuple[Tensor, Tensor]:
         if end_key not in {None, NEXT_DONE}:
             return super().windows_around(rows, offsets, end_key=end_key)
-        # The data has the episode of each row: it need not be searched.
+        # The data has the episode of each row, so that no search is needed.
         firsts, lasts = self._bounds
         episodes = self.pick(EPISODE, rows).numpy()
         window, outside = windows_within(rows.numpy(), firsts[episodes], lasts[episodes], offsets)

@@ -1,4 +1,4 @@
-"""Views of a dataset without the transitions whose next observation is unknown, or without time-outs; no data is copied."""
+"""Views of a dataset without transitions that have an unknown next observation, or without time-outs, with no copy."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED
 
 FinalUnknown = Literal["keep", "drop", "drop_truncated"]
-"""How to treat transitions whose next observation is unknown."""
+"""How to treat transitions that have an unknown next observation."""
 
 
 def check_final_unknown(final_unknown: str | None) -> None:
     """Check the `final_unknown` argument of a dataset.
 
     Raises:
-        InvalidArgumentError: If it is not one of `FinalUnknown`.
+        InvalidArgumentError: If the value is not one of `FinalUnknown`.
     """
     if final_unknown not in (None, *get_args(FinalUnknown)):
         choices = ", ".join(map(repr, get_args(FinalUnknown)))
-        raise InvalidArgumentError(f"final_unknown is {final_unknown!r}; expected one of {choices}")
+        raise InvalidArgumentError(f"final_unknown is {final_unknown!r}, expected one of {choices}")
 
 
 def select_final_known(steps: DatasetStorage | View, final_unknown: FinalUnknown | None) -> DatasetStorage | View:
-    """Return the steps, or a view of them without the transitions whose next observation is unknown.
+    """Return the steps, or a view of the steps without transitions that have an unknown next observation.
 
-        episode        0  1  2  3   f unknown          0  1  2   truncated; the next observation is that of row 3
+        episode        0  1  2  3   f unknown          0  1  2   truncated, next observation of row 3
 
-    An episode that loses its last transition ends one step earlier, truncated, with the true next observation. An
+    An episode that loses its last transition ends a step earlier, truncated, with the true next observation. An
     episode that has only that transition is dropped.
 
     Args:
         steps: The steps of a dataset.
-        final_unknown: "keep", or None, returns the steps unchanged; "drop" removes all such transitions;
-            "drop_truncated" keeps the terminated ones, because their target does not use the next observation.
+        final_unknown: "keep", or None, returns the steps unchanged. "drop" removes all such transitions.
+            "drop_truncated" keeps the terminated transitions, because their target does not use the next observation.
 
     Raises:
         InvalidArgumentError: If no step remains.
@@ -57,7 +57,7 @@ def select_final_known(steps: DatasetStorage | View, final_unknown: FinalUnknown
 def select_without_timeouts(steps: DatasetStorage | View) -> View:
     """Return a view of the steps without the last transition of each truncated episode, as `d4rl.qlearning_dataset`.
 
-        episode        0  1  2  3   f          0  1  2   truncated; the next observation is that of row 3
+        episode        0  1  2  3   f          0  1  2   truncated, next observation of row 3
 
     Raises:
         InvalidArgumentError: If no step remains.
@@ -72,7 +72,7 @@ def _without(steps: DatasetStorage | View, lost: NDArray[np.bool_], setting: str
     """Return a view without the last transition of some episodes, a mask [E]."""
     if (steps.episodes.lengths == lost).all():
         raise InvalidArgumentError(
-            f"{setting}, which removes all {len(steps):,} steps: every episode has a single one",
+            f"{setting}, which removes all {len(steps):,} steps: every episode has a single step",
             hint="keep these steps: final_unknown='keep', timeouts=True",
         )
     return View.of(steps).without_last_rows(lost)

@@ -1,4 +1,4 @@
-"""Memory of compressed frames: segments that are written one after the other, and used again once their frames are gone.
+"""Memory of compressed frames: segments that are written in order, and used again once their frames are gone.
 
     reference, int64    | first byte (40 bits) | bytes (24 bits) |       0 is a frame of zeros
 
@@ -8,8 +8,8 @@
 A step holds the references of its frames, so that a frame that two steps hold is stored once. Steps that are written in
 ring order leave whole segments dead. After writes in any other order, frames of sparse segments are moved together.
 
-A frame of as many bytes as it has uncompressed is stored as it is: those before the dictionary exists, and those that
-zstd cannot make smaller. Frames that differ little from a typical one are patches of it, the others zstd frames.
+A frame of as many bytes as it has uncompressed is stored uncompressed: frames before the dictionary exists, and frames
+that zstd cannot make smaller. Frames that differ little from a typical frame are patches of it, the others zstd frames.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _MAP_NORESERVE: Final = 0x4000  # Python has its name from 3.13 on
 _SEGMENT_BYTES: Final = 1 << 18
 _FRAMES_PER_SEGMENT: Final = 16
 _SPARE_SEGMENTS: Final = 16
-"""Number of segments that may be sparse, and least number of those whose frames are moved at once."""
+"""Number of segments that may be sparse, and least number of sparse segments with frames that are moved at once."""
 _MOVED_PART: Final = 8
-"""The frames of one in so many segments are moved at once: to find the references takes longer than to move them."""
+"""The frames of a segment in so many are moved at once: finding the references takes longer than moving the frames."""
 _PATCH_PART: Final = 8
 """Patches may be twice as large as on the disk: most games fit in memory anyway, and zstd takes twice the time to write."""
 _PIECE_BYTES: Final = 1 << 24
@@ -83,20 +83,20 @@ def anonymous_memory(nbytes: int) -> NDArray[np.uint8]:
 
 
 class FrameRing:
-    """Compressed frames of one size.
+    """Compressed frames of the same size.
 
         words, int64      being written | next byte, end of its segment | segments used so far | dictionary bytes + 1
         live, int64       bytes of each segment that references name
         dictionary
         segments
 
-    All is in one memory, which processes may share; none of it is touched before it is needed. If a process dies while
-    it writes, the next writer counts the live bytes again from the references of all steps.
+    All frames are in a single memory, which processes may share. No part of it is touched before it is needed. If a
+    process dies during a write, the next writer counts the live bytes again from the references of all steps.
 
     Args:
         frame_bytes: Size of a frame in bytes.
         frames: Maximum number of references.
-        allocate: Function that returns memory of a number of bytes, zeros before the first write; called once.
+        allocate: Function that returns memory of a number of bytes, zeros before the first write. Called once.
         reserve: Function that is called before so many bytes of the memory are touched for the first time.
         name: The keys of the frames, for messages.
 
@@ -112,18 +112,19 @@ class FrameRing:
         reserve: Callable[[int], None],
         name: str = "the images",
     ) -> None:
-        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
+        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: imports zstandard
 
         if not 0 < frame_bytes <= _LENGTH:
             raise InvalidArgumentError(
-                f"a frame of {name} has {frame_bytes:,} bytes; expected 1 to {_LENGTH:,}",
+                f"a frame of {name} has {frame_bytes:,} bytes, expected 1 to {_LENGTH:,}",
                 hint=f"leave {name} out of compress=",
             )
         self.frame_bytes = frame_bytes
         unaligned = max(_SEGMENT_BYTES, _FRAMES_PER_SEGMENT * frame_bytes)
         self.segment_bytes = -(-unaligned // _PAGE) * _PAGE
         self._usable_bytes = self.segment_bytes // frame_bytes * frame_bytes
-        # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead; and room to move.
+        # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead. The rest is room
+        # to move.
         self._segments = 5 * -(-frames * frame_bytes // self._usable_bytes) // 2 + 4 * _SPARE_SEGMENTS
         dictionary_bytes = FrameDictionary.max_bytes(frame_bytes)
         header = 8 * (_WORDS + self._segments) + dictionary_bytes
@@ -139,7 +140,7 @@ class FrameRing:
 
     @property
     def writing(self) -> bool:
-        """Whether a write has begun and not ended, in this process or in one that died."""
+        """Whether a write has begun and not ended, in this process or in a process that died."""
         return bool(self._words[_WRITING])
 
     @writing.setter
@@ -153,16 +154,16 @@ class FrameRing:
 
     @property
     def dictionary(self) -> FrameDictionary | None:
-        """The dictionary; None before the first frames have been seen."""
+        """The dictionary, or None before the first frames have been seen."""
         size = int(self._words[_DICTIONARY]) - 1
         if self._dictionary is None and size >= 0:
-            from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
+            from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: imports zstandard
 
             self._dictionary = FrameDictionary(self._dictionary_area[:size].tobytes())
         return self._dictionary
 
     def train(self, frames: Frames) -> None:
-        """Train the dictionary, once: all frames that are compressed later need it."""
+        """Train the dictionary, once: all frames that are compressed later need the dictionary."""
         from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: as above
 
         self.use_dictionary(FrameDictionary.train(frames).data)
@@ -173,12 +174,12 @@ class FrameRing:
         self._words[_DICTIONARY] = len(data) + 1
 
     def append(self, frames: Frames) -> References:
-        """Store frames, [n, bytes], and count one reference to each.
+        """Store frames, [n, bytes], and count a reference to each frame.
 
-        Without a dictionary, they are stored as they are.
+        Without a dictionary, the frames are stored uncompressed.
         """
-        from datasets_rl.read.compressed_frames import compress  # deferred: it imports zstandard
-        from datasets_rl.storages.ring_loops import place_frames  # deferred: it loads numba
+        from datasets_rl.read.compressed_frames import compress  # deferred: imports zstandard
+        from datasets_rl.storages.ring_loops import place_frames  # deferred: loads numba
 
         if self.dictionary is None:
             compressed, ends = np.empty(0, np.uint8), np.arange(1, len(frames) + 1) * self.frame_bytes
@@ -198,7 +199,7 @@ class FrameRing:
     def _open_segment(self) -> None:
         segment = int(np.argmin(self._live))
         if self._live[segment]:
-            raise RuntimeError("every segment holds frames; expected a free one")
+            raise RuntimeError("every segment holds frames, expected a free segment")
         if segment >= self._words[_USED]:
             self._reserve(self.segment_bytes)
             self._words[_USED] = segment + 1
@@ -211,11 +212,11 @@ class FrameRing:
         self._count(references, 1)
 
     def release(self, references: References) -> None:
-        """Count one reference less to each of these frames, [n]: a frame without references is gone."""
+        """Count a reference less to each of these frames, [n]: a frame without references is gone."""
         self._count(references, -1)
 
     def _count(self, references: References, sign: int) -> None:
-        from datasets_rl.storages.ring_loops import count_references  # deferred: it loads numba
+        from datasets_rl.storages.ring_loops import count_references  # deferred: loads numba
 
         count_references(references, self._live, _LENGTH_BITS, self.segment_bytes, sign)
 
@@ -228,7 +229,7 @@ class FrameRing:
     def is_sparse(self) -> bool:
         """Return whether more than half of the bytes in use are dead, as after many writes that are not in ring order.
 
-        False if no segment was opened since the last call: the bytes in use are then those they were.
+        False if no segment was opened since the last call: the bytes in use are then unchanged.
         """
         if not self._opened:
             return False
@@ -237,7 +238,7 @@ class FrameRing:
         return int(np.count_nonzero(live)) > 2 * (int(live.sum()) // self._usable_bytes) + _SPARE_SEGMENTS
 
     def movable(self, references: References) -> References:
-        """Return those of all references, [n], whose frames should be moved: the frames of the sparsest segments."""
+        """Return the references to frames that should be moved, [n]: frames in the sparsest segments."""
         live = self._live.copy()
         live[live == 0] = live[(int(self._words[_END]) - 1) // self.segment_bytes] = self.segment_bytes
         count = max(_SPARE_SEGMENTS, int(self._words[_USED]) // _MOVED_PART)
@@ -273,8 +274,8 @@ def read_frames(
     Raises:
         ConversionError: If a frame is damaged.
     """
-    from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
-    from datasets_rl.read.compressed_frames import FrameDictionary, decompress  # deferred: it imports zstandard
+    from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: loads numba
+    from datasets_rl.read.compressed_frames import FrameDictionary, decompress  # deferred: imports zstandard
 
     size = out.shape[1]
     firsts, origins = np.empty_like(references), np.empty_like(references)
@@ -302,11 +303,11 @@ class SavedFrames:
         frame_bytes: Size of a frame in bytes.
 
     Raises:
-        InvalidArgumentError: If it is not such a state.
+        InvalidArgumentError: If the state is not a state of compressed frames.
     """
 
     def __init__(self, state: Any, frame_bytes: int) -> None:
-        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: it imports zstandard
+        from datasets_rl.read.compressed_frames import FrameDictionary  # deferred: imports zstandard
 
         saved = state if isinstance(state, dict) else {}
         dictionary, pieces = saved.get("dictionary"), saved.get("pieces")
@@ -321,7 +322,7 @@ class SavedFrames:
             self.dictionary = FrameDictionary(tensors[-1].numpy().tobytes())
             if not self.dictionary.fits(frame_bytes):
                 raise InvalidArgumentError(
-                    f"the dictionary of the state, {len(self.dictionary.data):,} bytes, is not one of frames of "
+                    f"the dictionary of the state, {len(self.dictionary.data):,} bytes, is not for frames of "
                     f"{frame_bytes:,} bytes"
                 )
         self.frame_bytes = frame_bytes

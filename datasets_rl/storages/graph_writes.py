@@ -1,4 +1,4 @@
-"""Writing to a storage in a compiled function: one operator, which writes when the graph runs."""
+"""Writing to a storage in a compiled function: an operator, which writes when the graph runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count()
 _WRITES = torch.zeros((), dtype=torch.int64)
 """Changed by each write, so that a compiled graph leaves none out."""
 _KEY, _NAME = "\x1e", "\x1f"
-"""Separators of keys, and of the names of one key."""
+"""Separators of keys, and of the names of a key."""
 
 
 def register_writer(write: Callable[..., None]) -> int:

@@ -70,7 +70,7 @@ class _Keys:
     def from_storage(cls, storage: _Rows, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None) -> _Keys:
         """Resolve the keys against the data.
 
-        Of the end keys that were named, at least one must exist; without end keys, the trajectory key must.
+        Of the end keys that were named, at least one must exist. Without end keys, the trajectory key must exist.
         """
         if end_key is None:
             traj_key = traj_key or default_trajectory_key(storage)
@@ -82,7 +82,7 @@ class _Keys:
         if not ends and (end_key is not None or traj_key is None):
             raise InvalidArgumentError(
                 f"the data has no {' or '.join(dotted_name(key) for key in named)}, so the ends of trajectories are unknown",
-                hint="name the key that marks them: end_key=..., or traj_key=... for a trajectory id",
+                hint="name the key that marks the ends: end_key=..., or traj_key=... for a trajectory id",
             )
         return cls(ends, traj_key, step_key)
 
@@ -99,7 +99,7 @@ class _Keys:
 
 
 def default_trajectory_key(storage: _Rows) -> Key | None:
-    """Return the key of the trajectory id that is used if none is named; None if the data has none."""
+    """Return the key of the trajectory id that is used if no key is named, or None if the data has no such key."""
     return next((key for key in _TRAJECTORY_KEYS if storage.has_field(key)), None)
 
 
@@ -109,7 +109,7 @@ def _read_scalars(storage: _Rows, key: Key, rows: Index) -> Tensor:
     index = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
     values = values[index].cpu().reshape(len(rows), -1)
     if values.shape[1] != 1:
-        raise InvalidArgumentError(f"{dotted_name(key)} has {values.shape[1]} values per step; expected one")
+        raise InvalidArgumentError(f"{dotted_name(key)} has {values.shape[1]} values per step, expected 1")
     return values[:, 0]
 
 
@@ -120,7 +120,7 @@ def _read_numbers(storage: _Rows, key: Key, rows: Index) -> Index:
     integers = values.to(torch.int64)
     if not torch.equal(integers.to(values.dtype), values):
         raise InvalidArgumentError(
-            f"{dotted_name(key)} holds values that are not integers; expected the id of a trajectory or the index of a step"
+            f"{dotted_name(key)} holds values that are not integers, expected the id of a trajectory or the index of a step"
         )
     return integers.numpy()
 
@@ -130,11 +130,11 @@ def _rows_of_slots(slots: Index, envs: int) -> Index:
 
 
 class TrajectoryIndex:
-    """The trajectories of a storage, for one choice of keys.
+    """The trajectories of a storage, for a choice of keys.
 
-    A trajectory is a list of rows in the order in which they were written. All lists are stored in one array, each in a
-    segment with room to grow. A list that outgrows its segment moves to a segment of twice its length at the end of the
-    array; when the array is full, the remaining lists are compacted. A write reads only the rows that it wrote.
+    A trajectory is a list of rows in the order in which they were written. All lists are stored in a single array, each
+    in a segment with room to grow. A list that outgrows its segment moves to a segment of twice its length at the end
+    of the array. When the array is full, the remaining lists are compacted. A write reads only the rows that it wrote.
 
         ring, 6 slots     6  7  2  3  4  5          steps 6 and 7 have replaced steps 0 and 1
         episodes          B  C  A  A  B  B          step 6 was the last of its episode
@@ -143,12 +143,12 @@ class TrajectoryIndex:
         firsts, lengths         2, 2    4, 3           8, 1
 
     A trajectory ends at a True end flag, and where the step index does not increase by one. The rows that a write
-    replaces are the oldest of the storage, so they are at the heads of their lists; the newest row is never followed by
+    replaces are the oldest of the storage, so they are at the heads of their lists. The newest row is never followed by
     the oldest.
 
     Args:
-        end_key: Key of the flag that marks the last row; with several keys, one of the flags must be True.
-        traj_key: Key of the trajectory id; rows with the same id form one trajectory.
+        end_key: Key of the flag that marks the last row. With several keys, one of the flags must be True.
+        traj_key: Key of the trajectory id. Rows with the same id form a trajectory.
         step_key: Key of the step index.
     """
 
@@ -236,7 +236,7 @@ class TrajectoryIndex:
         counts = np.diff(heads, append=len(rows))
         tails = heads + counts - 1
         ids = [array[order] for array in markers.ids]
-        # The first run of rows of a group may extend the group's open list; the last run may leave its list open.
+        # The first run of rows of a group may extend the group's open list. The last run may leave its list open.
         first = np.zeros(len(heads), np.bool_)
         first[0] = True
         for array in ids:
@@ -267,7 +267,7 @@ class TrajectoryIndex:
         self._lengths[owners] += counts
 
     def _allocate(self, count: int) -> Index:
-        """Return ids for new lists; ids of emptied lists are reused first."""
+        """Return ids for new lists. Ids of emptied lists are reused first."""
         reused, self._free = self._free[:count], self._free[count:]
         missing = count - len(reused)
         start = len(self._lengths)

@@ -10,7 +10,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 
 
-def encode_item(item: Any, place: str) -> Any:  # noqa: PLR0911 - one per kind of item
+def encode_item(item: Any, place: str) -> Any:  # noqa: PLR0911 - a return per kind of item
     """Convert an element to a tree that a state may contain."""
     if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
         return item
@@ -30,13 +30,13 @@ def encode_item(item: Any, place: str) -> Any:  # noqa: PLR0911 - one per kind o
     if type(item) in {list, tuple}:
         return {type(item).__name__: [encode_item(value, f"{place}[{number}]") for number, value in enumerate(item)]}
     raise InvalidArgumentError(
-        f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
+        f"{place} is of type {type(item).__qualname__}, which cannot be saved, expected a tensor, a TensorDict, a JSON "
         "value, or a dict, list or tuple of these"
     )
 
 
-def decode_item(entry: Any) -> Any:  # noqa: PLR0911 - one per kind of item
-    """Invert `encode_item`; tensors are copied."""
+def decode_item(entry: Any) -> Any:  # noqa: PLR0911 - a return per kind of item
+    """Invert `encode_item`. Tensors are copied."""
     if isinstance(entry, Tensor):
         return entry.clone()
     if not isinstance(entry, dict):

@@ -35,15 +35,15 @@ from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.windows import Windows, rows_in
 
 _GAPS_PER_WINDOW = 4
-"""If more than one in so many windows has a gap, as with several environments, all are read row by row."""
+"""If more windows than this share have gaps, as with several environments, all windows are read row by row."""
 
 
 class LazyTensorStorage(TensorStorage):
     """Steps in memory that is allocated when the first data are written.
 
-    All narrow leaves of a step are stored in one record, so that a batch takes one gather and views of the result; a
-    leaf of 4,096 bytes or more has its own records. Integers and slices give views, which the caller can write to;
-    other indices give copies.
+    All narrow leaves of a step are stored in a single record, so that a batch takes a single gather and views of the
+    result. A leaf of 4,096 bytes or more has separate records. Integers and slices give views, which the caller can
+    write to. Other indices give copies.
 
         slot    | observation | action | reward | flags | pad |      table 0, int64 [slots, *envs, W]
                 | image ..................................... |      table 1
@@ -56,24 +56,24 @@ class LazyTensorStorage(TensorStorage):
         (10, torch.Size([4, 3]))
 
     Args:
-        max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
-            write.
-        device: Device of the memory; "auto" for the device of the first data.
+        max_size: Maximum number of steps. With several environments, the number is rounded up to whole slots at the
+            first write.
+        device: Device of the memory, "auto" for the device of the first data.
         ndim: Number of leading axes of the data that index steps.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
-        consolidated: Accepted for compatibility with TorchRL; the records are contiguous in any case.
+        compilable: Accepted for compatibility with TorchRL. Has no effect.
+        consolidated: Accepted for compatibility with TorchRL. The records are contiguous in any case.
         shared_init: Whether several processes may write the first data: each process that receives the storage, from
             then on or later, shares its steps. The memory is then that of mapped files in a temporary folder. `share`
             does the same for a storage without data.
         cleanup_memmap: Accepted for compatibility with TorchRL: the temporary folder is always removed in the end.
         compress: Keys of images, uint8, to store compressed in main memory, such as ``("pixels", ("next", "pixels"))``:
-            frames of a game take a thirtieth of their bytes. Every read of them is a copy, also of an integer or a
-            slice, and writes replace whole steps.
+            frames of a game take a thirtieth of their bytes. Every read of such images is a copy, also for an integer
+            or a slice, and writes replace whole steps.
 
     Raises:
         InvalidArgumentError: If a size is below 1, there is no such device, or `shared_init` is combined with a device
-            other than the CPU; at the first write, if the steps do not fit in memory, or a key of `compress` is not
-            that of a uint8 tensor.
+            other than the CPU. At the first write, if the steps do not fit in memory, or a key of `compress` is not
+            the key of a uint8 tensor.
     """
 
     _layout = "rows"
@@ -86,7 +86,7 @@ class LazyTensorStorage(TensorStorage):
     """The files that hold the steps, if processes share the storage before its first data."""
     _scratch: ScratchFolder | None = None
     _frames = CompressedLeaves({}, {}, lambda _, nbytes: anonymous_memory(nbytes), lambda _: None)
-    """The compressed leaves, whose columns hold references."""
+    """The compressed leaves. Their columns hold references."""
     _frame_offsets: Mapping[int, int] = MappingProxyType({})
     """The words of the references in a record of the first table, by leaf number."""
     _frame_files: MappedRows | None = None
@@ -94,7 +94,7 @@ class LazyTensorStorage(TensorStorage):
     _continued: tuple[int, int, int] | None = None
     """The counts after the last write of this object."""
     _sender_structure: Structure | None = None
-    """Structure in the process that sent this storage: it has the classes that the files only name."""
+    """Structure in the process that sent this storage, with the classes that the files only name."""
     _derived = frozenset({"_views", "_columns", "_ledger", "_shared_words", "_frames", "_frame_offsets", "_continued"})
 
     def __init__(
@@ -114,7 +114,7 @@ class LazyTensorStorage(TensorStorage):
         self.device = None if device == "auto" else device_of(device)
         if not isinstance(compress, Collection):
             raise InvalidArgumentError(
-                f"compress is {compress!r}; expected keys of images",
+                f"compress is {compress!r}, expected keys of images",
                 hint='pass compress=("pixels", ("next", "pixels"))',
             )
         keys = [compress] if isinstance(compress, str) else compress
@@ -149,11 +149,11 @@ class LazyTensorStorage(TensorStorage):
         return self._structure.build(leaves, torch.Size((self.slot_count, *self._env_shape)), self.device)
 
     def _use_files(self, files: MappedRows) -> None:
-        """Keep the steps in files, which this process or another one creates when it writes the first data."""
+        """Keep the steps in files, which this process or another process creates with the first data."""
         self._files = files
         ledger = files.map_ledger(0)
         self._use_ledger(ledger)
-        self._counts = _CountsBeforeFirstData(self)  # type: ignore[assignment]  # it is only read
+        self._counts = _CountsBeforeFirstData(self)  # type: ignore[assignment]  # only read
         self._open_files(files)
 
     def _open_files(self, files: MappedRows) -> None:
@@ -161,7 +161,7 @@ class LazyTensorStorage(TensorStorage):
         if mapped is not None:
             if self._compress and mapped[0].compressing(self._compress).leaves != mapped[0].leaves:
                 raise InvalidArgumentError(
-                    f"compress is {self._compress}; the storage in {files.folder} has {mapped[0]}",
+                    f"compress is {self._compress}, expected {mapped[0]} as in the storage in {files.folder}",
                     hint="omit compress to continue with this storage, or choose an empty folder",
                 )
             if self.device is None:
@@ -180,7 +180,7 @@ class LazyTensorStorage(TensorStorage):
             return
         if structure.is_compressed and self.device.type != "cpu":
             raise InvalidArgumentError(
-                f"compressed frames are in main memory, but device is {self.device}; expected the CPU",
+                f"compressed frames are in main memory, but device is {self.device}, expected the CPU",
                 hint="pass device='cpu', and move the batches to the device",
             )
         shape = (self._slots_for(env_shape), *env_shape)
@@ -294,7 +294,7 @@ class LazyTensorStorage(TensorStorage):
         return references
 
     def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
-        """Return frames of some rows, or those under "next": each distinct one is decompressed once.
+        """Return frames of some rows, or the frames under "next". Each distinct frame is decompressed once.
 
         Args:
             key: A key in `wide_states`.
@@ -305,7 +305,7 @@ class LazyTensorStorage(TensorStorage):
             The frames, uint8 [..., *shape].
 
         Raises:
-            InvalidArgumentError: If the storage does not compress the key and the one under "next".
+            InvalidArgumentError: If the storage does not compress the key and its copy under "next".
         """
         if key not in self.wide_states:
             raise InvalidArgumentError(f"{dotted_name(key)!r} is not compressed together with the key under 'next'")
@@ -315,7 +315,7 @@ class LazyTensorStorage(TensorStorage):
         return self._move_to_device(self._frames.read({now: references.view(rows.shape)})[now])
 
     def take_without(self, rows: Tensor, keys: tuple[Key, ...]) -> Any:
-        """Return the steps of these rows, int64 [B], as one batch without some fields, which are not decompressed."""
+        """Return the steps of these rows, int64 [B], as a batch without some fields, which are not decompressed."""
         return self._take_some(rows, self._numbers_under(keys)).exclude(*keys)
 
     @override
@@ -348,7 +348,7 @@ class LazyTensorStorage(TensorStorage):
     def writable_column(self, key: Key) -> Any:
         if not self._frame_offsets.keys().isdisjoint(self._leaves_under(key).values()):
             raise InvalidArgumentError(
-                f"{dotted_name(key)!r} is stored compressed; expected a field that can be changed in place",
+                f"{dotted_name(key)!r} is stored compressed, expected a field that can be changed in place",
                 hint="write whole steps instead: rb[index] = steps",
             )
         return super().writable_column(key)
@@ -360,7 +360,7 @@ class LazyTensorStorage(TensorStorage):
         structure, table = self._initialized_structure(), self._tables[0]
         found = [structure.leaves_under(tuple(key)) for key in keys]
         numbers = [leaves.get((), -1) for leaves in found]
-        # One field alone takes fewer bytes than the records that contain it.
+        # A single field takes fewer bytes than the records that contain it.
         if len(keys) == 1 or not table.is_cpu or not self._in_first_table.issuperset(numbers) or not len(rows):
             return super().take_windows(keys, rows, offsets, end_key=end_key)
         window, outside = self.windows_around(rows, offsets, end_key=end_key)
@@ -435,9 +435,9 @@ class LazyTensorStorage(TensorStorage):
             return
         if self.device is not None and self.device.type != "cpu":
             raise InvalidArgumentError(
-                f"the storage has no data yet and is on {self.device}; expected the CPU, whose memory processes can "
-                "share before the first data",
-                hint="share it after the first data, or pass device='cpu'",
+                f"the storage has no data yet and is on {self.device}, expected the CPU, where processes can share memory "
+                "before the first data",
+                hint="share the storage after the first data, or pass device='cpu'",
             )
         if self._files is None:
             self._scratch = ScratchFolder()
@@ -476,9 +476,10 @@ class LazyTensorStorage(TensorStorage):
             self._frames.invalidate()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the structure of a step and all stored steps; the tensors are views of this storage's memory.
+        """Return the structure of a step and all stored steps. The tensors are views of this storage's memory.
 
-        Leaves that are not tensors are saved if they are JSON values, tensors, or dicts, lists and tuples of these.
+        Leaves that are not tensors are saved if they are JSON values, tensors, or dicts, lists and tuples of such
+        values.
 
         Raises:
             InvalidArgumentError: If such a leaf has another type.
@@ -509,7 +510,7 @@ class LazyTensorStorage(TensorStorage):
         if not isinstance(saved, list) or not all(isinstance(items, list) for items in saved):
             return [f"the leaf {leaf.path} is not a tensor, and there are no objects" for leaf in objects]
         if [len(items) for items in saved] != [steps] * len(objects):
-            return [f"it has {len(saved)} lists of objects; expected {len(objects)} of {steps} objects"]
+            return [f"the state has {len(saved)} lists of objects, expected {len(objects)} of {steps} objects"]
         try:
             for items in saved:
                 list(map(decode_item, items))
@@ -548,7 +549,7 @@ class LazyTensorStorage(TensorStorage):
             self._use_files(state["_files"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyTensorStorage:
-        """Copy the steps too: unlike a pickle, a copy does not share them, and files are in a temporary folder."""
+        """Copy the steps too. Unlike a pickle, a copy does not share steps, and files are in a temporary folder."""
         if self._files is None:
             copied = memo[id(self)] = type(self).__new__(type(self))
             copied.__setstate__(deepcopy(self.__getstate__(), memo))
@@ -573,7 +574,7 @@ def _records_of(table: Tensor, window: Tensor) -> Tensor:
 
     Most windows are runs of consecutive rows, and to copy a run takes hardly longer than to copy a row.
     """
-    from datasets_rl.storages.windows import find_gaps  # deferred: it imports numba
+    from datasets_rl.storages.windows import find_gaps  # deferred: imports numba
 
     (count, length), words = window.shape, table.shape[1]
     others = np.empty(count, np.int64)
@@ -595,7 +596,7 @@ def _unwrapped(item: Any) -> Any:
 
 
 class _CountsBeforeFirstData(Sequence[int]):
-    """The counts of a storage in files whose first data another process may write at any time.
+    """The counts of a storage in files while another process may write the first data at any time.
 
     The first access after that write maps the files, and the storage then has the counts themselves. A storage whose
     memory exists therefore needs no check.

@@ -1,4 +1,4 @@
-"""A storage of TensorDicts whose shapes may differ."""
+"""A storage of TensorDicts that may differ in shape."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from datasets_rl.storages.positions import is_single_slot
 
 
 class LazyStackStorage(ListStorage):
-    """TensorDicts of any shapes and keys, such as whole trajectories or texts; several of them are read as a lazy stack.
+    """TensorDicts of any shapes and keys, such as whole trajectories or texts.
+
+    Several elements are read as a lazy stack.
 
         >>> rb = ReplayBuffer(storage=LazyStackStorage(1000))
         >>> rb.extend([TensorDict(a=torch.randn(10)), TensorDict(a=torch.randn(11))])
-        >>> batch = rb.sample(4)                    # a LazyStackedTensorDict [4], whose "a" has the shape [4, -1]
+        >>> batch = rb.sample(4)                    # a LazyStackedTensorDict [4] with "a" of the shape [4, -1]
         >>> batch[0]["a"], batch.get("a", as_nested_tensor=True)
 
-    A lazy stack copies no tensor before an entry is read: its elements share their tensors with the storage, as single
+    A lazy stack copies no tensor before an entry is read: the elements share their tensors with the storage, as single
     elements do.
 
     Args:
-        max_size: Maximum number of elements; unlimited if None.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
-        stack_dim: Axis of a batch along which elements are stacked; negative numbers count from the end.
-        device: Device that elements are moved to when they are written; None leaves them where they are.
+        max_size: Maximum number of elements, unlimited if None.
+        compilable: Accepted for compatibility with TorchRL. Has no effect.
+        stack_dim: Axis of a batch along which elements are stacked. Negative numbers count from the end.
+        device: Device that written elements are moved to. None leaves elements on their device.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class LazyStackStorage(ListStorage):
         others = sorted({type(element).__name__ for element in elements if not is_tensor_collection(element)})
         if others:
             raise InvalidArgumentError(
-                f"the elements are of type {', '.join(others)}; expected TensorDicts",
+                f"the elements are of type {', '.join(others)}, expected TensorDicts",
                 hint="use a ListStorage for other elements",
             )
         super().set(cursor, data if is_single_slot(cursor) else elements, set_cursor=set_cursor)

@@ -1,10 +1,10 @@
 """The counts of a shared storage, and the record of a write in progress.
 
-A process may be killed between any two instructions of a write. A writer therefore first records which slots it is
-about to write, and only then changes them; the next process that acquires the lock of the buffer finds the record.
+A process may be killed between any two instructions of a write. A writer therefore first records which slots the write
+changes, and only then changes these slots. The next process that acquires the lock of the buffer finds the record.
 
     words, int64      held | written | rewritten | torn | phase | held, written, rewritten after the commit
-    marks, uint8      one per slot: 0 valid, 1 torn, 2 being written
+    marks, uint8      a mark per slot: 0 valid, 1 torn, 2 being written
 
     phase     idle ------------> writing ------------------> committing -----------------> idle
     action         marks := 2            data, next counts               counts, marks := 0
@@ -12,7 +12,7 @@ about to write, and only then changes them; the next process that acquires the l
 
 Phase, marks and counts are in memory that outlives the process, and the death of a process loses none of its completed
 stores. The order in which mapped pages reach the disk before a power cut is undefined: create a new scratch folder
-after one.
+after a power cut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ledger:
     """The counts and marks of a storage, in memory that processes share.
 
     Args:
-        words: The memory, int64 [`words_of` (slots)]; all zeros is the ledger of an empty storage.
+        words: The memory, int64 [`words_of` (slots)]. All zeros is the ledger of an empty storage.
         slots: Number of slots of the storage.
     """
 
@@ -73,7 +73,7 @@ class Ledger:
         self._mark(slices, _OPEN)
 
     def begin_change(self, change: slice) -> list[Slots]:
-        """Record that part of the data in these slots is about to change; torn slots stay torn.
+        """Record that part of the data in these slots is about to change. Torn slots stay torn.
 
         Returns:
             The slots to pass to `commit`.
@@ -106,9 +106,9 @@ class Ledger:
                 self._marks[slots] = mark
 
     def recover(self, clear: Callable[[Slots], None]) -> None:
-        """Finish the write that a dead process left: roll it forward if its commit had begun, else roll it back.
+        """Finish the write that a dead process left: roll forward if the commit had begun, else roll back.
 
-        If this process dies during the recovery, the next process can repeat it.
+        If this process dies during the recovery, the next process can repeat the recovery.
 
         Args:
             clear: Called with the held slots, int64 [n], that the write had changed.
@@ -128,11 +128,11 @@ class Ledger:
         head[_PHASE] = _IDLE
 
     def reset(self, filled: int, written: int) -> None:
-        """Record that all stored data were replaced; no slot is torn after this call."""
+        """Record that all stored data were replaced. No slot is torn after this call."""
         self.commit((filled, written, self.head[_REWRITTEN] + 1), [slice(0, len(self._marks))])
 
     def tear(self, slots: Slots) -> None:
-        """Mark slots as torn that are torn in the state they are restored from."""
+        """Mark slots as torn that are torn in a restored state."""
         self._marks[slots] = _TORN_MARK
         self._count_torn()
 

@@ -32,9 +32,10 @@ class ListStorage(Storage):
         ['pick', 'place']
 
     Args:
-        max_size: Maximum number of elements; unlimited if None.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
-        device: Device that tensors and TensorDicts are moved to when they are written; None leaves them where they are.
+        max_size: Maximum number of elements, unlimited if None.
+        compilable: Accepted for compatibility with TorchRL. Has no effect.
+        device: Device that tensors and TensorDicts are moved to when they are written. None leaves elements on their
+            device.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ListStorage(Storage):
         if isinstance(where, Tensor):
             return _select_items(self._items, wrap_negative_rows(where, len(self._items)).tolist())
         if len(where) != 1:
-            raise IndexError(f"index {index!r} adds an axis; a ListStorage has one axis")
+            raise IndexError(f"index {index!r} adds an axis, expected an index for the single axis of a ListStorage")
         return self._items[where[0]]
 
     def take(self, rows: Tensor) -> list[Any]:
@@ -72,8 +73,8 @@ class ListStorage(Storage):
 
         Args:
             cursor: The slots, see `Storage.set`.
-            data: One object, or n objects.
-            set_cursor: Whether the write moves the write index if it is in ring order. A list grows in either case.
+            data: An object, or n objects.
+            set_cursor: Whether a write in ring order moves the write index. A list grows in either case.
         """
         single = is_single_slot(cursor)
         items = [data] if single else self._as_elements(data)
@@ -92,8 +93,8 @@ class ListStorage(Storage):
     def _as_elements(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
             raise InvalidArgumentError(
-                f"{type(data).__name__} does not hold several elements; expected a list, tuple, array, tensor or TensorDict",
-                hint="pass a list of elements; a ListStorage does not split pytrees",
+                f"{type(data).__name__} does not hold several elements, expected a list, tuple, array, tensor or TensorDict",
+                hint="pass a list of elements: a ListStorage does not split pytrees",
             )
         return list(data)
 
@@ -106,7 +107,7 @@ class ListStorage(Storage):
         return item.to(self.device) if movable else item
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all elements: tensors, TensorDicts, JSON values, and dicts, lists and tuples of these.
+        """Return all elements: tensors, TensorDicts, JSON values, and dicts, lists and tuples of such values.
 
         Raises:
             InvalidArgumentError: If an element has another type.
@@ -123,12 +124,16 @@ class ListStorage(Storage):
         items = state_dict.get("items")
         counts: list[Any] = [state_dict.get(name) for name in ("held", "slots", "written")]
         if not isinstance(items, list) or any(type(count) is not int for count in counts):
-            return ["it is not the state of a list: expected `items` and the counts `held`, `slots` and `written`"]
+            return [
+                "the state is not the state of a list: expected `items` and the counts `held`, `slots` and `written`"
+            ]
         held, slots, written = counts
         if held != len(items) or (written != held and not 0 < held == slots < written):
-            return [f"it has {len(items):,} items, but the counts are held {held}, slots {slots}, written {written}"]
+            return [
+                f"the state has {len(items):,} items, but the counts are held {held}, slots {slots}, written {written}"
+            ]
         if len(items) > self.slot_count:
-            return [f"it holds {len(items):,} elements; {self.slot_count:,} fit"]
+            return [f"the state holds {len(items):,} elements, expected at most {self.slot_count:,}"]
         try:
             list(map(decode_item, items))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -136,7 +141,7 @@ class ListStorage(Storage):
         return []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state; a full list that is restored into a larger one starts with its oldest element."""
+        """Restore a state. A full list that is restored into a larger list starts with the oldest element."""
         if "hooked" in state_dict:
             self._load_hooked_state(state_dict)
             return

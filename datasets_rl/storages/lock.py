@@ -14,9 +14,11 @@ _locks: WeakValueDictionary[Path, ProcessLock] = WeakValueDictionary()
 
 
 class ProcessLock:
-    """Reentrant lock that one thread of one process holds at a time; it is released when that process dies.
+    """Reentrant lock that a single thread of a single process holds at a time.
 
-    A process has one lock per file, so that two buffers over one storage in the same thread cannot deadlock.
+    The lock is released when that process dies.
+
+    A process has a single lock per file, so that two buffers over the same storage in the same thread cannot deadlock.
 
     Args:
         path: A file that exists as long as any process may acquire the lock.
@@ -37,7 +39,7 @@ class ProcessLock:
         return _locks.get(path) or _locks.setdefault(path, cls(path))
 
     def acquire(self) -> None:
-        """Wait for the lock and acquire it."""
+        """Wait for the lock, then acquire the lock."""
         self._thread.acquire()
         self._depth += 1
         if self._depth == 1:

@@ -3,8 +3,8 @@
 file            content
 storage.json    written last: the structure of a step, and the sizes
 rows.<n>.bin    table n, int64 [slots, *envs, words]
-frames.<n>.bin  compressed frames of one shape, see `FrameRing`; sparse
-counts.bin      the number of steps, and which ones are being written
+frames.<n>.bin  compressed frames of the same shape, see `FrameRing`, sparse
+counts.bin      the number of steps, and which steps are being written
 buffer.lock     the lock of the buffers
 storage.lock    the lock of the description
 """
@@ -61,7 +61,7 @@ class MappedRows:
         return self.folder / _LOCK
 
     def map_ledger(self, slots: int) -> Ledger:
-        """Map the counts of a storage with `slots` slots; with 0, only the counts before the first data."""
+        """Map the counts of a storage with `slots` slots. With 0, only the counts before the first data."""
         path, words = self.folder / COUNTS, Ledger.word_count(slots)
         with path.open("ab") as stream:
             if stream.tell() < words * 8:
@@ -69,10 +69,10 @@ class MappedRows:
         return Ledger(np.memmap(path, np.int64, mode="r+", shape=(words,)), slots)
 
     def open_tables(self, like: Structure | None) -> MappedTables | None:
-        """Map the tables that an earlier storage or another process has created; None if there are none yet.
+        """Map the tables that an earlier storage or another process has created, or None before that.
 
         Args:
-            like: Structure with the classes that the description only names, if this process has them.
+            like: Structure with the classes that the description only names, if this process has such classes.
 
         Raises:
             InvalidArgumentError: If the files are damaged, or belong to a storage with other arguments.
@@ -91,7 +91,7 @@ class MappedRows:
                 ("ndim", self.ndim),
             )
             problems = [
-                f"{name} is {short_text(description.get(name))}; expected {value}"
+                f"{name} is {short_text(description.get(name))}, expected {value}"
                 for name, value in expected
                 if description.get(name) != value
             ]
@@ -105,7 +105,7 @@ class MappedRows:
         return self._map_tables(structure, env_shape, slots)
 
     def create_tables(self, structure: Structure, env_shape: tuple[int, ...], slots: int) -> MappedTables:
-        """Create the tables for the first data, unless another process is first, whose tables are then mapped.
+        """Create the tables for the first data, or map the tables of another process that created them first.
 
         Raises:
             InvalidArgumentError: If data of another structure has been written first.
@@ -147,7 +147,7 @@ class MappedRows:
         with path.open("ab") as stream:
             if stream.tell() != nbytes and (exists or stream.tell()):
                 raise InvalidArgumentError(
-                    f"{path} is missing or damaged: it has {stream.tell():,} bytes; expected {nbytes:,}",
+                    f"{path} is missing or damaged: the file has {stream.tell():,} bytes, expected {nbytes:,}",
                     hint="delete the folder, or restore it from a backup",
                 )
             stream.truncate(nbytes)
@@ -176,12 +176,12 @@ class MappedRows:
             nbytes = path.stat().st_size if path.exists() else None
             if nbytes != size * 8:
                 problems.append(
-                    f"{name} {'is missing' if nbytes is None else f'has {nbytes}'}; expected {size * 8} bytes"
+                    f"{name} {'is missing' if nbytes is None else f'has {nbytes}'}, expected {size * 8} bytes"
                 )
         return problems
 
     def remove(self) -> bool:
-        """Remove the files, and the folder if it contains nothing else; return whether there were tables."""
+        """Remove the files, and the folder if it contains nothing else. Return whether there were tables."""
         tables = sorted(self.folder.glob("rows.*.bin")) if self.folder.is_dir() else []
         frames = self.folder.glob("frames.*.bin")
         for name in (_DESCRIPTION, COUNTS, _LOCK, _DESCRIPTION_LOCK, *(path.name for path in (*tables, *frames))):

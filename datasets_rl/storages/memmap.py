@@ -24,11 +24,11 @@ from datasets_rl.ted.keys import Key
 class LazyMemmapStorage(LazyTensorStorage):
     """Steps in memory-mapped files, which are created when the first data are written.
 
-    The folder contains `storage.json` (the structure of a step), `rows.0.bin` (the records of all narrow leaves), one
-    more file per wide leaf, `counts.bin` (the number of steps, and which ones are being written), and lock files. Every
-    process that has the storage, forked or spawned, reads and writes the same steps from the first one; so does a
-    process that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power
-    cut, create a new folder: which pages have reached the disk is undefined.
+    The folder contains `storage.json` (the structure of a step), `rows.0.bin` (the records of all narrow leaves), a
+    file for each wide leaf, `counts.bin` (the number of steps, and which steps are being written), and lock files.
+    Every process that has the storage, forked or spawned, reads and writes the same steps from the first step on, and
+    so does a process that opens the folder with `existsok`. The steps that a killed process was writing are `torn`.
+    After a power cut, create a new folder: which pages have reached the disk is undefined.
 
         >>> import torch
         >>> from datasets_rl import LazyMemmapStorage, ReplayBuffer
@@ -38,22 +38,22 @@ class LazyMemmapStorage(LazyTensorStorage):
         (10, tensor([3, 4]))
 
     Args:
-        max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
-            write.
-        scratch_dir: The folder; by default a temporary folder, which is removed with the storage. A
-            `tempfile.TemporaryDirectory` exists for as long as the storage, unless it is cleaned up.
-        device: Device of the batches; "auto" for the device of the first data. The files are always mapped by the CPU.
+        max_size: Maximum number of steps. With several environments, the number is rounded up to whole slots at the
+            first write.
+        scratch_dir: The folder. By default a temporary folder, which is removed with the storage. A
+            `tempfile.TemporaryDirectory` exists for as long as the storage, unless the folder is cleaned up.
+        device: Device of the batches, "auto" for the device of the first data. The files are always mapped by the CPU.
         ndim: Number of leading axes of the data that index steps.
         existsok: Whether to continue with the steps of an earlier storage in the folder. If False, such a folder raises
             an error.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
+        compilable: Accepted for compatibility with TorchRL. Has no effect.
         shared_init: Accepted for compatibility with TorchRL: any process may always write the first data.
-        auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
+        auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends. By default
             only a temporary folder is removed. Of a folder passed as `scratch_dir`, the files of the storage are
-            removed, and the folder if it contains nothing else; if the process is killed, they stay. The next process
-            that creates a temporary folder removes those of killed processes.
-        compress: Keys of images to store compressed, in `frames.0.bin`, see `LazyTensorStorage`; by default, those of
-            an earlier storage in the folder.
+            removed, and the folder if it contains nothing else. If the process is killed, the files stay. The next
+            process that creates a temporary folder removes temporary folders of killed processes.
+        compress: Keys of images to store compressed, in `frames.0.bin`, see `LazyTensorStorage`. By default, the keys
+            of an earlier storage in the folder.
 
     Raises:
         InvalidArgumentError: If the folder contains an earlier storage and `existsok` is False, or that storage does
@@ -87,7 +87,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 weakref.finalize(self, id, scratch_dir)
                 scratch_dir = scratch_dir.name
             if not isinstance(scratch_dir, (str, os.PathLike)):
-                raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
+                raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}, expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
             disk.check_outside_versions(self.scratch_dir)
             self._scratch = ScratchFolder.containing(self.scratch_dir)
@@ -96,7 +96,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         if files.existing and not existsok:
             raise InvalidArgumentError(
                 f"{self.scratch_dir} contains the files of an earlier storage: {', '.join(files.existing)}",
-                hint="choose an empty folder, delete these files, or continue with their steps with existsok=True",
+                hint="choose an empty folder, delete these files, or continue with the steps in these files with existsok=True",
             )
         if auto_cleanup and scratch_dir is not None:
             weakref.finalize(self, _remove_files, files, os.getpid())
@@ -116,7 +116,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Do nothing: the files are always shared by all processes that have the storage."""
 
     def cleanup(self) -> bool:
-        """Remove the files of the steps, and the folder if it contains nothing else; the storage must not be used then.
+        """Remove the files of the steps, and the folder if it contains nothing else. The storage must not be used then.
 
         Returns:
             Whether there were files of steps.
@@ -134,6 +134,9 @@ class LazyMemmapStorage(LazyTensorStorage):
 
 
 def _remove_files(files: MappedRows, owner: int) -> None:
-    """Remove the files of a storage, and its folder if others have nothing in it; a forked process leaves it to its parent."""
+    """Remove the files of a storage, and the folder if nothing else is in it.
+
+    A forked process leaves this to the parent.
+    """
     if os.getpid() == owner:
         files.remove()

@@ -10,11 +10,11 @@ from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
 Objects = NDArray[np.object_]
-"""One wrapped object per step, [slots, *envs]."""
+"""A wrapped object per step, [slots, *envs]."""
 
 
 def as_non_tensor(items: Any) -> Any:
-    """Combine an array of wrapped objects into one non-tensor value of the shape of the array."""
+    """Combine an array of wrapped objects into a non-tensor value of the shape of the array."""
     if not isinstance(items, np.ndarray):
         return items
     if not items.size:
@@ -23,7 +23,7 @@ def as_non_tensor(items: Any) -> Any:
 
 
 def write_leaf(column: Any, index: int | slice | Tensor | tuple[Tensor, ...], leaf: Any) -> None:
-    """Write a leaf [*axes, ...] into a column of tensors or of objects, where `axes` are those of ``column[index]``."""
+    """Write a leaf [*axes, ...] into a column of tensors or of objects, with the axes of ``column[index]``."""
     if isinstance(column, Tensor):
         if isinstance(index, tuple):
             column.index_put_(tuple(numbers.to(column.device) for numbers in index), leaf.to(column.device))
@@ -32,7 +32,7 @@ def write_leaf(column: Any, index: int | slice | Tensor | tuple[Tensor, ...], le
         return
     rows = np.arange(column.size).reshape(column.shape)[index]
     flat = column.reshape(-1)
-    # One at a time: numpy would convert a list to an array of items.
+    # Item by item: numpy would convert a list to an array of items.
     for row, item in zip(np.ravel(rows).tolist(), _as_items(leaf, np.ndim(rows)), strict=True):
         flat[row] = item
 

@@ -5,8 +5,8 @@ A batch is gathered as B windows of bytes (see `rows.py`), and every leaf is a s
     windows [B, W]    | s_i | a_i r_i flags_i | s_i+1 |
     leaves              observation [B, 17]     next.observation [B, 17]     action [B, 6]  ...
 
-One `split_with_sizes` per dtype creates all views of that dtype: one call per leaf would cost more than the gather of a
-small batch.
+A single `split_with_sizes` per dtype creates all views of that dtype: a call per leaf would cost more than the gather
+of a small batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class RowSlot:
-    """Position and dtype of one leaf in a window."""
+    """Position and dtype of a leaf in a window."""
 
     name: Any
     """Name of the view in the result: a key of a dict, or an index into a list."""
@@ -40,9 +40,9 @@ class RowSlot:
     """Bytes from the start of the window, a multiple of the item size."""
     dtype: torch.dtype
     shape: tuple[int, ...]
-    """Shape of one step."""
+    """Shape of a step."""
     memory_dtype: torch.dtype | None = None
-    """The dtype of the result; None if it equals `dtype`."""
+    """The dtype of the result, or None if equal to `dtype`."""
 
     @property
     def end(self) -> int:
@@ -67,15 +67,15 @@ def _row_slot(field: Field, key: Key, offset: int) -> RowSlot:
 
 @dataclass(frozen=True, slots=True)
 class _DtypeGroup:
-    """All leaves of one dtype in a window."""
+    """All leaves of a dtype in a window."""
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
-    """Number of elements of each piece, including the gaps between leaves; the sum is the window."""
+    """Number of elements of each piece, including the gaps between leaves. The sum is the window."""
     leaves: tuple[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None], ...]
-    """Index of the piece, name, shape of a step (None for one axis), memory dtype (None if unchanged)."""
+    """Index of the piece, name, shape of a step (None for a single axis), memory dtype (None if unchanged)."""
     scalars: tuple[tuple[int, Any, torch.dtype | None], ...]
-    """Element, name and memory dtype (None if unchanged) of leaves with one number per step."""
+    """Element, name and memory dtype (None if unchanged) of leaves with a single number per step."""
 
 
 class RowViews:
@@ -83,7 +83,7 @@ class RowViews:
 
     Args:
         slots: The positions of the leaves.
-        window_bytes: Size of one window in bytes.
+        window_bytes: Size of a window in bytes.
     """
 
     def __init__(self, slots: Sequence[RowSlot], window_bytes: int) -> None:
@@ -129,10 +129,10 @@ def _dtype_group(dtype: torch.dtype, slots: Sequence[RowSlot], window_bytes: int
 
 
 def nest_leaves(leaves: dict[Key, Tensor], batch_size: torch.Size, device: torch.device | None = None) -> TensorDict:
-    """Build a nested TensorDict from leaves whose leading axes are the batch size.
+    """Build a nested TensorDict from leaves with the batch size as their leading axes.
 
-    The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
-    split and do not need them.
+    The checks of the public constructor cost as much as ten gathers of a small batch. The leaves are the result of a
+    single split and need no checks.
     """
     entries: dict[str, Any] = {}
     nested: dict[str, dict[Key, Tensor]] = {}

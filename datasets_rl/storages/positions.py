@@ -19,12 +19,13 @@ def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tens
     """Parse an index of the leading axes.
 
     Args:
-        index: Integers, slices, None, Ellipsis, lists, masks, index tensors, or a tuple of them.
+        index: Integers, slices, None, Ellipsis, lists, masks, index tensors, or a tuple of such indices.
         shape: Sizes of the axes.
 
     Returns:
-        A tuple that creates a view when a tensor with at least these axes is indexed with it; or the rows to gather,
-        int64, in the shape of the batch. With one axis, these may be negative or out of range: the gather checks them.
+        A tuple that creates a view as an index of a tensor with at least these axes, or the rows to gather,
+        int64, in the shape of the batch. With a single axis, the rows may be negative or out of range: the gather
+        checks them.
 
     Raises:
         IndexError: If the index is invalid, has more axes than the storage, or has an integer that is out of range.
@@ -34,12 +35,12 @@ def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tens
     parts = index if isinstance(index, tuple) else (index,)
     axes = sum(map(_axis_count, parts))
     if axes > len(shape):
-        raise IndexError(f"the index {index!r} is for {axes} axes; the storage has {len(shape)}")
+        raise IndexError(f"the index {index!r} is for {axes} axes, expected at most {len(shape)}")
     if all(map(_makes_view, parts)):
         view = _expand_ellipsis(parts, len(shape) - axes)
         for part, size in zip((part for part in view if part is not None), shape, strict=False):
             if _is_number(part) and not -size <= part < size:
-                raise IndexError(f"row {int(part)} is out of range; there are {size:,} rows")
+                raise IndexError(f"row {int(part)} is out of range, expected one of {size:,} rows")
         return view
     if len(shape) == 1 and len(parts) == 1:
         return as_rows(parts[0], shape[0])
@@ -65,7 +66,7 @@ def _axis_count(part: Any) -> int:
 
 
 def _expand_ellipsis(parts: tuple[Any, ...], free: int) -> tuple[Any, ...]:
-    """Replace Ellipsis by slices, so that it never extends into the axes of the leaves."""
+    """Replace Ellipsis by slices, so that Ellipsis never extends into the axes of the leaves."""
     ellipsis = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
     return (*parts[:ellipsis], *[slice(None)] * free, *parts[ellipsis + 1 :])
 
@@ -103,7 +104,7 @@ class Segment:
 
 
 def is_single_slot(cursor: Any) -> bool:
-    """Return whether a cursor names one slot, and not several."""
+    """Return whether a cursor names a single slot, and not several."""
     return _is_number(cursor) or (isinstance(cursor, (Tensor, np.ndarray)) and cursor.ndim == 0)
 
 
@@ -111,7 +112,7 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: boo
     """Return the slots to write.
 
     Args:
-        cursor: An integer, slice, range, list, mask or index tensor [n]; a negative value counts from the end of the
+        cursor: An integer, slice, range, list, mask or index tensor [n]. A negative value counts from the end of the
             slots held.
         count: Number of slots that the data fills.
         filled: Number of slots held.
@@ -125,7 +126,7 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: boo
     numbers = _slot_numbers(cursor, filled, slots)
     if len(numbers) != count:
         raise InvalidArgumentError(
-            f"the index names {len(numbers)} slots, and the data fills {count}; expected the same number"
+            f"the index names {len(numbers)} slots, and the data fills {count}, expected the same number"
         )
     if not count:
         return Segment(filled % slots, 0)
@@ -133,7 +134,7 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: boo
     is_range = isinstance(numbers, range)
     low, high = (first, first + count - 1) if is_range else (int(numbers.min()), int(numbers.max()))
     if low < 0 or high >= slots:
-        raise IndexError(f"slot {low if low < 0 else high} is out of range; the storage has {slots:,} slots")
+        raise IndexError(f"slot {low if low < 0 else high} is out of range, expected one of {slots:,} slots")
     if is_range or ((np.diff(numbers) - 1) % slots == 0).all():
         has_gap, last = first > filled, first
     else:

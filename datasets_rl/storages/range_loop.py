@@ -1,4 +1,4 @@
-"""The loop that finds the rows of a dataset that the rows of a view are; imported only when needed."""
+"""The loop that converts rows of a view to rows of the dataset, imported only when needed."""
 
 from __future__ import annotations
 

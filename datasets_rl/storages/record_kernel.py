@@ -1,7 +1,7 @@
-"""The gathers of records and of windows of records as compiled loops; imported only when needed.
+"""The gathers of records and of windows of records as compiled loops, imported only when needed.
 
-Rows that are drawn at random are in no cache. The loop requests the memory of later rows before it copies the current
-one, so that it waits for many rows at a time: two thirds of the time of torch's `index_select`.
+Rows that are drawn at random are in no cache. The loop requests the memory of later rows before copying the current
+row, so that the loop waits for many rows at a time: two thirds of the time of torch's `index_select`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba.extending import intrinsic
 from datasets_rl.loop_compiler import compile_for, copy_items, pointer_to
 
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
-"""Memory that is requested ahead, which must stay in the smallest cache until it is copied."""
+"""Memory that is requested ahead, which must stay in the smallest cache until the copy."""
 _WINDOW_WORDS_AHEAD = 2048
-"""The same for windows, whose records lie next to each other."""
+"""The same for windows, with records next to each other."""
 _LINE = 8
 """Words of a cache line."""
 _RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
@@ -29,7 +29,7 @@ _NUMBERS = (numba.int64,) * 4
 
 @intrinsic
 def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
-    """Request the cache line of a word, without waiting for it."""
+    """Request the cache line of a word, without waiting for the memory."""
     del typing_context, number
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -50,22 +50,22 @@ _prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
 def gather_records(
     records: Any, finals: Any, known: Any, rows: Any, out: Any, stride: int, width: int, done: int, episode: int
 ) -> int:
-    """Gather the window of each row: its record, and what follows it.
+    """Gather the window of each row: the record, and the start of the next record.
 
     Args:
         records: All records, words [(N + 1) * stride].
         finals: The final states of each episode, words [E, width - stride].
         known: Whether the final states of each episode are known, bool [E].
         rows: The rows, [B].
-        out: Output, words [B, width + 2]. After each window come the number of its episode, and a word whose first
-            bytes are 0, 0, 0, and whether the next states are known.
+        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
+            word's first bytes are 0, 0, 0, and whether the next states are known.
         stride: Words of a record.
         width: Words of a window.
         done: Byte of a record that is 1 at the end of an episode.
         episode: Byte of a record at which its episode is, an int32.
 
     Returns:
-        The number of rows that end an episode; -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
+        The number of rows that end an episode. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
         Then `out` is incomplete.
     """
     count, total = len(rows), len(records) // stride - 1
@@ -124,14 +124,15 @@ def gather_windows(
     before: int,
     episode: int,
 ) -> int:
-    """Gather the records around each row, which lie next to each other; a window stays within the episode of its row.
+    """Gather the records around each row, which lie next to each other. A window stays within the episode of the row.
 
     Args:
         records: All records, words [(N + 1) * stride].
         rows: The row of each window, [B].
         firsts: The first row of each episode, [E].
         lasts: The last row of each episode, [E].
-        out: Output, words [B, W, stride], W <= N. Steps outside of the episode repeat its first or last one.
+        out: Output, words [B, W, stride], W <= N. Steps outside of the episode repeat the first or last step of the
+            episode.
         outside: Output, which steps are such repetitions, [B, W].
         low: Output, the first row of the episode of each row, [B].
         high: Output, the last row of the episode of each row, [B].
@@ -139,7 +140,7 @@ def gather_windows(
         episode: Byte of a record at which its episode is, an int32.
 
     Returns:
-        0; -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E). Then the output is incomplete.
+        0. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E). Then the output is incomplete.
     """
     count, width, stride = out.shape
     total, words = len(records) // stride - 1, width * stride

@@ -1,4 +1,4 @@
-"""Gathered records of a stored dataset: a batch, apart from the fields in files of their own.
+"""Gathered records of a stored dataset: a batch, apart from the fields in separate files.
 
     rows.npy        | s_i a_i r_i flags | s_i+1 a_i+1 r_i+1 flags |
     gathered row    | s_i a_i r_i flags | s_i+1 | episode | root flags |
@@ -42,7 +42,7 @@ class RecordWindows:
     words: Tensor
     """The records, words of 8 bytes [B, W, R]."""
     outside: Tensor
-    """Which of them repeat the first or the last record of the episode, bool [B, W]."""
+    """Which records repeat the first or the last record of the episode, bool [B, W]."""
     low: NDArray[np.int64]
     """The first row of the episode of each row, [B]."""
     high: NDArray[np.int64]
@@ -52,11 +52,11 @@ class RecordWindows:
 class Records:
     """The gather of the records of some rows.
 
-    Torch gathers the first batches, and a compiled loop all others: it is faster, and its results are equal.
+    Torch gathers the first batches, and a compiled loop all others: the loop is faster, with equal results.
 
     Args:
         stored: The opened dataset.
-        windows: Each record and the start of the next one, words of 8 bytes [N, W]. They overlap.
+        windows: Each record and the start of the next record, words of 8 bytes [N, W]. They overlap.
     """
 
     def __init__(self, stored: StoredDataset, windows: Tensor) -> None:
@@ -73,7 +73,7 @@ class Records:
         return (self._width + _ADDED_WORDS) * _WORD
 
     def slots(self, slots: Sequence[RowSlot]) -> list[RowSlot]:
-        """Return the slots of a gathered row, from those of a window."""
+        """Return the slots of a gathered row, from the slots of a window."""
         end = self._width * _WORD
         flags = [
             RowSlot(key, end + _WORD + number, torch.bool, (1,))
@@ -89,7 +89,7 @@ class Records:
             rows: Row numbers, int64 [B], on the CPU.
 
         Returns:
-            Gathered rows, words of 8 bytes [B, W + 2], and how many of them end an episode.
+            Gathered rows, words of 8 bytes [B, W + 2], and how many rows end an episode.
 
         Raises:
             IndexError: If a row is outside of [0, N).
@@ -100,7 +100,7 @@ class Records:
         if not count or self._rows_read <= _ROWS_BEFORE_LOADING:
             return self._gather_by_torch(rows)
         if self._loop is None:
-            from datasets_rl.storages.record_kernel import gather_records  # deferred: it loads numba
+            from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
 
             self._loop = gather_records
         words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
@@ -108,7 +108,7 @@ class Records:
             *self._arrays, rows.contiguous().numpy(), words, self._stride, width, self._done, self._episode
         )
         if ends == -1:
-            raise IndexError(f"a row is out of range; there are {len(self._windows):,} rows")
+            raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if ends == -2:
             raise self._unknown_episode()
         return torch.from_numpy(words), ends
@@ -126,7 +126,7 @@ class Records:
             IndexError: If a row is outside of [0, N).
             IntegrityError: If the episode of a row does not exist.
         """
-        from datasets_rl.storages.record_kernel import gather_windows  # deferred: it loads numba
+        from datasets_rl.storages.record_kernel import gather_windows  # deferred: loads numba
 
         count = len(rows)
         words, outside = np.empty((count, length, self._stride), np.int64), np.empty((count, length), np.bool_)
@@ -134,7 +134,7 @@ class Records:
         numbers = rows.contiguous().numpy()
         result = gather_windows(self._arrays[0], numbers, *bounds, words, outside, low, high, before, self._episode)
         if result == -1:
-            raise IndexError(f"a row is out of range; there are {len(self._windows):,} rows")
+            raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if result == -2:
             raise self._unknown_episode()
         return RecordWindows(torch.from_numpy(words), torch.from_numpy(outside), low, high)
@@ -171,5 +171,5 @@ class Records:
         return records, finals, known
 
     def _unknown_episode(self) -> IntegrityError:
-        problem = f"a row belongs to no episode; there are {len(self._stored.episodes):,} episodes"
+        problem = f"a row does not belong to any of the {len(self._stored.episodes):,} episodes"
         return IntegrityError(str(self._stored.folder / ROWS_FILE), [problem])

@@ -1,4 +1,4 @@
-"""Loops over the frames of a write, without Python between two of them; imported only when needed."""
+"""Loops over the frames of a write, without Python between two frames, imported only when needed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def place_frames(
     segment_bytes: int,
     first: int,
 ) -> int:
-    """Copy the frames from `first` on to a segment, as far as they fit; return the number after the last one of them.
+    """Copy the frames from `first` on to a segment, as far as they fit. Return the number after the last copied frame.
 
-    A frame that zstd could not make smaller is copied as it is.
+    A frame that zstd could not make smaller is copied uncompressed.
 
     Args:
         frames: Frames, uint8 [n, bytes].
-        compressed: The same frames compressed, one after the other, uint8 [B].
-        ends: Byte after the last one of each frame in `compressed`, [n].
+        compressed: The same frames compressed and joined, uint8 [B].
+        ends: Byte after the last byte of each frame in `compressed`, [n].
         data: Output: all segments, uint8 [S * segment_bytes].
         live: Output, [S]: the bytes of each segment that references name.
-        cursor: First free byte of the segment, which moves, and the byte after its last one, [2].
+        cursor: First free byte of the segment, which moves, and the byte after the segment's last byte, [2].
         references: Output, [n]: ``first byte << length_bits | bytes`` of each frame.
         length_bits: See `references`.
         segment_bytes: Size of a segment in bytes.
@@ -61,7 +61,7 @@ def place_frames(
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS, *(numba.int64,) * 3))
 def count_references(references: Any, live: Any, length_bits: int, segment_bytes: int, sign: int) -> None:
-    """Add the bytes of frames to those of their segments, or subtract them.
+    """Add the bytes of frames to the live bytes of their segments, or subtract the bytes.
 
     Args:
         references: References, see `place_frames`, [n].

@@ -1,4 +1,4 @@
-"""The layout of packed rows: which leaves of a step share a record, and where they are in it."""
+"""The layout of packed rows: which leaves of a step share a record, and where the leaves are in the record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def row_layout(structure: Structure) -> list[tuple[int, RowViews]]:
     """Return, for each table, the number of words in a row and the views of its leaves.
 
     The narrow leaves share the first table. They are sorted by item size, so that all are aligned, and then by name, so
-    that two storages of the same leaves have the same layout. Each wide leaf has its own table.
+    that two storages of the same leaves have the same layout. Each wide leaf has a separate table.
     """
     narrow: list[RowSlot] = []
     wide: list[tuple[int, RowViews]] = []
@@ -42,11 +42,11 @@ def row_layout(structure: Structure) -> list[tuple[int, RowViews]]:
 
 
 def table_shapes(structure: Structure, layout: str) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
-    """Return the dtype and the shape of one step of each table in a saved state.
+    """Return the dtype and the shape of a step of each table in a saved state.
 
     Args:
         structure: The structure of a step.
-        layout: "rows" for packed rows, "leaves" for one table per leaf that is a tensor, sorted by path.
+        layout: "rows" for packed rows, "leaves" for a table per leaf that is a tensor, sorted by path.
     """
     if layout == "rows":
         return [(torch.int64, (words,)) for words, _ in row_layout(structure)]
@@ -55,7 +55,7 @@ def table_shapes(structure: Structure, layout: str) -> list[tuple[torch.dtype | 
 
 
 def _stored(leaf: Leaf) -> tuple[torch.dtype | None, tuple[int, ...]]:
-    """Return the dtype and the shape of what a step holds of a leaf: a compressed one is a reference."""
+    """Return the dtype and the shape of a leaf in a stored step. A compressed leaf is a reference."""
     return (torch.int64, ()) if leaf.compressed else (leaf.dtype, leaf.shape)
 
 

@@ -20,7 +20,7 @@ class SavedSteps:
 
     Args:
         structure: The structure of a step.
-        state: The state, whose tables have the shapes of this structure.
+        state: The state. Its tables have the shapes of this structure.
 
     Raises:
         InvalidArgumentError: If the state lacks the frames of compressed leaves.

@@ -1,6 +1,7 @@
-"""The structure of one element of a storage: a tensor, a TensorDict, a tensorclass, or a pytree of these.
+"""The structure of an element of a storage: a tensor, a TensorDict, a tensorclass, or a pytree of such values.
 
-The structure is inferred from the first data. It flattens later data into leaves, and builds data from leaves:
+The structure is inferred from the first data. The structure flattens later data into leaves, and builds data from
+leaves:
 
     {"a": Tensor [n, 3], "b": (Tensor [n], TensorDict {"c": [n, 2]})}   <->   [n, 3], [n], [n, 2]
 """
@@ -29,19 +30,19 @@ from datasets_rl.ted.keys import names_among, spelled_key
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
-"""Sizes of the leading axes that index elements; None where any size is accepted."""
+"""Sizes of the leading axes that index elements, None where any size is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Path, dtype and shape of one leaf of an element."""
+    """Path, dtype and shape of a leaf of an element."""
 
     path: Path
-    """Keys and indices from the root to the leaf; empty if the element is a single tensor."""
+    """Keys and indices from the root to the leaf. Empty if the element is a single tensor."""
     dtype: torch.dtype | None
     """None for a non-tensor object."""
     shape: tuple[int, ...]
-    """Shape of one element, without the leading axes."""
+    """Shape of an element, without the leading axes."""
     compressed: bool = False
     """Whether a storage holds references to compressed values."""
 
@@ -72,7 +73,7 @@ class _Fields:
     names: tuple[str | None, ...] | None
     """Names of the leading axes, then of the `batch` axes."""
     kind: type | None
-    """The tensorclass; None for a TensorDict."""
+    """The tensorclass, or None for a TensorDict."""
 
     def flatten(self, data: Any, leaves: list[Any]) -> None:
         items = _children_of(data)
@@ -82,7 +83,7 @@ class _Fields:
             node.flatten(items[name], leaves)
 
     def build(self, leaves: Iterator[Any], batch: torch.Size, device: torch.device | None) -> Any:
-        built = TensorDict._new_unsafe(  # noqa: SLF001 - the leaves are the result of one split and need no check
+        built = TensorDict._new_unsafe(  # noqa: SLF001 - the leaves are the result of a single split and need no check
             source={name: node.build(leaves, batch, device) for name, node in self.nodes.items()},
             batch_size=torch.Size((*batch, *self.batch)) if self.batch else batch,
             device=device,
@@ -103,7 +104,7 @@ class _LazyStack:
 
     nodes: Sequence[_Node]
     axis: int
-    """Axis of the stack, from the last batch axis: -1 is the last one."""
+    """Axis of the stack, from the last batch axis, which is -1."""
 
     def flatten(self, data: Any, leaves: list[Any]) -> None:
         if not isinstance(data, TensorDictBase) or data.ndim < -self.axis:
@@ -120,12 +121,12 @@ _Node = _FieldPlace | _Fields | _LazyStack
 
 
 class Structure:
-    """The structure of one element.
+    """The structure of an element.
 
     Args:
         leaves: All leaves, in order.
         nodes: The tensors and TensorDicts in the element.
-        spec: The pytree around them; None if the element itself is one tensor or TensorDict.
+        spec: The pytree around the nodes, or None if the element itself is a tensor or a TensorDict.
     """
 
     def __init__(self, leaves: Sequence[Leaf], nodes: Sequence[_Node], spec: pytree.TreeSpec | None) -> None:
@@ -138,7 +139,7 @@ class Structure:
         """Infer the structure from data.
 
         Args:
-            data: One element, or several.
+            data: An element, or several elements.
             leading: Number of leading axes of the data that index elements.
 
         Raises:
@@ -152,7 +153,7 @@ class Structure:
         if problems:
             raise InvalidArgumentError(
                 f"the data cannot be stored: {'; '.join(problems)}",
-                hint="pass several elements to extend, or one to add; a ListStorage accepts any object",
+                hint="pass several elements to extend, or a single element to add, or use a ListStorage, which accepts any object",
             )
         return structure
 
@@ -167,7 +168,7 @@ class Structure:
         """Flatten data into leaves.
 
         Args:
-            data: One element or several.
+            data: An element, or several elements.
             lead: The leading axes that the data must have.
 
         Returns:
@@ -197,7 +198,7 @@ class Structure:
         return sizes, leaves
 
     def build(self, leaves: Sequence[Any], batch: torch.Size, device: torch.device | None) -> Any:
-        """Build data from leaves, each [*batch, *shape]; `device` is the device of the TensorDicts."""
+        """Build data from leaves, each [*batch, *shape]. `device` is the device of the TensorDicts."""
         remaining = iter(leaves)
         parts = [node.build(remaining, batch, device) for node in self._nodes]
         return parts[0] if self._spec is None else pytree.tree_unflatten(parts, self._spec)
@@ -206,7 +207,8 @@ class Structure:
         """Return this structure with the leaves at these keys compressed, and no others.
 
         Raises:
-            InvalidArgumentError: If there is no such leaf, or it does not hold bytes. The message lists all problems.
+            InvalidArgumentError: If there is no such leaf, or the leaf does not hold bytes. The message lists all
+                problems.
         """
         chosen: set[int] = set()
         problems: list[str] = []
@@ -214,13 +216,13 @@ class Structure:
             number = self.leaves_under(key).get(())
             if number is None or self.leaves[number].dtype is not torch.uint8:
                 found = "missing" if number is None else _leaf_text(self.leaves[number])
-                problems.append(f"{_path_text(key)} is {found}; expected uint8")
+                problems.append(f"{_path_text(key)} is {found}, expected uint8")
             else:
                 chosen.add(number)
         if problems:
             raise InvalidArgumentError(
-                f"the data cannot be compressed: {'; '.join(problems)}; it has {self}",
-                hint='pass the keys of images, a nested one as a tuple inside: compress=("pixels", ("next", "pixels"))',
+                f"the data cannot be compressed: {'; '.join(problems)}, expected keys of {self}",
+                hint='pass the keys of images, a nested key as a tuple inside: compress=("pixels", ("next", "pixels"))',
             )
         leaves = [replace(leaf, compressed=number in chosen) for number, leaf in enumerate(self.leaves)]
         return Structure(leaves, self._nodes, self._spec)
@@ -236,7 +238,7 @@ class Structure:
         return sorted(range(len(self.leaves)), key=lambda number: repr(self.leaves[number].path))
 
     def leaves_under(self, key: Path) -> dict[Path, int]:
-        """Return the indices of the leaves whose path starts with a key, by the rest of their path.
+        """Return the indices of the leaves whose path starts with a key, by the rest of the path.
 
         The key may be spelled with dots or without, see `spelled_key`.
         """
@@ -256,20 +258,23 @@ class Structure:
         sizes = _leading_sizes(data, lead, problems)
         problems += _structure_differences(self.leaves, actual.leaves, sizes)
         if not problems:
-            problems.append(f"the data is {_kind_text(data, actual._spec)}; expected {self}")  # noqa: SLF001 - same class
+            problems.append(f"the data is {_kind_text(data, actual._spec)}, expected {self}")  # noqa: SLF001 - same class
         return InvalidArgumentError(
             f"the data does not match the stored structure: {'; '.join(problems)}",
             hint=_mismatch_hint(self.leaves, actual.leaves, lead),
         )
 
     def differences(self, other: Structure) -> list[str]:
-        """Return the differences of another structure from this one; the types of the containers are not compared."""
+        """Return the differences of another structure from this structure.
+
+        The types of the containers are not compared.
+        """
         return _structure_differences(self.leaves, other.leaves, ())
 
     def to_json(self) -> dict[str, Any]:
         """Describe the structure as JSON.
 
-        The description names classes for information only; they are never imported from it.
+        The description names classes for information only. No class is imported from the description.
         """
         leaves = iter(self.leaves)
         nodes = [_node_to_json(node, leaves) for node in self._nodes]
@@ -280,7 +285,7 @@ class Structure:
     def from_json(cls, entry: Any, like: Structure | None = None) -> Structure:
         """Parse an untrusted description.
 
-        A tensorclass is restored as the TensorDict in it. A pytree with containers other than dicts, lists and tuples
+        A tensorclass is restored as the TensorDict inside. A pytree with containers other than dicts, lists and tuples
         cannot be restored, unless `like` has the classes.
 
         Args:
@@ -309,7 +314,7 @@ class Structure:
             raise InvalidArgumentError(f"{short_text(entry)} does not describe a structure: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Torch warns when it unpickles a spec; a tree of integers is equivalent.
+        # Torch warns when it unpickles a spec. A tree of integers is equivalent.
         tree = None if self._spec is None else pytree.tree_unflatten(range(len(self._nodes)), self._spec)
         return _rebuild_structure, (self.leaves, self._nodes, tree)
 
@@ -325,7 +330,7 @@ def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     """Return the number of elements, and the sizes of the leading axes after the first.
 
     Args:
-        data: Several elements; each item of a list is one element.
+        data: Several elements. Each item of a list is an element.
         axes: Number of leading axes that index elements.
 
     Raises:
@@ -339,8 +344,8 @@ def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     shape = (len(data), *shape) if is_list else shape
     if len(shape) < axes or not parts:
         raise InvalidArgumentError(
-            f"{type(data).__name__} has leading shape {list(shape)}; expected several elements, with {axes} leading axes",
-            hint="pass several elements to extend, or one to add",
+            f"{type(data).__name__} has leading shape {list(shape)}, expected several elements, with {axes} leading axes",
+            hint="pass several elements to extend, or a single element to add",
         )
     return shape[0], shape[1:axes]
 
@@ -360,7 +365,7 @@ def stack_elements(elements: Sequence[Any]) -> Any:
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise InvalidArgumentError(
             f"the {len(elements)} elements of the list cannot be stacked: {error}",
-            hint="pass elements of one structure, or one batch as a tuple, dict or TensorDict",
+            hint="pass elements of the same structure, or a batch as a tuple, dict or TensorDict",
         ) from error
 
 
@@ -380,7 +385,7 @@ def _flatten_tree(data: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec | 
 
 
 def _path_step(entry: Any) -> Any:
-    """Return the key or index in one entry of torch's key paths."""
+    """Return the key or index in an entry of torch's key paths."""
     return next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
 
 
@@ -391,13 +396,13 @@ def _children_of(data: Any) -> Any:
         return dict(fields.items())
     except RuntimeError as error:
         raise InvalidArgumentError(
-            f"the data is a {type(data).__name__} whose elements differ in shape: {error}",
-            hint="pad the elements to one shape, or store them in a ListStorage",
+            f"the data is a {type(data).__name__} with elements that differ in shape: {error}",
+            hint="pad the elements to the same shape, or store them in a ListStorage",
         ) from error
 
 
 def _is_stack_within(data: Any, leading: int) -> bool:
-    """Return whether the data is a lazy stack along an axis after the leading axes, whose parts differ in shape."""
+    """Return whether the data is a lazy stack along an axis after the leading axes, with parts that differ in shape."""
     if not isinstance(data, LazyStackedTensorDict) or data.stack_dim < leading:
         return False
     try:
@@ -409,15 +414,15 @@ def _is_stack_within(data: Any, leading: int) -> bool:
 
 def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
-        problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}; expected a tensor")
+        problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}, expected a tensor")
         return _FieldPlace(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
-        problems.append(f"{_path_text(path)} has shape {list(shape)}; expected at least {leading} axes")
+        problems.append(f"{_path_text(path)} has shape {list(shape)}, expected at least {leading} axes")
     if isinstance(data, Tensor) and data.layout is not torch.strided:
-        problems.append(f"{_path_text(path)} has layout {data.layout}; expected a dense tensor")
+        problems.append(f"{_path_text(path)} has layout {data.layout}, expected a dense tensor")
     if isinstance(data, Tensor) and data.is_meta:
-        problems.append(f"{_path_text(path)} is on the meta device; expected a tensor with values")
+        problems.append(f"{_path_text(path)} is on the meta device, expected a tensor with values")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
@@ -439,7 +444,7 @@ def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], prob
 
 
 def _leading_sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | str, ...]:
-    """Return the leading sizes required of every leaf; "n" where any size is accepted."""
+    """Return the leading sizes required of every leaf, "n" where any size is accepted."""
     parts, _ = _flatten_tree(data)
     shape = tuple(getattr(parts[0][1], "shape", ())) if parts else ()
     expected = ["n" if size is None else size for size in lead]
@@ -447,7 +452,7 @@ def _leading_sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | st
         batch = tuple(getattr(part, "shape", ()))
         if isinstance(part, Tensor) or len(batch) >= len(lead):
             continue
-        problems.append(f"{_path_text(path)} has batch size {list(batch)}; expected [{', '.join(map(str, expected))}]")
+        problems.append(f"{_path_text(path)} has batch size {list(batch)}, expected [{', '.join(map(str, expected))}]")
     return tuple(
         shape[axis] if size == "n" and axis < len(shape) and parts and is_tensor_collection(parts[0][1]) else size
         for axis, size in enumerate(expected)
@@ -465,14 +470,14 @@ def _structure_differences(expected: Sequence[Leaf], given: Sequence[Leaf], lead
             continue
         if other.dtype != leaf.dtype:
             problems.append(
-                f"{_path_text(leaf.path)} is {_dtype_name(other.dtype)}; expected {_dtype_name(leaf.dtype)}"
+                f"{_path_text(leaf.path)} is {_dtype_name(other.dtype)}, expected {_dtype_name(leaf.dtype)}"
             )
         if first is None and lead and lead[0] == "n" and len(other.shape) == len(lead) + len(leaf.shape):
             first = other.shape[0]
         sizes = (lead[0] if first is None else first, *lead[1:]) if lead else ()
         if other.shape != (*sizes, *leaf.shape):
             shape = ", ".join(map(str, (*sizes, *leaf.shape)))
-            problems.append(f"{_path_text(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
+            problems.append(f"{_path_text(leaf.path)} has shape {list(other.shape)}, expected [{shape}]")
     problems += [f"{_path_text(path)} is not stored" for path in actual]
     return problems
 
@@ -481,7 +486,7 @@ def _mismatch_hint(expected: Sequence[Leaf], actual: Sequence[Leaf], lead: Lead)
     axes = {leaf.path: len(leaf.shape) + len(lead) for leaf in expected}
     extra_axes = {len(leaf.shape) - axes[leaf.path] for leaf in actual if leaf.path in axes}
     if extra_axes == {-1}:
-        return "this looks like one element: pass it to add, or pass several to extend"
+        return "this looks like a single element: pass it to add, or pass several elements to extend"
     if extra_axes == {1}:
         return "this looks like several elements: pass them to extend"
     return ""

@@ -29,7 +29,7 @@ from datasets_rl.storages.structure import Structure, leading_sizes, stack_eleme
 from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
-"""Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
+"""Maximum number of chunks of a change in place, and of slots in a chunk, which bounds what a dead process can tear."""
 
 
 _OBJECTS_HINT = "use a LazyTensorStorage, which also stores objects"
@@ -38,18 +38,18 @@ _LOADED_STEPS = 1024
 
 
 class Write(NamedTuple):
-    """Leaves to write, and the counts of the storage after it."""
+    """Leaves to write, and the counts of the storage after the write."""
 
     place: Segment | Tensor | tuple[Tensor, ...]
-    """Consecutive slots; slots, int64 [n]; or single steps, one index per axis, int64 [n] each."""
+    """Consecutive slots, or slots, int64 [n], or single steps: an index per axis, int64 [n] each."""
     leaves: Sequence[Any]
     """The data, each [n, ...]."""
     counts: tuple[int, int, int]
     single: bool = False
-    """Whether the leaves have no axis of slots, as the data of one slot."""
+    """Whether the leaves have no axis of slots, as the data of a single slot."""
 
     def slots(self, capacity: int) -> list[slice | Slots]:
-        """Return the slots that change, as a `Ledger` records them."""
+        """Return the slots that change, as a `Ledger` records slots."""
         if isinstance(self.place, Segment):
             return [*self.place.where(capacity)]
         return [self.place.numpy() if isinstance(self.place, Tensor) else np.unique(self.place[0].numpy())]
@@ -70,7 +70,7 @@ class Write(NamedTuple):
         steps = np.arange(count)
         axes = (place,) if isinstance(place, Tensor) else place
         rows = np.ravel_multi_index([axis.numpy() for axis in axes], (capacity, *envs[: len(axes) - 1]))
-        # Of several elements for one place, the last one stays.
+        # Of several elements for the same place, the last element stays.
         kept = np.sort(len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1])
         for start in range(0, len(kept), size):
             chosen = torch.from_numpy(kept[start : start + size])
@@ -83,9 +83,9 @@ class Write(NamedTuple):
 
 
 class TensorStorage(Storage):
-    """Steps in tensors that the caller has created; writes change these tensors. The storage is full from the start.
+    """Steps in tensors that the caller has created. Writes change these tensors. The storage is full from the start.
 
-    Integers and slices give views, which the caller can write to; other indices give copies.
+    Integers and slices give views, which the caller can write to. Other indices give copies.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -96,19 +96,20 @@ class TensorStorage(Storage):
         (10, torch.Size([4, 3]))
 
     Args:
-        storage: A tensor, a TensorDict, a tensorclass, or a pytree of these, [slots, *envs, ...]. A TensorDict without
-            entries holds no steps; the first data that is written determines its entries, which are added to it.
-        max_size: Number of steps; if given, it must equal the number of steps in `storage`.
-        device: Accepted for compatibility with TorchRL; batches are on the device of `storage`.
+        storage: A tensor, a TensorDict, a tensorclass, or a pytree of such values, [slots, *envs, ...]. A TensorDict
+            without entries holds no steps: the first written data determines the entries, which are added to the
+            TensorDict.
+        max_size: Number of steps. If given, the number must equal the number of steps in `storage`.
+        device: Accepted for compatibility with TorchRL. Batches are on the device of `storage`.
         ndim: Number of leading axes that index steps.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
+        compilable: Accepted for compatibility with TorchRL. Has no effect.
 
     Raises:
-        InvalidArgumentError: If `storage` is None, a leaf of it is not a tensor, or the sizes differ.
+        InvalidArgumentError: If `storage` is None, a leaf of `storage` is not a tensor, or the sizes differ.
     """
 
     _layout = "leaves"
-    """Layout of the tables in a saved state: one table per leaf."""
+    """Layout of the tables in a saved state: a table per leaf."""
     _structure: Structure | None = None
     _compress: tuple[Key, ...] = ()
     """Keys of the leaves to compress."""
@@ -137,7 +138,7 @@ class TensorStorage(Storage):
         if storage is None:
             raise InvalidArgumentError(
                 "Expected storage to be non-null: a TensorStorage holds tensors that exist",
-                hint="use a LazyTensorStorage, which allocates them",
+                hint="use a LazyTensorStorage, which allocates its tensors",
             )
         if isinstance(storage, TensorDictBase) and storage.is_empty():
             self._prepare_empty(storage, max_size, ndim)
@@ -147,7 +148,7 @@ class TensorStorage(Storage):
         steps = math.prod(sizes)
         if max_size is not None and max_size != steps:
             raise InvalidArgumentError(
-                f"max_size is {max_size}, but the storage has {list(sizes)} steps; expected {steps}"
+                f"max_size is {max_size}, but the storage has {list(sizes)} steps, expected {steps}"
             )
         check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         super().__init__(steps, ndim=ndim)
@@ -162,8 +163,8 @@ class TensorStorage(Storage):
         sizes = tuple(storage.batch_size)
         if len(sizes) != ndim or max_size not in {None, math.prod(sizes)}:
             raise InvalidArgumentError(
-                f"the storage is an empty TensorDict {list(sizes)}; expected {ndim} axes and "
-                f"{'at least one step' if max_size is None else f'{max_size} steps'}"
+                f"the storage is an empty TensorDict {list(sizes)}, expected {ndim} axes and "
+                f"{'at least 1 step' if max_size is None else f'{max_size} steps'}"
             )
         super().__init__(math.prod(sizes), ndim=ndim)
         self._storage = storage
@@ -192,15 +193,15 @@ class TensorStorage(Storage):
 
     def _initialized_structure(self) -> Structure:
         if not self.initialized or self._structure is None:
-            raise IndexError(f"this {type(self).__name__} is empty: nothing has been written to it yet")
+            raise IndexError(f"this {type(self).__name__} is empty: nothing has been written yet")
         return self._structure
 
     def get(self, index: Any) -> Any:
         """Return the data at an index along the leading axes, [held, *envs].
 
         Args:
-            index: Integers, slices with a positive step, None and Ellipsis give a view; lists, masks and index tensors
-                give a copy in the shape of the index. A tuple has one of these per axis.
+            index: Integers, slices with a positive step, None and Ellipsis give a view. Lists, masks and index tensors
+                give a copy in the shape of the index. A tuple has an index per axis.
 
         Raises:
             IndexError: If the index is out of range.
@@ -236,17 +237,17 @@ class TensorStorage(Storage):
         """Return the parts of a batch of rows, int64 [B], such as the rows of each table, which `batch_of_parts` combines."""
         self._initialized_structure()
         parts, tables = self._select_rows(rows.cpu(), len(self)), len(self._tables)
-        # The results of a compiled operator may not be views of one memory, as decompressed frames are.
+        # The results of a compiled operator may not be views of the same memory, as decompressed frames are.
         return parts[:tables] + [frames.clone() for frames in parts[tables:]]
 
     def batch_of_parts(self, parts: Sequence[Tensor], rows: Tensor) -> Any:
-        """Return the batch [B] of the result of `take_parts`; runs in a compiled function."""
+        """Return the batch [B] of the result of `take_parts`. Runs in a compiled function."""
         leaves = self._leaves(parts, rows)
         return self._initialized_structure().build(leaves, rows.shape, self.device)
 
     @property
     def part_shapes(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-        """The dtype and the shape of one row of each of the `take_parts`."""
+        """The dtype and the shape of a row of each of the `take_parts`."""
         return [(table.dtype, tuple(table.shape[self.ndim :])) for table in self._tables]
 
     def _select_rows(self, flat: Tensor, steps: int, left_out: Collection[int] = ()) -> list[Tensor]:
@@ -269,16 +270,16 @@ class TensorStorage(Storage):
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write data into slots.
 
-        Consecutive slots may wrap around the end of the ring; if the data fills more slots than the capacity, only the
-        last ones are stored. The first data determines the structure of an element.
+        Consecutive slots may wrap around the end of the ring. If the data fills more slots than the capacity, only the
+        last slots are stored. The first data determines the structure of an element.
 
         Args:
             cursor: The slots, see `Storage.set`.
-            data: One element [*envs], or several [n, *envs]; a list of elements is stacked.
+            data: An element [*envs], or several elements [n, *envs]. A list of elements is stacked.
             set_cursor: Whether the write counts. If False, any slots may be written.
 
         Raises:
-            InvalidArgumentError: If the data does not match the structure; nothing is written.
+            InvalidArgumentError: If the data does not match the structure. Nothing is written then.
             IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
         if is_dynamo_compiling():
@@ -286,7 +287,7 @@ class TensorStorage(Storage):
         else:
             self._write(cursor, data, set_cursor=set_cursor)
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # untyped in torch
     def _graph_number(self) -> int:
         return register_writer(self._write)
 
@@ -294,7 +295,7 @@ class TensorStorage(Storage):
         """Overwrite stored steps without moving the write index, see `Storage.overwrite`.
 
         Args:
-            index: Slots, as for `set`; or a tuple with one index per axis, [slots, *envs].
+            index: Slots, as for `set`, or a tuple with an index per axis, [slots, *envs].
             data: The steps, of the shape that `get` returns for this index.
         """
         if isinstance(index, tuple) and len(index) > 1:
@@ -317,7 +318,7 @@ class TensorStorage(Storage):
     def _write(self, cursor: Any, data: Any, *, replacing: bool = False, set_cursor: bool = True) -> None:
         if isinstance(cursor, tuple):
             if len(cursor) != 1:
-                raise IndexError(f"index {cursor!r} selects single environments; expected whole slots: use replace()")
+                raise IndexError(f"index {cursor!r} selects single environments, expected whole slots: use replace()")
             (cursor,) = cursor
         if self._ledger is not None and self._ledger.unfinished:
             self.recover()
@@ -329,7 +330,7 @@ class TensorStorage(Storage):
         place = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots, gaps=not set_cursor)
         after = counts_after_write(before, place, slots)
         if replacing and after[0] != before[0]:
-            raise IndexError(f"index {cursor!r} is out of range; the storage holds {before[0]:,} slots")
+            raise IndexError(f"index {cursor!r} is out of range, expected one of {before[0]:,} slots")
         if replacing or not set_cursor:
             after = *before[:2], before[2] + 1
         if not self.initialized:
@@ -337,7 +338,7 @@ class TensorStorage(Storage):
         self._commit(Write(place, leaves, after, single))
 
     def _commit(self, write: Write) -> None:
-        """Write leaves and count the write; if processes share the memory, a record of the write comes first."""
+        """Write leaves and count the write. If processes share the memory, a record of the write comes first."""
         ledger = self._ledger
         if ledger is None:
             self._store(write)
@@ -372,10 +373,10 @@ class TensorStorage(Storage):
         return structure, *structure.flatten(data, lead)
 
     def _slots_for(self, env_shape: tuple[int, ...]) -> int:
-        """Return the number of slots, which is rounded up: the last one is whole, too."""
+        """Return the number of slots, which is rounded up: the last slot is whole, too."""
         envs = math.prod(env_shape)
         if not envs:
-            raise InvalidArgumentError(f"one slot has the shape {list(env_shape)}; expected at least one environment")
+            raise InvalidArgumentError(f"a slot has the shape {list(env_shape)}, expected at least 1 environment")
         return -(-self.max_size // envs)
 
     def size_of(self, data: Any) -> int:
@@ -397,7 +398,7 @@ class TensorStorage(Storage):
         del device
         if env_shape != self._env_shape:
             raise InvalidArgumentError(
-                f"the data has the environment axes {list(env_shape)}; expected {list(self._env_shape)}"
+                f"the data has the environment axes {list(env_shape)}, expected {list(self._env_shape)}"
             )
         check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         shape = torch.Size((self.slot_count, *env_shape))
@@ -412,12 +413,12 @@ class TensorStorage(Storage):
             column.index_copy_(0, slots.to(column.device), leaf.to(column.device))
 
     def column(self, key: Key) -> Any:
-        """Return one field of all stored rows, [rows, ...], or a TensorDict of the fields under a key, as views."""
+        """Return a field of all stored rows, [rows, ...], or a TensorDict of the fields under a key, as views."""
         views = {path: self._flat_column(number) for path, number in self._leaves_under(key).items()}
         return views[()] if () in views else TensorDict(nest_keys(views), batch_size=[len(self)])
 
     def _leaves_under(self, key: Key) -> dict[Any, int]:
-        """Return the numbers of the leaves under a key by the rest of their path."""
+        """Return the numbers of the leaves under a key by the rest of the path."""
         structure = self._initialized_structure()
         numbers = structure.leaves_under(tuple(key))
         if not numbers:
@@ -455,7 +456,7 @@ class TensorStorage(Storage):
         return TensorStorage(structure.build(leaves, torch.Size([len(self)]), self.device))
 
     def empty(self) -> None:
-        """Remove all steps; the memory and the structure of an element stay."""
+        """Remove all steps. The memory and the structure of an element stay."""
         self._recount(0, 0)
 
     @override
@@ -506,8 +507,8 @@ class TensorStorage(Storage):
         """
         if not self.initialized:
             raise InvalidArgumentError(
-                f"this {type(self).__name__} cannot be shared: it has not been initialized yet, and each process would "
-                "allocate its own memory at the first write",
+                f"this {type(self).__name__} cannot be shared before the first write: each process would "
+                "then allocate separate memory",
                 hint="write some data first, or create a LazyTensorStorage with shared_init=True",
             )
         if self._shared_words is None:
@@ -523,7 +524,7 @@ class TensorStorage(Storage):
                 table.untyped_storage().share_memory_()
 
     def _ensure_ledger(self) -> Ledger:
-        """Return the ledger; create one from the current counts if the storage has none."""
+        """Return the ledger. A storage without a ledger creates a ledger from the current counts."""
         if self._ledger is None:
             ledger = Ledger.for_slots(self.slot_count)
             ledger.words[:4] = self._counts
@@ -540,7 +541,7 @@ class TensorStorage(Storage):
         return self._shared_words is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the structure of a step and all stored steps; the tensors are views of this storage's memory."""
+        """Return the structure of a step and all stored steps. The tensors are views of this storage's memory."""
         if self._save_hooks:
             return self._hooked_state()
         steps = len(self)
@@ -558,7 +559,7 @@ class TensorStorage(Storage):
         }
 
     def _saved_tables(self) -> Sequence[Tensor]:
-        """Return the tables in the order in which they are saved."""
+        """Return the tables in the order of a saved state."""
         return self._leaf_columns()
 
     def _leaf_columns(self) -> Sequence[Tensor]:
@@ -584,10 +585,10 @@ class TensorStorage(Storage):
         if self.initialized:
             reasons += self._initialized_structure().differences(structure)
             if env_shape != self._env_shape:
-                reasons.append(f"its environment axes are {list(env_shape)}; expected {list(self._env_shape)}")
+                reasons.append(f"its environment axes are {list(env_shape)}, expected {list(self._env_shape)}")
         slots = self._slots_for(env_shape)
         if state_dict["held"] > slots:
-            reasons.append(f"it holds {state_dict['held']:,} slots; {slots:,} fit")
+            reasons.append(f"the state holds {state_dict['held']:,} slots, expected at most {slots:,}")
         return reasons or self._table_problems(structure, state_dict) or frame_problems(structure, state_dict)
 
     def _object_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
@@ -600,16 +601,16 @@ class TensorStorage(Storage):
         envs = math.prod(state["env_shape"])
         steps = state["held"] * envs
         if len(expected) != len(state["tables"]):
-            return [f"it has {len(state['tables'])} tables; expected {len(expected)}"]
+            return [f"the state has {len(state['tables'])} tables, expected {len(expected)}"]
         return [
-            f"table {number} has another dtype or shape; expected {dtype} {[steps, *shape]}"
+            f"table {number} has another dtype or shape, expected {dtype} {[steps, *shape]}"
             for number, (parts, (dtype, shape)) in enumerate(zip(state["tables"], expected, strict=True))
             if sum(len(part) for part in parts) != steps
             or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % envs for part in parts)
         ]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state; a full ring that is restored into a larger one starts with its oldest step."""
+        """Restore a state. A full ring that is restored into a larger ring starts with the oldest step."""
         if "hooked" in state_dict:
             self._load_hooked_state(state_dict)
             return
@@ -669,11 +670,11 @@ class TensorStorage(Storage):
         """Restore the leaves that are not tensors."""
 
     def _restored_structure(self, state: Mapping[str, Any]) -> Structure:
-        """Return the structure of this storage after a saved state is loaded into it, when it has none yet."""
+        """Return the structure of this storage after a saved state is loaded into an empty storage."""
         return Structure.from_json(state["structure"]).compressing(self._compress)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Rotate a full ring, so that the oldest step comes first; no data are copied."""
+        """Rotate a full ring, so that the oldest step comes first. No data are copied."""
         del slots
         if "hooked" in state_dict:
             return self._renumbered_hooked_state(state_dict, shift)
@@ -723,7 +724,7 @@ def check_only_tensors(
     """Check that no leaf is an object.
 
     Raises:
-        InvalidArgumentError: If one is; the message says what objects cannot do.
+        InvalidArgumentError: If a leaf holds objects. The message says what objects cannot do.
     """
     names = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
     if names:
@@ -744,18 +745,18 @@ def _document_problems(state: Mapping[str, Any], ndim: int) -> list[str]:
         ("torn", lambda value: value is None or _are_slots(value, state.get("held")), "ascending slots that are held"),
     )
     problems = [
-        f"{name} is {short_text(state.get(name))}; expected {expected}"
+        f"{name} is {short_text(state.get(name))}, expected {expected}"
         for name, is_valid, expected in rules
         if not is_valid(state.get(name))
     ]
     if "structure" not in state:
-        problems.append("structure is missing; expected a description of the data, or None")
+        problems.append("structure is missing, expected a description of the data, or None")
     if not problems and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
         problems.append(
             f"the counts are inconsistent: held {state['held']}, slots {state['slots']}, written {state['written']}"
         )
     if not problems and state["structure"] is None and state["held"]:
-        problems.append(f"held is {state['held']}, but the structure is missing; expected a description of the data")
+        problems.append(f"held is {state['held']}, but the structure is missing, expected a description of the data")
     return problems
 
 

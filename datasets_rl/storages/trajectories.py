@@ -1,4 +1,4 @@
-"""Whole episodes, padded to one length."""
+"""Whole episodes, padded to the same length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datasets_rl.ted.trajectories import Trajectories
 class PaddedTrajectories(ReadOnlyStorage):
     """The E episodes of a dataset as elements, each padded with zeros to the length T of the longest.
 
-    `mask` is True for steps and False for padding. The padding is not stored; it is created for each batch.
+    `mask` is True for steps and False for padding. The padding is not stored, but created for each batch.
 
         episode 0    s_0 s_1 s_2 s_3        mask  1 1 1 1
         episode 1    s_0 s_1  0   0               1 1 0 0
@@ -58,7 +58,7 @@ class PaddedTrajectories(ReadOnlyStorage):
         return data
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all episodes, [E, T, ...], a copy."""
+        """Return a field of all episodes, [E, T, ...], a copy."""
         if key == MASK:
             return torch.arange(self.longest) < self._lengths.unsqueeze(-1)
         values = self.steps.column(key)
@@ -72,7 +72,7 @@ class PaddedTrajectories(ReadOnlyStorage):
         """Raise: the elements are whole trajectories already."""
         del end_key, traj_key, step_key
         raise InvalidArgumentError(
-            "the elements of this storage are whole trajectories, so slices cannot be sampled from it",
+            "the elements of this storage are whole trajectories, which slices cannot be sampled from",
             hint="sample slices from the steps: open the dataset without split_trajs",
         )
 

@@ -1,4 +1,4 @@
-"""A view of selected rows and fields of a dataset; no data is copied."""
+"""A view of selected rows and fields of a dataset, without a copy of the data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
 from datasets_rl.ted.windows import Windows
 
 _AT_ONCE = 1 << 20
-"""Maximum number of rewards that are read at once; an episode with more is read at once."""
+"""Maximum number of rewards that are read at once. A longer episode is read at once, too."""
 _ROWS_BEFORE_LOADING = 1 << 16
 """The compiled loop takes half a second to load: only for a program that reads more rows."""
 
@@ -43,32 +43,32 @@ class _Located(NamedTuple):
     rows: Tensor
     """Rows of the dataset, int64 [...]."""
     episodes: Tensor
-    """Their episodes in the view, int64 [...]."""
+    """The episodes of the rows in the view, int64 [...]."""
     cut: Tensor
-    """Whether an episode lost the row after each of them, bool [...]."""
+    """Whether an episode lost the row after each of these rows, bool [...]."""
 
 
 class View(EpisodicStorage):
-    """Selected rows of a dataset, in their order, and selected fields, of which some may have a second name.
+    """Selected rows of a dataset, in their order, and selected fields, some with a second name.
 
-    If the next row of an episode is not selected, the episode ends there, truncated, with the true next observation;
-    the selected rows after it are another episode. ``episode`` is the index in `episodes`. In the shapes, M is the
+    If the next row of an episode is not selected, the episode ends there, truncated, with the true next observation.
+    The selected rows after the gap are another episode. ``episode`` is the index in `episodes`. In the shapes, M is the
     number of selected rows.
 
         dataset    0  1  2  3 |  4  5  6  7     rows 3 and 7 end episodes
         selected   0  1  2       4     6  7     rows 2 and 4 also end episodes here
         episode    0  0  0       1     2  2
 
-    The memory that a view takes, and the time to open it, grow with the number of episodes and not with that of rows. The
-    returns of episodes that lost rows are computed when they are read.
+    The memory that a view takes, and the time to open it, grow with the number of episodes and not with the number of
+    rows. The returns of episodes that lost rows are computed when read.
 
     Batches and columns have the selected fields only. Samplers and transforms that read single fields of other rows may
     read the others, too.
 
     Args:
         dataset: The dataset.
-        rows: Rows of the dataset, as ranges, or int64 [M], strictly ascending, at least one; all rows by default.
-        fields: Keys of the visible fields, each with the dtype to convert it to (None to keep its own); all keys by
+        rows: Rows of the dataset, as ranges, or int64 [M], strictly ascending, at least one. All rows by default.
+        fields: Keys of the visible fields, each with the dtype to convert to (None for the field's dtype). All keys by
             default. ``("next", "final_known")`` is left out if the next state of every selected row is known.
         names: Maps second names to keys of fields, which are then the same tensors under both.
 
@@ -92,15 +92,15 @@ class View(EpisodicStorage):
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
         self.names = dict(names or {})
         self.rows = rows
-        """The selected rows of the dataset, a range for each episode of the view; None for all."""
+        """The selected rows of the dataset, a range for each episode of the view, or None for all rows."""
         self._episodes = dataset.episodes
         self._located = 0
         self._changed = {key for key, dtype in self.fields.items() if dtype is not None}
-        """Keys of the fields whose values are not those of the dataset."""
+        """Keys of the fields with values that differ from the values in the dataset."""
         if rows is not None:
             self._episodes, cut = _table_of_rows(dataset, rows)
             self._cut_rows = np.where(cut, rows.stops - 1, -1)
-            """The last row, in the dataset, of each episode that lost the row after it, [E]; -1 for other episodes."""
+            """The last row, in the dataset, of each episode that lost the following row, [E], -1 for other episodes."""
             self._cut_keys = {NEXT_TRUNCATED, NEXT_DONE} if dataset.truncated_as_done else {NEXT_TRUNCATED}
             self._changed |= {EPISODE, *self._cut_keys}
             if self._episodes["final_known"].all():
@@ -125,13 +125,13 @@ class View(EpisodicStorage):
         return View(self.dataset, self.rows, fields, names)
 
     def with_names(self, names: Mapping[Key, Key]) -> View:
-        """Return a view in which some fields have second names; names of fields that the view lacks are ignored."""
+        """Return a view in which some fields have second names. Names of fields that the view lacks are ignored."""
         return View(
             self.dataset, self.rows, self.fields, {name: key for name, key in names.items() if key in self.fields}
         )
 
     def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of the dataset that some of these M rows are, by their numbers."""
+        """Return the rows of the dataset for some of these M rows, by number."""
         return numbers if self.rows is None else self._locate(self.rows, torch.from_numpy(numbers)).rows.numpy()
 
     def _locate(self, ranges: RowRanges, rows: Tensor) -> _Located:
@@ -145,7 +145,7 @@ class View(EpisodicStorage):
             found = numbers + ranges.shifts[episodes]
             cut = self._cut_rows[episodes] == found
         else:
-            from datasets_rl.storages.range_loop import locate_rows  # deferred: it imports numba
+            from datasets_rl.storages.range_loop import locate_rows  # deferred: imports numba
 
             found, episodes, cut = np.empty_like(numbers), np.empty_like(numbers), np.empty(len(numbers), np.bool_)
             if not locate_rows(
@@ -189,7 +189,7 @@ class View(EpisodicStorage):
         return data
 
     def _change(self, key: Key, values: Tensor, found: _Located | None) -> Tensor:
-        """Return the values of a field in the view, from those in the dataset, which may be overwritten."""
+        """Return the values of a field in the view, from the values in the dataset, which may be overwritten."""
         if found is not None and key == EPISODE:
             values = found.episodes
         elif found is not None and key in self._cut_keys:
@@ -199,7 +199,7 @@ class View(EpisodicStorage):
 
     @override
     def column(self, key: Key) -> Tensor:
-        """Return one field of all M rows, [M, ...], a copy unless the view has all rows."""
+        """Return a field of all M rows, [M, ...], a copy unless the view has all rows."""
         if key not in self._keys:
             raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self._keys])
         if self.rows is not None:
@@ -239,7 +239,7 @@ class View(EpisodicStorage):
 
 
 def _table_of_rows(dataset: DatasetStorage, rows: RowRanges) -> tuple[EpisodeTable, NDArray[np.bool_]]:
-    """Return the table of the episodes that ranges within episodes form, and which of them lost the row after, [E]."""
+    """Return the table of the episodes that ranges form, and which episodes lost the following row, [E]."""
     whole = dataset.episodes
     numbers = whole.episode_of(rows.starts)
     cut = whole.stops[numbers] != rows.stops
@@ -254,7 +254,7 @@ def _table_of_rows(dataset: DatasetStorage, rows: RowRanges) -> tuple[EpisodeTab
 
 
 def _returns(dataset: DatasetStorage, rows: RowRanges, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sum of rewards of each range within an episode, [E]; those of whole episodes are known."""
+    """Return the sum of rewards of each range within an episode, [E]. The sums of whole episodes are known."""
     whole = dataset.episodes
     returns: NDArray[np.float64] = whole["return"][numbers]
     changed = np.flatnonzero(whole.lengths[numbers] != rows.lengths)

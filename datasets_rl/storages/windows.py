@@ -12,7 +12,7 @@ Index = NDArray[np.int64]
 
 @compile_for("int64(int64[:, ::1], int64[::1])")
 def find_gaps(window: Index, others: Index) -> int:
-    """Find the windows whose rows are not consecutive, because they are padded, or a ring wraps.
+    """Find the windows with rows that are not consecutive, because they are padded, or a ring wraps.
 
     Args:
         window: Rows of each window, [B, W].

@@ -43,20 +43,21 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     Args:
         dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, of a derived dataset, ``demo/pendulum@td3_bc``, or
             the address of a dataset on the hub, ``hf://user/name``.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id.
         InvalidArgumentError: If the name of the derived dataset is not valid, the name of the dataset looks like an
-            entry in the folder of another one, or an address names a revision: the stored dataset may have another one.
+            entry in the folder of another dataset, or an address names a revision, which may differ from the stored
+            revision.
     """
     address = dataset_id
     dataset_id, addressed = sources.split_address(address, sources.Selection())
     if addressed.options:
         raise InvalidArgumentError(
-            f"{address} names a revision, which is for downloads; expected the name of a stored dataset",
-            hint=f"name it {dataset_id}",
+            f"{address} names a revision, which is for downloads, expected the name of a stored dataset",
+            hint=f"use the name {dataset_id}",
         )
     suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
     return entry_paths(sources.find(dataset_id), suffix, root=root, settings=settings)
@@ -65,13 +66,13 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
 def entry_paths(
     entry: Entry, suffix: str = "", *, root: Path | str | None = None, settings: Settings | None = None
 ) -> DatasetPaths:
-    """Return the paths of the dataset of a catalog entry, or of one derived from it.
+    """Return the paths of the dataset of a catalog entry, or of a dataset that is derived from it.
 
     Args:
         entry: The entry.
         suffix: The end of the id of a derived dataset, ``@td3_bc``.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
 
     Raises:
         InvalidArgumentError: As `dataset_paths` does.
@@ -92,7 +93,7 @@ def check_derived_name(name: str) -> None:
     """
     if invalid := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
         raise InvalidArgumentError(
-            f"{invalid[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , "
+            f"{invalid[0]!r} cannot name a derived dataset, expected at most 100 letters, digits and any of ._+,=- , "
             "and not a number",
             hint="choose another name",
         )
@@ -141,8 +142,8 @@ def raw_files_id(dataset: str) -> str:
         )
     if found.is_file():
         raise InvalidArgumentError(
-            f"{found} is no dataset; expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
-            hint=f"if it is another archive, unpack it, `tar -xf {found.name}`, and give the folder in it",
+            f"{found} is no dataset, expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
+            hint=f"unpack another archive, `tar -xf {found.name}`, and give the folder in the archive",
         )
     raise InvalidArgumentError(
         f"{found} cannot be read: it is neither a file nor a folder with files",
@@ -151,7 +152,10 @@ def raw_files_id(dataset: str) -> str:
 
 
 def _has_raw_files(path: Path) -> bool:
-    """Return whether a path has files, and nothing of a stored dataset or a checkpoint; the root of a file system has none."""
+    """Return whether a path has files, and nothing of a stored dataset or a checkpoint.
+
+    The root of a file system has no raw files.
+    """
     if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
         return path.suffix.lower() in {*ENDINGS, _TAR}
     try:
@@ -164,7 +168,7 @@ def _has_raw_files(path: Path) -> bool:
 
 
 def paths_of(folder: Path) -> DatasetPaths:
-    """Return the paths of the dataset in a folder; the root is that of its id if the folder is named after the id.
+    """Return the paths of the dataset in a folder. The root is the root of the id if the folder is named after the id.
 
     Raises:
         NotADatasetError: If the folder is the root of a file system.
@@ -183,7 +187,7 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
     """Return the paths of a dataset in a folder.
 
     If the path of the folder ends with the name in the id, which may contain slashes, the root is the folder above the
-    whole name; else it is the parent folder.
+    whole name. Otherwise the root is the parent folder.
     """
     name = dataset_id.partition("/")[2]
     if name and folder.as_posix().endswith(f"/{name}"):
@@ -192,14 +196,14 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
 
 
 def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> str:
-    """Return the id under which a stored dataset is shown: that of its place, by which commands find it.
+    """Return the id under which a stored dataset is shown: the id of its place, by which commands find the dataset.
 
     A folder that was copied or renamed keeps its manifest, which states the id of the original.
 
     Args:
-        folder: The folder of the dataset, or of one of its versions.
-        stated: The id in its manifest, which is shown for a folder elsewhere than below the home.
-        settings: The settings; by default those of the environment.
+        folder: The folder of the dataset, or of a version of the dataset.
+        stated: The id in the manifest, which is shown for a folder elsewhere than below the home.
+        settings: The settings. By default the settings of the environment.
     """
     home = (settings or Settings.from_env()).home.absolute()
     place = dataset_folder(folder.absolute())
@@ -214,13 +218,13 @@ def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> 
 def source_folders(home: Path) -> list[Path]:
     """Return the folders of the sources below the folder of all datasets, sorted.
 
-    Other folders there belong to other programs, and so does a folder ``raw`` in one of them.
+    Other folders there belong to other programs, and so does a folder ``raw`` in such a folder.
     """
     return [home / name for name in sources.source_names() if (home / name).is_dir()]
 
 
 def dataset_places(root: Path) -> Iterator[DatasetPaths]:
-    """Yield the paths of everything below the folder of a source that has a dataset, or something of one, sorted."""
+    """Yield the paths of everything below the folder of a source that has a dataset, or a part of a dataset, sorted."""
     for folder in walk(root):
         if folder != root:
             yield DatasetPaths(root, folder.relative_to(root).as_posix())
@@ -245,7 +249,7 @@ def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
 
 
 def stored_manifest(paths: DatasetPaths) -> Manifest | None:
-    """Return the manifest of the current version of a dataset; None if it is not stored.
+    """Return the manifest of the current version of a dataset, or None if not stored.
 
     Raises:
         ManifestError: If the manifest is not valid.
@@ -258,7 +262,7 @@ def stored_manifest(paths: DatasetPaths) -> Manifest | None:
 
 
 def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
-    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+    """Return the last entry in the history of a dataset, empty if the dataset is not stored or preprocessed."""
     with suppress(ManifestError):  # a damaged dataset is not the result of any run
         if manifest := stored_manifest(paths):
             return next(reversed(manifest.history), {})
@@ -266,12 +270,12 @@ def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
 
 
 def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
-    """Return the folder of a finished dataset, given by its id or by its folder; nothing on the disk is changed.
+    """Return the folder of a finished dataset, given by its id or by its folder. Nothing on the disk is changed.
 
     Args:
         dataset: The id or the folder.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
@@ -290,7 +294,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 def find_paths(
     dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
 ) -> DatasetPaths:
-    """Return the paths of a dataset, given by its id or by its folder, whether or not one of its versions is current.
+    """Return the paths of a dataset, given by its id or by its folder, whether or not any version is current.
 
     Raises:
         UnknownIdError: If there is no such id.
@@ -314,10 +318,12 @@ def _locate_folder(folder: Path) -> Path:
 
 
 def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
-    """Return the error of a dataset that is not stored, given by its id or its folder; it says what stores it.
+    """Return the error of a dataset that is not stored, given by its id or its folder.
+
+    The error says what stores the dataset.
 
     Raises:
-        ManifestError: If it is stored, and the file that names its current version is damaged.
+        ManifestError: If the dataset is stored, and the file with the name of the current version is damaged.
     """
     if isinstance(dataset, Path) and not os.path.lexists(dataset):
         return _not_a_folder_error(dataset)
@@ -327,8 +333,8 @@ def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
         number = (
             "1 version, which is not current" if len(versions) == 1 else f"{len(versions):,} versions, none current"
         )
-        use = Remedy("{} makes the last one current", Call("restore", dataset, versions[-1].name))
-        return NotADatasetError(paths.folder, f"it has no file {CURRENT_FILE}, and {number}", hint=use)
+        use = Remedy("{} makes the last version current", Call("restore", dataset, versions[-1].name))
+        return NotADatasetError(paths.folder, f"there is no file {CURRENT_FILE}, and {number}", hint=use)
     if isinstance(dataset, Path):
         return _not_a_folder_error(dataset)
     base, derived = sources.split_derived(dataset)
@@ -345,7 +351,7 @@ def _no_data_error(dataset_id: str, paths: DatasetPaths) -> NotADatasetError:
     if pending := pending_recordings(paths):
         return NotADatasetError(paths.folder, _pending_text(pending), hint=_adding(paths))
     stored = [one.name for one in dataset_places(paths.root) if one.exists]
-    near = [f"; {OWN_SOURCE}/{name} has" for name in difflib.get_close_matches(paths.name, stored, n=1)]
+    near = [f", unlike {OWN_SOURCE}/{name}" for name in difflib.get_close_matches(paths.name, stored, n=1)]
     return NotADatasetError(
         paths.folder,
         f"it has no data{''.join(near)}",
@@ -358,9 +364,10 @@ def _no_data_error(dataset_id: str, paths: DatasetPaths) -> NotADatasetError:
 
 
 def pending_recordings(paths: DatasetPaths) -> list[Path]:
-    """Return the folders of the recordings of a dataset whose process is dead, sorted.
+    """Return the folders of the recordings of a dataset with dead processes, sorted.
 
-    Their episodes are not yet a part of the dataset. Only names are read, nothing is changed, and links are ignored.
+    The episodes of such recordings are not yet a part of the dataset. Only names are read, nothing is changed, and
+    links are ignored.
     """
     with suppress(OSError):
         folders = disk.plain_folders(paths.recorded, paths.folder) if paths.is_own else []
@@ -369,14 +376,14 @@ def pending_recordings(paths: DatasetPaths) -> list[Path]:
 
 
 def warn_of_recordings(paths: DatasetPaths) -> None:
-    """Warn that recorded episodes are not yet a part of a dataset, and say what adds them."""
+    """Warn that recorded episodes are not yet a part of a dataset, and say what adds these episodes."""
     if pending := pending_recordings(paths):
         warnings.warn(RecordingWarning(f"{paths.folder}: {_pending_text(pending)}", hint=_adding(paths)), stacklevel=3)
 
 
 def _pending_text(pending: Sequence[Path]) -> str:
     recordings = "1 recording" if len(pending) == 1 else f"{len(pending):,} recordings"
-    return f"it lacks the episodes of {recordings} in {pending[0].parent}: a program ended before it added them"
+    return f"the episodes of {recordings} in {pending[0].parent} are missing: a program ended before adding them"
 
 
 def _adding(paths: DatasetPaths) -> Remedy:
@@ -392,7 +399,7 @@ def _not_a_folder_error(path: Path) -> NotADatasetError:
         convert = Call("download", "local/NAME", from_local=...)
         return NotADatasetError(
             path,
-            "it is a file; expected the folder of a dataset",
+            "it is a file, expected the folder of a dataset",
             hint=Remedy("{} converts files of your own", convert),
         )
     return NotADatasetError(path)

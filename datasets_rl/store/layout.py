@@ -1,4 +1,4 @@
-"""Names and paths of everything of one dataset, all of which is in its folder."""
+"""Names and paths of everything of a dataset, all of which is in the dataset's folder."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME, is_dataset, r
 OWN_SOURCE = "local"
 """The source of the user's own datasets: only these grow by recordings."""
 STREAM_FOLDER = ".stream"
-"""The folder of the shards that streams keep for later ones, below the folder of a source."""
+"""The folder of the shards that streams keep for later streams, below the folder of a source."""
 RECORDING_FILE = "recording.json"
 """The file with the description of a recording."""
 _RECORDED = "recorded"
 MARK_FILE = ".datasets-rl"
-"""The file that marks a folder as one of this package until it has a version: others have names like ours, too."""
+"""The file that marks a folder as a folder of this package until it has a version: others have names like ours, too."""
 _MARK = b"This folder is of datasets-rl, which deletes its unfinished and temporary files.\n"
 _MAX_FOLDERS = 5_000
-"""Folders without a dataset, below that of a source, after which the search for datasets ends; the upper ones come first."""
+"""Folders without a dataset below a source's folder after which the search for datasets ends. Upper folders come
+first."""
 _LOOKS, _LOOK_SECONDS = 20, 0.05
+_SHORT_LOOKS, _SHORT_LOOK_SECONDS = 3, 0.005
 _CLAIM = r"(@[A-Za-z0-9_]+-\d+(t\d+)?(\.\d+)?)?"
 _OWN = re.compile(
     rf"{VERSION_NAME.pattern}|build-[0-9a-f]{{8}}{_CLAIM}|raw{_CLAIM}|recorded|{TRASH_NAME.pattern}"
@@ -42,12 +44,12 @@ _RESERVED = re.compile(rf"{VERSION_NAME.pattern}|(build|trash)-.*|raw(@.*)?|reco
 
 @dataclass(frozen=True, slots=True)
 class DatasetPaths:
-    """The paths of all files of one dataset, below the folder of its source."""
+    """The paths of all files of a dataset, below the folder of the source."""
 
     root: Path
     """The source's folder, ``<RLDS_HOME>/d4rl``."""
     name: str
-    """The id within the source; with ``@NAME`` for a derived dataset."""
+    """The id within the source, with ``@NAME`` for a derived dataset."""
 
     @property
     def folder(self) -> Path:
@@ -76,7 +78,7 @@ class DatasetPaths:
 
     @property
     def mark_file(self) -> Path:
-        """The file that marks the folder until it has a version."""
+        """The file that marks the folder before the first version."""
         return self.folder / MARK_FILE
 
     @property
@@ -96,16 +98,16 @@ class DatasetPaths:
 
     @property
     def has_no_pointer(self) -> bool:
-        """Whether the folder is a single version, such as a copy of one, and thus cannot be changed."""
+        """Whether the folder is a single version, such as a copy of a version, and thus cannot be changed."""
         return not os.path.lexists(self.current) and disk.is_version(self.folder)
 
     @property
     def is_own(self) -> bool:
-        """Whether the folder is certainly one of a dataset, see `is_own_folder`."""
+        """Whether the folder is certainly the folder of a dataset, see `is_own_folder`."""
         return is_own_folder(self.folder)
 
     def mark(self) -> None:
-        """Mark the folder as one of this package, before anything is put there; it is created."""
+        """Create the folder and mark it as a folder of this package, before anything is put there."""
         mark_folder(self.folder)
 
     def builds(self) -> list[Path]:
@@ -113,33 +115,32 @@ class DatasetPaths:
         return [path for path in self.entries() if path.name.startswith("build-")]
 
     def entries(self) -> list[Path]:
-        """Return the files and folders of the dataset, sorted; what others put into its folder is not among them.
+        """Return the files and folders of the dataset, sorted, without what others put into the folder.
 
-        A name says nothing in a folder of others: there is none unless the folder is one of a dataset.
+        A name says nothing in a folder of others: there is no entry unless the folder is the folder of a dataset.
         """
         return [path for path in _listed(self.folder) if is_own_name(path.name)] if self.is_own else []
 
     def foreign(self) -> Iterator[Path]:
-        """Yield what others put into the folder of the dataset, sorted; a dataset inside it is not foreign."""
+        """Yield what others put into the folder of the dataset, sorted. A dataset inside is not foreign."""
         own = {*self.entries()}
         return (path for path in _listed(self.folder) if path not in own and not _leads_to_dataset(path))
 
     def first_foreign(self, *others: Path) -> Path | None:
-        """Return the first file that others put into a folder that is not one of a dataset, except these ones.
+        """Return the first file that others put into a folder that is not a dataset's, except these files.
 
         Another process may begin or delete a dataset there. What it has just made may be listed after this one has looked
-        for the mark, so that a file with a name like ours is looked at twice. While a process holds the lock, the mark
-        may also be missing for a moment, which this one waits for.
+        for the mark, and the mark may be missing for a moment, so that a file with a name like ours is looked at several
+        times, and longer while a process holds the lock.
         """
         first = None
         for look in range(_LOOKS):
             first = next((path for path in self.foreign() if path not in others), None)
             if first is None or not is_own_name(first.name):
                 break
-            if disk.is_locked(self.lock):
-                time.sleep(_LOOK_SECONDS)
-            elif look:
+            if not disk.is_locked(self.lock) and look >= _SHORT_LOOKS:
                 break
+            time.sleep(_LOOK_SECONDS if look >= _SHORT_LOOKS else _SHORT_LOOK_SECONDS)
         return first
 
     def bytes(self) -> int:
@@ -152,50 +153,50 @@ class DatasetPaths:
         """Check that a command may put a version of a dataset here.
 
         Raises:
-            InvalidArgumentError: If the folder is a single version, or inside one, or holds files that are not a
+            InvalidArgumentError: If the folder is a single version, or inside a version, or holds files that are not a
                 dataset.
         """
         if self.has_no_pointer:
             raise InvalidArgumentError(
-                f"{self.folder} is a single version of a dataset: it has {MANIFEST_FILE} and no {CURRENT_FILE}, and "
+                f"{self.folder} is a single version of a dataset: the folder has {MANIFEST_FILE} and no {CURRENT_FILE}, and "
                 "versions never change",
-                hint="write the result to another folder, or name the dataset whose version it is",
+                hint="write the result to another folder, or name the dataset of this version",
             )
         if outer := disk.dataset_around(self.folder):
             raise InvalidArgumentError(
                 f"{self.folder} is inside a dataset: {outer}",
-                hint="choose a name or a folder that is not below that one",
+                hint="choose a name or a folder that is not below that dataset",
             )
         if not self.exists and (_is_no_folder(self.folder) or self._has_unknown_files()):
             raise InvalidArgumentError(
                 f"{self.folder} already exists: it holds files that are not a dataset",
-                hint="move it, or choose another place",
+                hint="move this folder, or choose another place",
             )
 
     def _has_unknown_files(self) -> bool:
         """Return whether there is something that is not of this package in a folder where a dataset is to be put.
 
-        Users may put raw files into the folder ``raw`` of a dataset before they convert them. A mark may be empty where a
+        Users may put raw files into the folder ``raw`` of a dataset before the conversion. A mark may be empty where a
         file system cannot create a file together with its content.
         """
         return self.first_foreign(self.raw, self.mark_file) is not None
 
 
 def dataset_folder(version: Path) -> Path:
-    """Return the folder of the dataset of a version; a folder that is a single version is returned unchanged."""
+    """Return the folder of the dataset of a version. A folder that is a single version is returned unchanged."""
     return version.parent if VERSION_NAME.fullmatch(version.name) else version
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a name in the folder of a dataset is one that this package gives."""
+    """Return whether a name in the folder of a dataset is a name that this package gives."""
     return _OWN.fullmatch(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Check that no part of the name of a dataset looks like an entry in the folder of another one.
+    """Check that no part of the name of a dataset looks like an entry in the folder of another dataset.
 
     Raises:
-        InvalidArgumentError: If one does.
+        InvalidArgumentError: If a part does.
     """
     if reserved := next(filter(_RESERVED.fullmatch, name.split("/")), None):
         raise InvalidArgumentError(
@@ -205,12 +206,12 @@ def check_name(name: str) -> None:
 
 
 def mark_folder(folder: Path) -> None:
-    """Mark a folder as one of this package; it is created if it does not exist."""
+    """Mark a folder as a folder of this package. A missing folder is created."""
     disk.create_file(folder / MARK_FILE, _MARK)
 
 
 def unmark_folder(folder: Path) -> bool:
-    """Delete the mark of a folder; return whether it had one."""
+    """Delete the mark of a folder. Return whether the folder had a mark."""
     marked = is_marked(folder)
     if marked:
         disk.remove_file(folder / MARK_FILE)
@@ -225,10 +226,10 @@ def is_marked(folder: Path) -> bool:
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Return whether a folder is certainly one of a dataset, whatever the names in it.
+    """Return whether a folder is certainly the folder of a dataset, with any names inside.
 
-    It has a file ``CURRENT`` that names a version, or a version with a manifest, or is one, or it has a recording, or it is
-    marked because a command makes the first version or deletes the last one.
+    Such a folder has a file ``CURRENT`` that names a version, or a version with a manifest, or is a version, or has a
+    recording, or is marked because a command makes the first version or deletes the last version.
     """
     with suppress(ManifestError):
         if read_current(folder) is not None:
@@ -256,10 +257,11 @@ def _has_version_name(path: Path) -> bool:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield every folder at or below a folder that is one of a dataset, sorted; nothing inside of versions.
+    """Yield every folder at or below a folder that is a dataset's, sorted. Versions are not searched.
 
     A link below the folder is followed only if it leads to the folder of a dataset: a link to a large tree, or to a folder
-    above, costs one look. A tree that has more than `_MAX_FOLDERS` other folders is searched from the top, with a warning.
+    above, costs a single look. A tree that has more than `_MAX_FOLDERS` other folders is searched from the top, with a
+    warning.
     """
     found: list[Path] = []
     waiting, others = deque([folder]), 0
@@ -281,8 +283,8 @@ def walk(folder: Path) -> Iterator[Path]:
 
 def _unsearched(folder: Path, first: Path) -> UnsearchedWarning:
     return UnsearchedWarning(
-        f"{folder} has more than {_MAX_FOLDERS:,} folders without a dataset: those below {first} and later ones are not found",
-        hint=f"move what is not of datasets out of {folder}, or replace a link to it by links to the datasets",
+        f"{folder} has more than {_MAX_FOLDERS:,} folders without a dataset: datasets below {first} and in later folders are not found",
+        hint=f"move what is not of datasets out of {folder}, or replace a link to that folder by links to the datasets",
     )
 
 
@@ -291,7 +293,10 @@ def _is_telling_name(name: str) -> bool:
 
 
 def _content(folder: Path) -> tuple[list[str], list[Path]]:
-    """Return the names in a folder, and the folders and links in which there may be datasets; nothing without access."""
+    """Return the names in a folder, and the folders and links in which there may be datasets.
+
+    Nothing without access.
+    """
     with suppress(OSError), os.scandir(folder) as entries:
         found = [*entries]
         below = [Path(entry.path) for entry in found if entry.name[0] != "." and _may_lead_to_dataset(entry)]
@@ -317,10 +322,10 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_no_folder(path: Path) -> bool:
-    """Return whether a path has something other than a folder; one look, because others may create or delete it."""
+    """Return whether a path has something other than a folder. A single look, because others may change the path."""
     try:
         return not stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
         return path.is_symlink()
-    except OSError:  # a folder above it is a file, or a link leads to itself
+    except OSError:  # a folder above is a file, or a link leads to itself
         return os.path.lexists(path)

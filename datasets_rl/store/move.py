@@ -2,12 +2,12 @@
 
     copy what differs  ->  the setting names the new place  ->  delete what the new place has, too
 
-A process that is killed leaves every file at one of the places at least, and the same command continues. Where the
-setting is not the user's file, but a variable or an option, only the user can change it: the old files stay until the
-same command runs with the new place as the home.
+A process that is killed leaves every file at at least one place, and the same command continues. Where the
+setting is not the user's file, but a variable or an option, only the user can change the setting: the old files stay
+until the same command runs with the new place as the home.
 
-What is not of a dataset stays where it is, in the folder of a source, too: the data folder may be shared with other
-projects, or be the home folder of the user. What is of one is known by its place, and not by its name alone.
+What is not of a dataset stays, in the folder of a source, too: the data folder may be shared with other
+projects, or be the home folder of the user. Files of a dataset are known by their places, and not by their names alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datasets_rl.store.versions import check_unused
 
 _BLOCK = 1 << 20
 _MARKER = ".rlds-moved-from"
-"""The file at the new place with the path of the old one, until that is deleted."""
+"""The file at the new place with the path of the old place, until the old place is deleted."""
 _MAX_PATH_BYTES = 1 << 16
 
 
@@ -51,7 +51,7 @@ class Move:
 
 
 def plan_move(home: Path, target: Path) -> Move | None:
-    """Return the move of a folder that `move` would make or continue; None if nothing is left to do.
+    """Return the move of a folder that `move` would make or continue, or None if nothing is left to do.
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
@@ -77,9 +77,9 @@ def _read_marker(target: Path) -> Path | None:
         return Path(disk.read_plain(marker, _MAX_PATH_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:  # it is not the path of a file
+    except ValueError:  # not the path of a file
         raise IntegrityError(
-            str(marker), ["it holds no path of a folder"], hint=f"see what {marker} is, and delete it"
+            str(marker), ["the file holds no path of a folder"], hint=f"look at {marker}, and delete it"
         ) from None
 
 
@@ -91,7 +91,7 @@ def _check_places(source: Path, target: Path, *, started: bool) -> None:
     elif resolved in source.parents or source in resolved.parents:
         problem = f"{target} and {source} are inside each other"
     elif os.path.lexists(target) and not started and (target.is_symlink() or not _is_empty(target)):
-        problem = f"{target} exists already; expected a new folder"
+        problem = f"{target} exists already, expected a new folder"
     if problem:
         raise InvalidArgumentError(problem, hint="choose another folder")
 
@@ -108,18 +108,18 @@ def move(
 
     Args:
         home: The folder.
-        target: Its new place, on any file system.
-        switch: Changes the setting of the home to the new place, and returns whether it could. If not, the old files
-            stay.
+        target: The new place, on any file system.
+        switch: Changes the setting of the home to the new place, and returns whether this succeeded. If not, the old
+            files stay.
         advance: Called with the number of bytes that were copied.
 
     Returns:
-        The move; None if the folder is there already.
+        The move, or None if the folder is there already.
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
         DiskFullError: If the file system of the target has not enough space.
-        LockedError: If another process is changing a dataset; nothing is moved then.
+        LockedError: If another process is changing a dataset. Nothing is moved then.
         IntegrityError: If the copy of a file differs from the file, or a link is in its place.
     """
     plan = plan_move(home, target)
@@ -133,7 +133,7 @@ def move(
             if plan.source.stat().st_dev != plan.target.stat().st_dev:
                 disk.require_free(plan.target, plan.bytes - disk.tree_bytes(plan.target), "the copy of all datasets")
             disk.write_text(plan.target / _MARKER, str(plan.source))
-            # A second pass costs little, and copies what changed during the first one.
+            # A second pass costs little, and copies what changed during the first pass.
             for _ in range(2):
                 _copy_all(plan.source, plan.target, advance)
             _check_all_unused(plan.source)
@@ -155,14 +155,14 @@ def _check_all_unused(home: Path) -> None:
 
 
 def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Copy every file that differs, unless the copy is newer; files of the same size and time are equal."""
+    """Copy every file that differs, unless the copy is newer. Files of the same size and time are equal."""
     folders = {target}
     for path in _files(source):
         copy = target / path.relative_to(source)
         above = [folder for folder in copy.parents if target in folder.parents]
         for folder in reversed(above):
             disk.check_kind(folder, folder=True)
-        with suppress(FileNotFoundError):  # deleted since it was listed
+        with suppress(FileNotFoundError):  # deleted after the listing
             if not _is_same(path, copy) and not _is_newer(copy, path):
                 _copy(path, copy, advance)
                 folders.update(above)
@@ -171,9 +171,9 @@ def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> Non
 
 
 def _delete_copied(source: Path, target: Path) -> None:
-    """Delete what the new place has, too, and then the empty folders that it has; other files and folders stay.
+    """Delete what the new place has, too, and then the empty folders. Other files and folders stay.
 
-    Links come first: a link to a dataset that is deleted is not known to be one when an interrupted move continues.
+    Links come first: without its dataset, an interrupted move would not recognize the link of a dataset.
     """
     links = [path for path in _files(source) if path.is_symlink()]
     for path in chain(links, _files(source)):
@@ -190,13 +190,15 @@ def _files(home: Path) -> Iterator[Path]:
     """Yield every file, link and empty folder of a dataset or a stream in a data folder, and every link to a dataset.
 
     A folder of a source that is itself a link is yielded as the link. Last of each dataset comes the file that proves that
-    it is one, so that a deletion in this order can be continued.
+    it is a dataset, so that a deletion in this order can be continued.
     """
     roots = source_folders(home)
     yield from filter(Path.is_symlink, roots)
     roots = [root for root in roots if not root.is_symlink()]
     for streams in (root / STREAM_FOLDER for root in (home, *roots)):
-        for folder in [path.parent for path in streams.rglob(MARK_FILE) if is_marked(path.parent)]:
+        for folder in {
+            path.parent for path in disk.files_below(streams) if path.name == MARK_FILE and is_marked(path.parent)
+        }:
             yield from sorted(_tree(folder), key=_is_proof)
     for paths in (paths for root in roots for paths in dataset_places(root)):
         if paths.folder.is_symlink():
@@ -213,7 +215,7 @@ def _is_proof(path: Path) -> bool:
 
 
 def _tree(path: Path) -> Iterator[Path]:
-    """Yield a file or link; of a folder, every file, link and empty folder below it, and itself if it is empty."""
+    """Yield a file or link, or of a folder every file, link and empty folder inside, or itself if empty."""
     if path.is_symlink() or not path.is_dir():
         yield path
         return
@@ -244,13 +246,13 @@ def _is_newer(path: Path, other: Path) -> bool:
 
 def _link_target(path: Path) -> Path:
     to = path.readlink()
-    if not to.is_absolute() and ".." in to.parts:  # it may lead out of the folder
+    if not to.is_absolute() and ".." in to.parts:  # may lead out of the folder
         return Path(os.path.normpath(path.parent / to))
     return to
 
 
 def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Copy a file, a link or an empty folder; a file appears under its name when it is complete and compared."""
+    """Copy a file, a link or an empty folder. A file appears under its name when it is complete and compared."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         disk.make_link(target, _link_target(path))
@@ -259,7 +261,7 @@ def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
     elif path.is_file():
         temporary = target.with_name(f".{target.name}.copy")
         disk.remove_file(temporary)
-        if disk.link_file(path, temporary):  # on one file system, the data need not be copied
+        if disk.link_file(path, temporary):  # on the same file system, the data need not be copied
             advance(path.stat().st_size)
         else:
             _copy_data(path, temporary, advance)
@@ -279,12 +281,12 @@ def _copy_data(path: Path, target: Path, advance: Callable[[int], None]) -> None
         with suppress(AttributeError, OSError):
             os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if _digest(target) != written:
-        raise IntegrityError(str(target), ["it does not read back as it was written"])
+        raise IntegrityError(str(target), ["the copy does not read back as written"])
     shutil.copystat(path, target)
 
 
 def _digest(path: Path, each: Callable[[bytes], None] = lambda _: None) -> bytes:
-    """Return the digest of a file, whose blocks are passed to a function."""
+    """Return the digest of a file. The blocks are passed to a function."""
     digest = hashlib.blake2b()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):

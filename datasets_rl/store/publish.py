@@ -1,10 +1,10 @@
 """Publishing: the only way in which a dataset changes.
 
-    sync the build  ->  rename it to its version name  ->  replace CURRENT  ->  sync the folder
+    sync the build  ->  rename to the version name  ->  replace CURRENT  ->  sync the folder
 
-A process that is killed in between leaves the old CURRENT or the new one. The manifest of a version records the request
-that made it and the digest of its parent, the version that was current before: the same request on the same parent
-finds a version that was published and not pointed at, points at it and is done.
+A process that is killed in between leaves the old CURRENT or the new CURRENT. The manifest of a version records the
+request for the version and the digest of its parent, the version that was current before. The same request on the same
+parent finds a version that was published without becoming current, points to this version and is done.
 
 Nothing depends on the lock of a dataset, which only keeps two processes from doing the same work: the names of builds
 and versions are unique, and the last CURRENT wins.
@@ -44,37 +44,37 @@ class Version:
 
     @property
     def name(self) -> str:
-        """Its name, ``0001-3f2a9c10``."""
+        """The name of the version, ``0001-3f2a9c10``."""
         return self.folder.name
 
     @property
     def number(self) -> int:
-        """Its number: versions are numbered from 1 in the order of their publication."""
+        """The number of the version: versions are numbered from 1 in the order of their publication."""
         return int(self.name.partition("-")[0])
 
     @property
     def manifest(self) -> Manifest:
-        """Its manifest."""
+        """The manifest of the version."""
         from datasets_rl.format.manifest import Manifest
 
         return Manifest.read(self.folder)
 
     @property
     def digest(self) -> str:
-        """The digest of its manifest; empty if that is damaged."""
+        """The digest of the manifest. Empty for a damaged manifest."""
         with suppress(ManifestError, NotADatasetError):
             return self.manifest.digest
         return ""
 
     @property
     def is_current(self) -> bool:
-        """Whether the file ``CURRENT`` of its dataset names it."""
+        """Whether the file ``CURRENT`` of the dataset names this version."""
         with suppress(ManifestError):
             return read_current(self.folder.parent) == self.name
         return False
 
     def discard(self) -> None:
-        """Delete it, unless a process without the lock has made it the current one in the meantime."""
+        """Delete the version, unless a process without the lock has made it current in the meantime."""
         disk.discard(self.folder, self.folder.parent, unless=lambda: self.is_current)
 
 
@@ -90,11 +90,11 @@ def _order(path: Path) -> tuple[int, str]:
 
 
 def current_version(paths: DatasetPaths, *, replaces: bool = False) -> Version | None:
-    """Return the current version of a dataset; None if there is none.
+    """Return the current version of a dataset, or None.
 
     Args:
         paths: The dataset.
-        replaces: Whether the file ``CURRENT`` is about to be replaced, so that a damaged one counts as none.
+        replaces: Whether the file ``CURRENT`` is about to be replaced, so that a damaged file counts as no file.
 
     Raises:
         ManifestError: If the file ``CURRENT`` is damaged.
@@ -110,22 +110,22 @@ def current_version(paths: DatasetPaths, *, replaces: bool = False) -> Version |
 
 
 def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
-    """Return the version of which another one was made, or which it replaced; None if it is not on the disk.
+    """Return the version from which another version was made, or which was replaced, or None if not on the disk.
 
     Raises:
-        ManifestError: If one of the two manifests is damaged.
+        ManifestError: If a manifest is damaged.
     """
     return next(iter(_with_digest(paths, version.manifest.parent)), None)
 
 
 def _with_digest(paths: DatasetPaths, digest: str) -> list[Version]:
-    """Return the versions whose manifest has a digest, the newest first."""
+    """Return the versions with this digest of the manifest, the newest first."""
     named = [version for version in versions_of(paths) if digest and version.name.endswith(f"-{digest[:8]}")]
     return [version for version in reversed(named) if version.manifest.digest == digest]
 
 
 def point_to(paths: DatasetPaths, version: Version) -> None:
-    """Make a version the current one, atomically.
+    """Make a version the current version, atomically.
 
     Raises:
         NotADatasetError: If a process without the lock has removed the dataset.
@@ -148,14 +148,14 @@ def locked(
 
     Args:
         paths: The dataset, which need not exist yet.
-        name: Its name in messages.
+        name: The name of the dataset in messages.
         wait: Seconds to wait for another process that changes the dataset.
         waiting: Called once with the name of that process.
 
     Raises:
         LockedError: If the other process did not finish in time.
         IntegrityError: If a file or folder of the dataset is a link, a pipe or the like.
-        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of one.
+        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of a dataset.
     """
     check_entries(paths)
     try:
@@ -170,7 +170,7 @@ def locked(
 
 
 def check_entries(paths: DatasetPaths) -> None:
-    """Check that nothing that a change of a dataset would use leads elsewhere, or would block it.
+    """Check that nothing that a change of a dataset would use leads elsewhere, or would block the change.
 
     Raises:
         IntegrityError: If there is a link, a pipe, a socket or a device.
@@ -183,7 +183,7 @@ def mark_as_own(paths: DatasetPaths) -> None:
     """Mark a folder in which a dataset begins, so that whatever a killed command leaves there is known to be ours.
 
     Raises:
-        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of one.
+        InvalidArgumentError: If there is no dataset, and the folder holds files that are not of a dataset.
     """
     if not paths.is_own:
         paths.check_changeable()
@@ -191,7 +191,7 @@ def mark_as_own(paths: DatasetPaths) -> None:
 
 
 def leftovers(paths: DatasetPaths) -> list[Path]:
-    """Return what dead processes left in the folder of a dataset and no command resumes, sorted; `sweep` deletes it."""
+    """Return what dead processes left in the folder of a dataset and no command resumes, sorted. `sweep` deletes it."""
     found = [version.folder for version in _completed(paths)]
     found += [path for path in paths.entries() if TRASH_NAME.fullmatch(path.name)]
     found += [file for place in _abandoned_places(paths) for file in disk.temporary_files(place)]
@@ -199,7 +199,7 @@ def leftovers(paths: DatasetPaths) -> list[Path]:
 
 
 def sweep(paths: DatasetPaths) -> None:
-    """Delete what dead processes left in the folder of a dataset; release what a command resumes or reuses."""
+    """Delete what dead processes left in the folder of a dataset. Release what a command resumes or reuses."""
     for version in _completed(paths):
         version.discard()
     disk.empty_trash(paths.folder)
@@ -215,7 +215,7 @@ def sweep(paths: DatasetPaths) -> None:
 
 
 def _completed(paths: DatasetPaths) -> list[Version]:
-    """Return what is of no more use since the current version was published; see `_superfluous`."""
+    """Return what is of no more use since the current version was published, see `_superfluous`."""
     with suppress(OSError, ManifestError, NotADatasetError):
         version = Version(paths.version)
         manifest = version.manifest
@@ -234,13 +234,14 @@ def _abandoned_places(paths: DatasetPaths) -> list[Path]:
 
 
 def remove_if_empty(paths: DatasetPaths) -> None:
-    """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
+    """Delete the folder of a dataset that has nothing, and the empty parent folders below the root."""
     if paths.is_own:
         disk.remove_empty(paths.recorded)
-    if all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
+    while all(path == paths.mark_file for path in paths.entries()) and unmark_folder(paths.folder):
         disk.remove_empty(paths.folder)
-        if any(is_own_name(path.name) for path in paths.foreign()):  # another process has just begun there
-            paths.mark()
+        if not any(is_own_name(path.name) for path in paths.foreign()):
+            break
+        paths.mark()  # another process has just begun there, and may have ended since: only the mark is left then
     disk.remove_empty_parents(paths.folder / "entry", paths.root)
 
 
@@ -250,16 +251,16 @@ class Build:
 
     paths: DatasetPaths
     request: str
-    """What makes it, as canonical JSON."""
+    """The request for the build, as canonical JSON."""
     parent: Version | None
-    """The version that the new one is made of, or replaces."""
+    """The version that the new version is made of, or replaces."""
     work: Path
     """The folder of everything unfinished: the new version, its journal and partial datasets."""
     published: list[Version] = field(default_factory=list)
 
     @property
     def version(self) -> Path:
-        """The folder of the new version while it is written."""
+        """The folder of the new version during the build."""
         return self.work / VERSION_FOLDER
 
     @property
@@ -271,6 +272,20 @@ class Build:
     def upstream(self) -> Path:
         """The file with the upstream's description of its files."""
         return self.work / "upstream.json"
+
+    def take_raw(self, raw: Path) -> None:
+        """Move the claimed raw files of the dataset into the build, with which they are deleted once it is published."""
+        disk.remove_tree(self._raw)
+        disk.release(raw, self._raw)
+
+    def return_raw(self, raw: Path) -> None:
+        """Move raw files that an interrupted process has moved into the build back to an empty claimed folder."""
+        if self._raw.exists():
+            disk.release(self._raw, raw)
+
+    @property
+    def _raw(self) -> Path:
+        return self.work / "raw"
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -293,9 +308,9 @@ def _build_folder(paths: DatasetPaths, request: str, parent_digest: str) -> Path
 
 @contextmanager
 def building(paths: DatasetPaths, request: str, parent: Version | None) -> Iterator[Build]:
-    """Claim the build of a request, with what an interrupted process has completed of it.
+    """Claim the build of a request, with what an interrupted process has completed.
 
-    If the block does not publish it, the build stays for the same request.
+    If the block does not publish the build, the build stays for the same request.
 
     Raises:
         IntegrityError: If a file or folder of the build is a link, a pipe or the like.
@@ -320,7 +335,7 @@ def _make_current(paths: DatasetPaths, version: Version) -> None:
 
 
 def _superfluous(paths: DatasetPaths, version: Version, builds: Sequence[Path]) -> list[Version]:
-    """Return what is of no more use since a version is current: builds of dead processes, and what it supersedes."""
+    """Return what is of no more use since a version is current: builds of dead processes, and superseded versions."""
     return [*map(Version, filter(disk.is_abandoned, builds)), *_superseded(paths, version)]
 
 
@@ -330,7 +345,7 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     Args:
         paths: The dataset.
         request: The request, as canonical JSON.
-        parent: The version that it was made of; None for the first one.
+        parent: The version that it was made of, or None for the first version.
 
     Returns:
         Whether there is such a version.
@@ -351,13 +366,13 @@ def publish(build: Build) -> Version:
     """Make a finished build the current version of its dataset.
 
     Args:
-        build: The build, whose manifest is complete except for the request and the parent.
+        build: The build. Its manifest is complete except for the request and the parent.
 
     Returns:
         The new version.
 
     Raises:
-        DiskFullError: If the disk has no space left; the current version is unchanged.
+        DiskFullError: If the disk has no space left. The current version is unchanged.
     """
     from datasets_rl.format.manifest import Manifest
 
@@ -382,7 +397,7 @@ def publish(build: Build) -> Version:
 
 
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
-    """Return the versions of which nothing is lost if they are deleted, because the current one has it.
+    """Return the versions that can be deleted without a loss, because the current version has everything in them.
 
     These are versions with the same digest, and the parent if the version has its episodes and more, is the result of
     the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
@@ -404,8 +419,8 @@ def foreign_files(folder: Path) -> list[str]:
     try:
         own = {entry.path for entry in Manifest.read(folder).files}
     except (ManifestError, NotADatasetError):  # it is damaged, or another process has deleted it
-        own = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+        own = {path.relative_to(folder).as_posix() for path in disk.files_below(folder) if path.suffix == ".npy"}
     existing = set()
-    for parent, _, files in os.walk(folder):  # unlike rglob, it passes over what is deleted in the meantime
+    for parent, _, files in os.walk(folder):  # unlike rglob, os.walk passes over what is deleted in the meantime
         existing |= {Path(parent, name).relative_to(folder).as_posix() for name in files}
     return sorted(existing - own - {MANIFEST_FILE})

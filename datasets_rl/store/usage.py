@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +17,11 @@ _PARTIAL = (".part", ".part.json")
 
 @dataclass
 class Kept:
-    """Bytes on the disk that belong to one dataset."""
+    """Bytes on the disk that belong to a dataset."""
 
     id: str
     dataset: int = 0
-    """The current version; 0 if there is none."""
+    """The current version. 0 without such a version."""
     versions: int = 0
     """Other versions."""
     raw: int = 0
@@ -61,7 +60,7 @@ class Inventory:
 
 
 def take_inventory(home: Path) -> Inventory:
-    """Return what a folder of datasets holds; nothing is changed."""
+    """Return what a folder of datasets holds. Nothing is changed."""
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     sizes: dict[Path, int] = {}
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
@@ -82,7 +81,7 @@ def take_inventory(home: Path) -> Inventory:
 
 
 def kept_bytes(paths: DatasetPaths) -> Kept:
-    """Return what is on the disk of one dataset."""
+    """Return what is on the disk of a dataset."""
     kept = Kept(f"{paths.root.name}/{paths.name}")
     if paths.has_no_pointer:
         kept.dataset = disk.tree_bytes(paths.folder)
@@ -104,12 +103,7 @@ def kept_bytes(paths: DatasetPaths) -> Kept:
         elif path == paths.recorded or path.name.startswith("build-"):
             kept.unfinished += size
         elif disk.unclaimed_name(path) == paths.raw.name:
-            partial = sum(
-                Path(folder, file).lstat().st_size
-                for folder, _, files in os.walk(path)
-                for file in files
-                if file.endswith(_PARTIAL)
-            )
+            partial = sum(disk.tree_bytes(file) for file in disk.files_below(path) if file.name.endswith(_PARTIAL))
             kept.raw += size - partial
             kept.unfinished += partial
     return kept

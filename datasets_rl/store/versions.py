@@ -1,4 +1,4 @@
-"""Versions of a dataset: which one is current, and the deletion of what is no longer needed."""
+"""Versions of a dataset: which version is current, and the deletion of what is no longer needed."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def restore(dataset: Path | str, version: str | int = "parent") -> Path:
-    """Make any version of a dataset the current one, by default the one before the last preprocessing.
+    """Make any version of a dataset the current version, by default the version before the last preprocessing.
 
     No version is deleted, so that another call goes forward again.
 
     Args:
-        dataset: Its id, or its folder.
-        version: The number or the name of a version; "parent" is the version that the current one was made of.
+        dataset: The id or the folder of the dataset.
+        version: The number or the name of a version. "parent" is the version that the current version was made of.
 
     Returns:
         The folder of the dataset.
@@ -56,7 +56,7 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
     Raises:
         NotADatasetError: If the dataset is not stored.
         InvalidArgumentError: If there is no such version, or several have the number.
-        ManifestError: If the manifest of the version is damaged; nothing is changed then.
+        ManifestError: If the manifest of the version is damaged. Nothing is changed then.
         LockedError: If another process is changing the dataset.
     """
     dataset = id_or_path(dataset)
@@ -76,8 +76,8 @@ def _parent(paths: DatasetPaths, dataset: Path | str) -> Version:
         raise missing_error(dataset, paths)
     if (parent := parent_of(paths, current)) is None:
         raise InvalidArgumentError(
-            f"{dataset} has no earlier version: the current one was made of no other, or that one was pruned",
-            hint=Remedy("{} lists its versions", Call("info", dataset)),
+            f"{dataset} has no earlier version: the current version was made of no other, or the other version was pruned",
+            hint=Remedy("{} lists the versions", Call("info", dataset)),
         )
     return parent
 
@@ -91,7 +91,9 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
         return found[0]
     names = ", ".join(version.name for version in found or existing)
     problem = (
-        f"{len(found)} versions {text}: expected one of {names}" if found else f"no version {text}: it has {names}"
+        f"{len(found)} versions {text}: expected one of {names}"
+        if found
+        else f"no version {text}, expected one of {names}"
     )
     raise InvalidArgumentError(
         f"{paths.folder} has {problem}", hint=Remedy("{} lists its versions", Call("info", paths.folder))
@@ -104,7 +106,7 @@ def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
     if former == version:
         return
     point_to(paths, version)
-    if not version.folder.is_dir() and former is not None:  # a process without the lock has pruned it
+    if not version.folder.is_dir() and former is not None:  # a process without the lock has pruned the version
         point_to(paths, former)
         raise LockedError(str(paths.folder), "a process that deleted the version", paths.lock)
 
@@ -112,28 +114,28 @@ def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
     """Delete a dataset with all its versions, recordings, raw and unfinished files.
 
-    The datasets derived from it stay, and so does what others put into its folder. Of a link to another dataset of the
+    The datasets derived from it stay, and so does what others put into the folder. Of a link to another dataset of the
     same home, only the link is deleted.
 
     Returns:
-        Bytes freed; 0 if the dataset does not exist.
+        Bytes freed, or 0 if the dataset does not exist.
 
     Raises:
         UnknownIdError: If there is no such id.
         InvalidArgumentError: If the folder is certainly not one of a dataset, a version has files that are not the
-            dataset's, or the folder ``raw`` may have the only copy of the user's files; nothing is deleted then.
-        LockedError: If another process is changing the dataset, or records episodes for it.
+            dataset's, or the folder ``raw`` may have the only copy of the user's files. Nothing is deleted then.
+        LockedError: If another process is changing the dataset, or records episodes for the dataset.
     """
     return remove_dataset(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
 
 
 def remove_folder(folder: Path) -> int:
-    """Delete a dataset given by its folder; see `remove`."""
+    """Delete a dataset given by its folder, see `remove`."""
     return remove_dataset(paths_of(folder), str(folder))
 
 
 def remove_dataset(paths: DatasetPaths, name: str) -> int:
-    """Delete a dataset given by its paths; see `remove`."""
+    """Delete a dataset given by its paths, see `remove`."""
     if is_link_alone(paths):
         disk.remove_file(paths.folder)
         return 0
@@ -153,7 +155,7 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         with suppress(DiskFullError):
             paths.mark()
         entries = paths.entries()
-        # Without it there is no dataset, whenever the deletion ends.
+        # Without this file there is no dataset, whenever the deletion ends.
         disk.remove_file(paths.current)
         for path in entries:
             if path not in {paths.lock, paths.mark_file, paths.recorded} and disk.is_abandoned(path):
@@ -177,8 +179,8 @@ def _check_removable(paths: DatasetPaths) -> None:
     if not paths.is_own:
         if first := paths.first_foreign():
             raise InvalidArgumentError(
-                f"{paths.folder} is not removed: it holds files that are not a dataset, such as {first.name}",
-                hint="delete them yourself if you do not need them",
+                f"{paths.folder} is not removed: the folder holds files that are not a dataset, such as {first.name}",
+                hint="delete these files yourself if you do not need them",
             )
         return
     for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
@@ -189,7 +191,8 @@ def _check_removable(paths: DatasetPaths) -> None:
 def is_link_alone(paths: DatasetPaths) -> bool:
     """Return whether removing a dataset deletes a link, and not the data to which it leads.
 
-    The link is a second name of a dataset of the same home, or leads to a single version, which may be one of another dataset.
+    The link is a second name of a dataset of the same home, or leads to a single version, which may be a version of
+    another dataset.
     """
     home, place = paths.root.resolve().parent, paths.folder.resolve()
     is_second_name = place.is_relative_to(home) and place.relative_to(home).parts[:1] in {
@@ -202,12 +205,12 @@ def check_unused(paths: DatasetPaths, name: str) -> None:
     """Check that no process is recording or making a part of a dataset that is about to be deleted or moved.
 
     Raises:
-        LockedError: If one is.
+        LockedError: If any is locked.
     """
     for path in (*paths.entries(), *disk.plain_folders(paths.recorded, paths.folder)):
         if not disk.is_abandoned(path):
             error = LockedError(name, f"the process that works on {path}", path)
-            error.hint = "end that process, or wait for it"
+            error.hint = "end that process, or wait for the process"
             raise error
 
 
@@ -215,12 +218,12 @@ def check_own_files(folder: Path) -> None:
     """Check that the folder of a version holds only the files of the version, before it is deleted.
 
     Raises:
-        InvalidArgumentError: If there are other files; the error names them.
+        InvalidArgumentError: If there are other files. The error names the files.
     """
     if foreign := foreign_files(folder):
         raise InvalidArgumentError(
             f"{folder} holds files that are not the dataset's: {join_names(foreign)}",
-            hint="move them: the folder is about to be deleted",
+            hint="move these files: the folder is about to be deleted",
         )
 
 
@@ -228,9 +231,9 @@ def _check_own_recordings(folder: Path) -> None:
     """Check that a folder of recordings, which is about to be deleted, holds no plain file or folder of others.
 
     Raises:
-        InvalidArgumentError: If it does; the error names them.
+        InvalidArgumentError: If there are such files. The error names the files.
     """
-    if folder.is_symlink():  # it is refused elsewhere
+    if folder.is_symlink():  # refused elsewhere
         return
     foreign = [
         str(path)
@@ -240,7 +243,7 @@ def _check_own_recordings(folder: Path) -> None:
     if foreign:
         raise InvalidArgumentError(
             f"{folder} holds files that are not the dataset's: {join_names(foreign)}",
-            hint="move them: the folder is about to be deleted",
+            hint="move these files: the folder is about to be deleted",
         )
 
 
@@ -252,21 +255,25 @@ _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
 _RECORDING_FILES = (RECORDING_FILE, "journal.jsonl")
 
 
-def has_only_copy(paths: DatasetPaths) -> bool:
+def has_only_copy(paths: DatasetPaths, *unpublished: Version) -> bool:
     """Return whether the folder ``raw`` of a dataset may have the only copy of files of the user.
 
     A download records each file that it fetches, and leaves a version that states the address of each file. A user who
     keeps other files in this folder, or converts files from it, has them nowhere else.
+
+    Args:
+        paths: The dataset.
+        unpublished: Finished versions that are not in the folder of the dataset yet.
     """
     from datasets_rl.fetch.partial_download import is_of_download
     from datasets_rl.fetch.schemes.base import path_of_url
 
     folders = [folder for folder in disk.claims_of(paths.raw) if not folder.is_symlink()]  # a link is refused elsewhere
-    files = [(folder, path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [(folder, path) for folder in folders for path in disk.files_below(folder)]
     if not files:
         return False
     stated: list[RawFile] = []
-    for version in versions_of(paths):
+    for version in (*versions_of(paths), *unpublished):
         with suppress(ManifestError, NotADatasetError):
             stated += version.manifest.raw
     inside = paths.raw.resolve()
@@ -278,13 +285,13 @@ def has_only_copy(paths: DatasetPaths) -> bool:
 
 def _only_copy_error(paths: DatasetPaths) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{paths.raw} may have the only copy of your files: no version of the dataset states another place of them",
-        hint="move them out of the folder of the dataset: it is about to be deleted",
+        f"{paths.raw} may have the only copy of your files: no version of the dataset states another place of these files",
+        hint="move your files: the folder of the dataset is about to be deleted",
     )
 
 
 def prune(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
-    """Delete all versions of a dataset but the current one.
+    """Delete all versions of a dataset but the current version.
 
     Args:
         paths: The dataset.
@@ -294,7 +301,7 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
         The paths that were deleted, each with its size in bytes.
 
     Raises:
-        InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
+        InvalidArgumentError: If a version has files that are not the dataset's. Nothing is deleted then.
         LockedError: If another process is changing the dataset.
     """
     found = _other_versions(paths)
@@ -318,14 +325,14 @@ def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
 
 
 def _deleted(sizes: Mapping[Path, int]) -> dict[Path, int]:
-    """Return those of some paths that are gone."""
+    """Return which of some paths are gone."""
     return {path: size for path, size in sizes.items() if not os.path.lexists(path)}
 
 
 def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
-    """Delete the upstream files of a dataset, complete and partial ones; a later download fetches them again.
+    """Delete the upstream files of a dataset, both complete and partial. A later download fetches the files again.
 
-    The arguments, the result and the errors are those of `prune`.
+    The arguments, the result and the errors are as for `prune`.
     """
     if has_only_copy(paths):
         raise _only_copy_error(paths)
@@ -338,9 +345,9 @@ def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
 
 
 def prune_builds(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
-    """Delete the unfinished builds of a dataset, which their commands could resume, unless another process changes it.
+    """Delete the unfinished builds of a dataset that commands could resume, unless another process changes it.
 
-    The arguments and the result are those of `prune`.
+    The arguments and the result are as for `prune`.
     """
     sizes = _sizes(filter(disk.is_abandoned, paths.builds()))
     if sizes and not dry_run:
@@ -351,7 +358,7 @@ def prune_builds(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, in
 
 
 def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, int]:
-    """Delete what dead processes left of one dataset, except for what a command resumes.
+    """Delete what dead processes left of a dataset, except for what a command resumes.
 
     A dataset that another process is changing, or that this process may not write, is skipped.
 
@@ -371,7 +378,8 @@ def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, i
     locks = [paths.lock] if os.path.lexists(paths.lock) and not disk.is_locked(paths.lock) else []
     sizes = _sizes([*locks, *leftovers(paths)])
     if not dry_run:
-        with suppress(DiskFullError, LockedError, OSError), locked(paths, paths.name, wait=0):
+        # The folder of a dataset that another process is deleting may have its files, and no longer its mark.
+        with suppress(DiskFullError, InvalidArgumentError, LockedError, OSError), locked(paths, paths.name, wait=0):
             pass
     return sizes if dry_run else _deleted(sizes)
 
@@ -385,7 +393,7 @@ def _may_have_leftovers(paths: DatasetPaths) -> bool:
 
 
 def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:
-    """Delete the shards that streams left for later ones; those of open streams remain.
+    """Delete the shards that streams left for later streams. Shards of open streams remain.
 
     Args:
         root: The folder of a source, or of all sources.
@@ -396,7 +404,10 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:
     """
     folder = root / STREAM_FOLDER
     disk.check_kind(folder, folder=True)
-    marked = [path.parent for path in folder.rglob(MARK_FILE) if path.parent.name.isdigit() and is_marked(path.parent)]
+    folders = {
+        path.parent for path in disk.files_below(folder) if path.name == MARK_FILE and path.parent.name.isdigit()
+    }
+    marked = filter(is_marked, folders)
     sizes: dict[Path, int] = {}
     for folder in sorted(marked):
         with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):

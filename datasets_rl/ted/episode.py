@@ -1,4 +1,4 @@
-"""Episode as a source returns it, and the columns that it consists of."""
+"""Episode as a source returns it, and the columns of an episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datasets_rl.ted.rewards import with_float_rewards
 
 @dataclass(frozen=True, slots=True)
 class TextStates:
-    """Column of texts with a vocabulary: one code per row. The writer replaces the codes by those of the dataset."""
+    """Column of texts with a vocabulary: a code per row. The writer replaces the codes by the codes of the dataset."""
 
     codes: NDArray[np.generic]
     """Index into `vocabulary` of each row, an integer array [T]."""
@@ -54,11 +54,11 @@ class StoredImages(ABC):
 
     @abstractmethod
     def without(self, rows: NDArray[np.bool_]) -> Self:
-        """Return the images with those of a mask, [n], unknown: they have no bytes."""
+        """Return the images with the images of a mask, [n], unknown, which means without bytes."""
 
     @abstractmethod
     def followed_by(self, others: Sequence[Any]) -> Self | None:
-        """Return these images and those of other columns in this form; None if one of them is in another form."""
+        """Return these images and the images of other columns in this form, or None for a column in another form."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class EncodedImages(StoredImages):
 
     form: ClassVar[Literal["encoded", "compressed", "video"]] = "encoded"
     images: Sequence[bytes | bytearray | memoryview]
-    """Bytes of each image; an image without bytes is unknown."""
+    """Bytes of each image. An image without bytes is unknown."""
 
     @override
     def __len__(self) -> int:
@@ -99,18 +99,18 @@ Values: TypeAlias = "NDArray[np.generic] | TextStates | EncodedImages"
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Episode, or a piece of one: T actions and the T + 1 states around them.
+    """Episode, or a piece of an episode: T actions and the T + 1 states around them.
 
         time     0     1     2           T
         states   s_0   s_1   s_2   ...   s_T     [T + 1, ...], or [T, ...] if s_T is unknown
-        steps    a_0   a_1   ...   a_T-1         [T, ...]; the reward and the flags of a_t are at t
+        steps    a_0   a_1   ...   a_T-1         [T, ...], where the reward and the flags of a_t are at t
 
     An episode that is too long for memory is split into pieces. All pieces except the last have `continues` set and T
     states, because the state after their last action is the first state of the next piece.
     """
 
     steps: Mapping[Key, Values]
-    """Fields with one value per step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
+    """Fields with a value per step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
     ``("next", "truncated")``, and other fields of the source. Rewards become floating point, see
     `datasets_rl.ted.rewards`."""
     states: Mapping[Key, Values]
@@ -120,7 +120,7 @@ class Episode:
     """Whether the next piece continues this episode."""
     metadata: Mapping[str, int | float | bool] = field(default_factory=dict)
     """Metadata of the whole episode, such as the seed or the number upstream, ``"source"``. All episodes have the same
-    names. Of several pieces, the metadata of the last one is stored. NumPy scalars keep their dtype."""
+    names. Of several pieces, the metadata of the last piece is stored. NumPy scalars keep their dtype."""
     deferred: bool = False
     """Whether `DeferredStates` will replace the wide states of the only row of this piece, which are zeros."""
 
@@ -140,27 +140,27 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class DeferredStates:
-    """States of an earlier row that the source read later, because they are at the end of their file.
+    """States of an earlier row that the source read later, because such states are at the end of the file.
 
-    rows    x x 0 x x x      the row was appended with zeros in their place, in the same shard
+    rows    x x 0 x x x      the row was appended with zeros in place of the states, in the same shard
                 |--4-->|
     """
 
     states: Mapping[Key, NDArray[np.generic]]
-    """Values by field, [1, ...] each; only for wide fields, which have separate files."""
+    """Values by field, [1, ...] each. Only for wide fields, which have separate files."""
     rows_ago: int
     """Number of rows from the row to the end of the appended rows, itself included: 1 is the last row."""
 
 
 def concatenate_columns(parts: Sequence[Any]) -> Any:
-    """Return the concatenation of columns of one field; if all are images in one form, so is the result."""
+    """Return the concatenation of columns of a field. Images of the same form stay in this form."""
     first = parts[0]
     joined = first.followed_by(parts[1:]) if isinstance(first, StoredImages) else None
     return np.concatenate(parts) if joined is None else joined
 
 
 def zero_unknown_states(final_states: Any, known: NDArray[np.bool_]) -> Any:
-    """Return final states, [E, ...], with zeros where `known` is False; stored images have no bytes there."""
+    """Return final states, [E, ...], with zeros where `known` is False. Stored images have no bytes there."""
     if known.all():
         return final_states
     if isinstance(final_states, StoredImages):

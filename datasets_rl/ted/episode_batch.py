@@ -22,7 +22,7 @@ Arrays = Mapping[Key, Any]
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """E whole episodes with N steps in total, one array per field.
+    """E whole episodes with N steps in total, an array per field.
 
     states        |  s_0  s_1  s_2  |  s_0  s_1  |       [N, ...]
     final_states     f_0               f_1               [E, ...], zeros if unknown
@@ -32,9 +32,9 @@ class EpisodeBatch:
     lengths: NDArray[np.int64]
     """Number of steps of each episode, [E], at least 1."""
     steps: Arrays
-    """Fields with one value per step, [N, ...]. ``("next", "reward")``, ``("next", "terminated")`` and
-    ``("next", "truncated")`` are always present, ``("next", "done")`` and ``("episode",)`` never. Rewards become floating
-    point, see `datasets_rl.ted.rewards`."""
+    """Fields with a value per step, [N, ...]. ``("next", "reward")``, ``("next", "terminated")`` and ``("next",
+    "truncated")`` are always present, ``("next", "done")`` and ``("episode",)`` never. Rewards become floating point,
+    see `datasets_rl.ted.rewards`."""
     states: Arrays
     """Fields with a value before and after every step: the values before each step, [N, ...]."""
     final_states: Arrays
@@ -42,13 +42,13 @@ class EpisodeBatch:
     final_known: NDArray[np.bool_]
     """Whether the state after the last step of each episode is known, [E]."""
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Metadata of each episode by name, [E]; always has "source", the number of the episode upstream."""
+    """Metadata of each episode by name, [E], always with "source", the number of the episode upstream."""
     vocabulary: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """Texts by text field: code i of the field stands for text i."""
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Number of each episode in its input dataset, [E]; 0 to E - 1 by default."""
+    """Number of each episode in its input dataset, [E], 0 to E - 1 by default."""
     compressed: frozenset[Key] = frozenset()
-    """Fields of images that are stored compressed, whether the batch holds them compressed or as pixels."""
+    """Fields of images that are stored compressed, in the batch either compressed or as pixels."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", with_float_rewards(self.steps))
@@ -79,7 +79,7 @@ class EpisodeBatch:
         return values_after(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
 
     def select_episodes(self, episodes: NDArray[Any]) -> EpisodeBatch:
-        """Return the episodes with these indices, in this order, or those of a mask, [E]."""
+        """Return the episodes with these indices, in this order, or the episodes of a mask, [E]."""
         chosen = np.arange(len(self))[episodes]
         if len(chosen) == len(self) and (np.diff(chosen) == 1).all():
             return self

@@ -1,10 +1,10 @@
 """Keys of the TorchRL Episode Data format (TED).
 
-A transition is one row. Root keys describe time t, keys under "next" describe t+1:
+A transition is a row. Root keys describe time t, keys under "next" describe t+1:
 
     observation  action  episode  done  terminated  truncated      next: observation  reward  done  terminated  truncated
 
-A key is a tuple of names, ``("next", "reward")``. On disk and on the command line it is written with dots,
+A key is a tuple of names, ``("next", "reward")``. On disk and on the command line a key is written with dots,
 ``next.reward``.
 """
 
@@ -18,7 +18,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
 Key = tuple[str, ...]
 EndKey = Key | tuple[Key, ...]
-"""Key of the flag that ends a trajectory; with several keys, any of their flags does."""
+"""Key of the flag that ends a trajectory. With several keys, any flag does."""
 Leaf = TypeVar("Leaf")
 
 NEXT = "next"
@@ -32,19 +32,19 @@ MASK: Key = ("mask",)
 NEXT_REWARD: Key = (NEXT, "reward")
 NEXT_DONE: Key = (NEXT, "done")
 NEXT_FINAL_KNOWN: Key = (NEXT, "final_known")
-"""Key of the mask of known next states: False exactly on the last transition of an episode whose final observation is
-unknown. Readers derive the mask from the episode table; it is never stored."""
+"""Key of the mask of known next states: False exactly on the last transition of an episode with an unknown
+final observation. Readers derive the mask from the episode table. The mask is never stored."""
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
 NEXT_MASK: Key = (NEXT, "mask")
-"""Factor of the value of the next state, where it is not 1 - terminated."""
+"""Factor of the value of the next state, where the factor is not 1 - terminated."""
 PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)
 """Fields of a source without additional fields."""
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 
 
 def is_observation(key: Key) -> bool:
-    """Return whether a field is an observation or a part of one: ``("observation", "pixels")``, ``("agents", "observation")``."""
+    """Return whether a field is an observation, or a part such as ``("observation", "pixels")``."""
     return OBSERVATION[0] in key
 
 
@@ -64,12 +64,12 @@ def natural_order(name: str | Key) -> tuple[Any, ...]:
     if not isinstance(name, str):
         return tuple(map(natural_order, name))
     parts = re.split(r"(\d+)", name)
-    # Names that differ in leading zeros only are in the order of their characters.
+    # Names that differ in leading zeros only are in the order of characters.
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts), name
 
 
 def dotted_name(key: Key) -> str:
-    """Return a key as one dotted name: ``("next", "reward")`` becomes ``"next.reward"``."""
+    """Return a key as a dotted name: ``("next", "reward")`` becomes ``"next.reward"``."""
     return ".".join(key)
 
 
@@ -86,29 +86,29 @@ def as_key(key: str | Iterable[Any]) -> Key:
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
     if not parts or not all(parts):
-        raise InvalidArgumentError(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
+        raise InvalidArgumentError(f"{key!r} is not a key, expected a name, 'a.b', or a tuple of names")
     return parts
 
 
 def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[Key]:
-    """Return the keys of fields by their names, in the order of `known`, each once.
+    """Return the keys of fields by name, in the order of `known`, each once.
 
     If a batch has ``("next", "final_known")``, a choice with a next observation contains it: without the mask, a next
-    observation that is unknown cannot be told from one that is known.
+    observation that is unknown cannot be distinguished from a known observation.
 
     Args:
-        names: One name, or several: each the key of a field, or the first names of the keys of several fields.
+        names: A name, or several names: each the key of a field, or the first names of the keys of several fields.
         known: The keys of all fields.
 
     Raises:
-        UnknownKeyError: If no field has one of the names; the error lists all such names.
-        InvalidArgumentError: If there is no name, or one is not a key.
+        UnknownKeyError: If no field has a given name. The error lists all such names.
+        InvalidArgumentError: If there is no name, or a name is not a key.
     """
     given = [(name, as_key(name)) for name in ([names] if isinstance(names, str) else names)]
     spelled = names_among(known)
     chosen = [spelled_key(name if isinstance(name, str) else key, spelled) for name, key in given]
     if not chosen:
-        raise InvalidArgumentError("keys are empty; expected the key of at least one field")
+        raise InvalidArgumentError("keys are empty, expected the key of at least 1 field")
     unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]
     if unknown:
         raise UnknownKeyError([dotted_name(name) for name in unknown], [dotted_name(key) for key in known])
@@ -119,7 +119,7 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
 
 
 NamesAt: TypeAlias = Callable[[Key], Iterable[str]]
-"""Function that returns the names under a key, () for the root; none under a leaf."""
+"""Function that returns the names under a key, () for the root. Empty under a leaf."""
 
 
 def names_among(known: Iterable[Key]) -> NamesAt:
@@ -131,10 +131,10 @@ def names_among(known: Iterable[Key]) -> NamesAt:
 
 
 def spelled_key(key: str | Key, names_at: NamesAt) -> Key:
-    """Return the key of an entry whose name may have dots, as the data spells it.
+    """Return the key of an entry with a name that may have dots, as in the data.
 
     Without an entry of that very name, dots separate the names of groups. A new entry is named like the others: with dots,
-    if the data has no such group, but entries whose names begin with it and a dot.
+    if the data has no such group, but entries with names that begin with the group and a dot.
 
         "observation.state"        data                                  result
                                    {"observation": {"state": ...}}       ("observation", "state")
@@ -160,7 +160,7 @@ def spelled_key(key: str | Key, names_at: NamesAt) -> Key:
 
 
 def _entry_named(dotted: str, path: Key, names_at: NamesAt) -> Key:
-    """Return the key under `path` whose dotted name is this one; () if no key has it."""
+    """Return the key under `path` with this dotted name, or () if there is no such key."""
     names = names_at(path)
     if dotted in names:
         return (*path, dotted)

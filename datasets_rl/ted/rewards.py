@@ -1,7 +1,7 @@
-"""The dtype of rewards in episodes and on the disk: float32, or float64 where the source has it.
+"""The dtype of rewards in episodes and on the disk: float32, or float64 where the source has float64.
 
 Sources have rewards of bool, of integers and of float16, too. Sums, discounts and shifts of such rewards would overflow or be
-rounded, so that all of them become float32, which represents them exactly.
+rounded, so that all become float32, which represents them exactly.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _Steps = TypeVar("_Steps", bound=Mapping[Key, Any])
 
 
 def reward_dtype(dtype: DTypeLike) -> np.dtype[np.floating[Any]]:
-    """Return the floating-point dtype for rewards of a dtype: float64 for float64, float32 for every other one."""
+    """Return the floating-point dtype for rewards of a dtype: float64 for float64, float32 for every other dtype."""
     return np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32)
 
 
 def float_rewards(rewards: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return rewards in the dtype of `reward_dtype`, without a copy if they have it.
+    """Return rewards in the dtype of `reward_dtype`, without a copy if possible.
 
     Raises:
         ConversionError: If an integer is outside of [-2**24, 2**24], beyond which float32 skips integers.
@@ -35,7 +35,7 @@ def float_rewards(rewards: NDArray[Any]) -> NDArray[np.floating[Any]]:
         lowest, highest = int(rewards.min()), int(rewards.max())
         if max(-lowest, highest) > _EXACT_LIMIT:
             problem = (
-                f"its {rewards.dtype.name} values are between {lowest:,} and {highest:,}; expected at most "
+                f"its {rewards.dtype.name} values are between {lowest:,} and {highest:,}, expected at most "
                 f"{_EXACT_LIMIT:,} (2**24) and at least its negative, because float32 skips integers beyond"
             )
             raise ConversionError(
@@ -45,7 +45,7 @@ def float_rewards(rewards: NDArray[Any]) -> NDArray[np.floating[Any]]:
 
 
 def with_float_rewards(steps: _Steps) -> _Steps | dict[Key, Any]:
-    """Return the fields of steps with their rewards, if they have any, in the dtype of `reward_dtype`."""
+    """Return the fields of steps with the rewards, if any, in the dtype of `reward_dtype`."""
     rewards = steps.get(NEXT_REWARD)
     if not isinstance(rewards, np.ndarray) or rewards.dtype == reward_dtype(rewards.dtype):
         return steps

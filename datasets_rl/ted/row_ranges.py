@@ -1,4 +1,4 @@
-"""Selected rows of a dataset as ranges, so that a selection takes memory for its ranges and not for its rows."""
+"""Selected rows of a dataset as ranges, so that a selection takes memory for ranges and not for rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Index = NDArray[np.int64]
 
 
 class RowRanges:
-    """Ranges of rows in ascending order that do not overlap, K of them, with M rows in total.
+    """Ranges of rows in ascending order that do not overlap, K ranges with M rows in total.
 
         starts     2        7  9             rows       2 3 4 7 9
         lengths    3        1  1             numbers    0 1 2 3 4
 
     Args:
         starts: First row of each range, int64 [K].
-        lengths: Number of rows of each range, int64 [K]; ranges without a row are left out.
+        lengths: Number of rows of each range, int64 [K]. Ranges without a row are left out.
 
     Raises:
         InvalidArgumentError: If no row is left, or the ranges are not ascending.
@@ -31,7 +31,7 @@ class RowRanges:
         self.starts, self.lengths = (starts, lengths) if kept.all() else (starts[kept], lengths[kept])
         if not len(self.starts) or (self.starts[1:] < self.stops[:-1]).any():
             raise InvalidArgumentError(
-                f"the {int(lengths.sum()):,} rows are empty or not strictly ascending; expected at least one, each above "
+                f"the {int(lengths.sum()):,} rows are empty or not strictly ascending, expected at least 1 row, each above "
                 "the previous"
             )
 
@@ -57,16 +57,16 @@ class RowRanges:
 
     @cached_property
     def shifts(self) -> Index:
-        """Difference between the rows of each range and their numbers, [K]."""
+        """Difference between the rows of each range and the numbers of these rows, [K]."""
         return self.starts - (self._ends - self.lengths)
 
     def at(self, numbers: Index) -> Index:
-        """Return rows, in the shape of `numbers`, by their numbers, which are below M."""
+        """Return rows, in the shape of `numbers`, by number, below M."""
         rows: Index = numbers + self.shifts[self._ends.searchsorted(numbers, "right")]
         return rows
 
     def split_at(self, bounds: Index) -> RowRanges:
-        """Return the same rows as ranges that touch only at some rows, of which each starts a range if it is selected.
+        """Return the same rows as ranges that touch only at some rows. Each such row starts a range if selected.
 
         Args:
             bounds: Rows, int64 [n], ascending.
@@ -77,7 +77,7 @@ class RowRanges:
         owners = firsts.searchsorted(bounds, "right") - 1
         starts = np.union1d(firsts, bounds[(owners >= 0) & (bounds < stops[owners])])
         owners = firsts.searchsorted(starts, "right") - 1
-        # A range ends where the next one starts, or with the range that it was a part of.
+        # A range ends where the next range starts, or with the range that it was a part of.
         return RowRanges(starts, np.minimum(np.append(starts[1:], stops[-1]), stops[owners]) - starts)
 
     def __repr__(self) -> str:

@@ -7,9 +7,9 @@
 All code for this shift is in this module. On disk, the rows of all episodes are contiguous, and each s_T is in a
 separate table:
 
-    rows     |  s_0 s_1 s_2 s_3  |  s_0 s_1  | ...        one record per step
+    rows     |  s_0 s_1 s_2 s_3  |  s_0 s_1  | ...        a record per step
     next of     s_1 s_2 s_3  f_0    s_1  f_1   ...        f_e = final[e]
-    final    |  f_0  f_1  ...                             one record per episode; zeros if s_T is unknown
+    final    |  f_0  f_1  ...                             a record per episode, zeros if s_T is unknown
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def values_after(rows: Any, final: Any, table: EpisodeTable, start: int, stop: i
         final: Values after the last action of each episode, [E, ...].
         table: The E episodes.
         start: First row.
-        stop: Row after the last one.
+        stop: Row after the last row.
 
     Returns:
         [stop - start, ...], a copy.

@@ -1,4 +1,4 @@
-"""Episode table: the first row, length and metadata of each episode, and the index arithmetic on it."""
+"""Episode table: the first row, length and metadata of each episode, and the index arithmetic on the table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EpisodeTable:
 
     Args:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
-        returns: Function that returns the field ``return``, [E], if it is only computed when it is read.
+        returns: Function that returns the field ``return``, [E], if the returns are only computed when read.
 
     Raises:
         InvalidArgumentError: If a field is missing, or the episodes are not contiguous from row 0.
@@ -60,8 +60,8 @@ class EpisodeTable:
         if len(wrong):
             first = int(wrong[0])
             raise InvalidArgumentError(
-                f"episode {first} starts at row {starts[first]} with {lengths[first]} steps; "
-                "expected contiguous episodes from row 0, each of at least one step"
+                f"episode {first} starts at row {starts[first]} with {lengths[first]} steps, "
+                "expected contiguous episodes from row 0, each of at least 1 step"
             )
 
     @classmethod
@@ -131,11 +131,11 @@ class EpisodeTable:
 
     @property
     def numbers(self) -> Index:
-        """Number of each episode by which it is selected, [E]; different episodes have different numbers.
+        """Number of each episode by which it is selected, [E]. Different episodes have different numbers.
 
-        It is that at the source; in a merge, that among the episodes of its datasets. Where each file counts its
-        episodes from 0, it is the position among the episodes of all files. Copies and parts of one episode share its
-        number, also those that `append_episodes` adds again.
+        The number is the number at the source, and in a merge the number among the episodes of the merged datasets.
+        Where each file counts its episodes from 0, the number is the position among the episodes of all files. Copies
+        and parts of an episode have the same number, also episodes that `append_episodes` adds again.
         """
         source: Index = self["source"]
         if "file" not in self.names or self["file"].dtype.kind not in "iu":
@@ -166,13 +166,14 @@ class EpisodeTable:
     def rows(self, episode: Iterable[Any]) -> Index: ...
 
     def rows(self, episode: SupportsIndex | Iterable[Any]) -> range | Index:
-        """Return the rows of one episode as a range, or those of several as int64 [n], in the given order.
+        """Return the rows of an episode as a range, or the rows of several episodes as int64 [n], in the given order.
 
             >>> dataset[dataset.episodes.rows([0, 3])]
             >>> dataset[dataset.episodes.rows(dataset.episodes["return"] > -200)]
 
         Args:
-            episode: An index of the table; a negative one counts from the end. Or several, or a mask, bool [E].
+            episode: An index of the table, where a negative index counts from the end. Or several indices, or a mask,
+                bool [E].
 
         Raises:
             IndexError: If there is no such episode.
@@ -185,7 +186,7 @@ class EpisodeTable:
         return range(int(start), int(start + length))
 
     def to_pandas(self) -> DataFrame:
-        """Return the table as a DataFrame with one row per episode, indexed by the number of the episode.
+        """Return the table as a DataFrame with a row per episode, indexed by the number of the episode.
 
             >>> dataset.episodes.to_pandas().nlargest(10, "return")
 

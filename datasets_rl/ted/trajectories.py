@@ -1,4 +1,4 @@
-"""Trajectories among the rows of a storage, and the slices of a fixed length within them."""
+"""Trajectories among the rows of a storage, and slices of a fixed length in trajectories."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class TrajectoryMarkers:
     """Columns of n rows, in chronological order, that determine how the rows are divided into trajectories."""
 
     ids: tuple[Index, ...]
-    """Ids, [n] each, at least one array: rows of one trajectory agree in all of them."""
+    """Ids, [n] each, at least one array: rows of a trajectory agree in all arrays."""
 
     ends: Mask | None = None
-    """Whether each row is the last one of its trajectory, [n]."""
+    """Whether each row is the last row of its trajectory, [n]."""
 
     steps: Index | None = None
     """Step number of each row within its trajectory, [n]. A number that is not the previous number plus 1 starts a
@@ -45,7 +45,7 @@ class TrajectoryMarkers:
             by_step: Whether to sort rows with the same ids by `steps` instead of by time.
 
         Returns:
-            The order of the rows that groups them, int64 [n], and whether a trajectory starts at each position, [n].
+            The order that groups the rows, int64 [n], and whether a trajectory starts at each position, [n].
         """
         keys = self.ids if self.steps is None or not by_step else (self.steps, *self.ids)
         # Most rows are already grouped, and a sort costs as much as the rest of this function.
@@ -66,7 +66,7 @@ class TrajectoryMarkers:
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """E trajectories, each a range of places; `order` maps places to rows.
+    """E trajectories, each a range of places. `order` maps places to rows.
 
     Places number the rows so that each trajectory is contiguous. If the rows are in chronological order, place and row
     are equal, and `order` is None. If a ring buffer wraps, or several environments alternate, `order` has the row at
@@ -78,7 +78,7 @@ class Trajectories:
         place         0  1  2  3  4  5
         order         0  2  4  1  3  5        firsts [0, 3, 5], lengths [3, 2, 1]
 
-    An instance is valid until the next write to the storage that it describes.
+    An instance is valid until the next write to the described storage.
     """
 
     firsts: Index
@@ -88,16 +88,16 @@ class Trajectories:
     """Number of steps of each trajectory, [E], at least 1."""
 
     order: Index | None = None
-    """Row at each place, [P]; None if place and row are equal."""
+    """Row at each place, [P], or None if place and row are equal."""
 
     places: Index | None = None
-    """Place of each row; None if place and row are equal."""
+    """Place of each row, or None if place and row are equal."""
 
     ended_by: frozenset[Key] = frozenset()
     """Keys of the flags that only the last step of a trajectory can have."""
 
     permanent: bool = False
-    """Whether the trajectories are those of a dataset, which never changes, so that an index of them is worth its time."""
+    """Whether the trajectories are of a dataset, which never changes, so that an index is worth its time."""
 
     @classmethod
     def from_table(cls, episodes: EpisodeTable) -> Trajectories:
@@ -132,7 +132,7 @@ class Trajectories:
 
     @property
     def longest(self) -> int:
-        """Number of steps of the longest trajectory; 0 without trajectories."""
+        """Number of steps of the longest trajectory, 0 without trajectories."""
         return int(self.lengths.max(initial=0))
 
     def rows(self, places: Index) -> Index:
@@ -176,7 +176,7 @@ class Trajectories:
         return shift, firsts.searchsorted(starts, "right") - 1, np.append(firsts, np.iinfo(np.int64).max)
 
     def windows_around(self, rows: Index, offsets: Sequence[int]) -> tuple[Index, Mask]:
-        """Return windows of rows: those at `offsets` steps from each row, negative before it.
+        """Return windows of rows: the rows at `offsets` steps from each row, negative before the row.
 
         A window stays within its trajectory: positions outside are filled with the first or the last step.
 
@@ -202,18 +202,21 @@ class Trajectories:
         return by_place, self.firsts if sorted_already else self.firsts[by_place]
 
     def share(self, rank: int, world_size: int) -> Trajectories:
-        """Return every `world_size`-th trajectory, starting with number `rank`; each has exactly one rank."""
+        """Return every `world_size`-th trajectory, starting with number `rank`.
+
+        Each trajectory has exactly one rank.
+        """
         selected = slice(rank, None, world_size)
         return replace(self, firsts=self.firsts[selected], lengths=self.lengths[selected])
 
     def slices(
         self, length: int, *, short: bool = False, before: int = 0, after: int = 0, at_start: bool = False
     ) -> Slices:
-        """Return all slices of `length` steps, T, each within one trajectory.
+        """Return all slices of `length` steps, T, each within a trajectory.
 
         Args:
             length: Number of steps, T, at least 1.
-            short: Whether a trajectory with fewer steps counts as one slice, with all of its steps.
+            short: Whether a trajectory with fewer steps counts as a slice, with all steps.
             before: Maximum number of steps by which a slice can start before its trajectory. The slice does not contain
                 these steps.
             after: Maximum number of steps by which a slice can end after its trajectory, likewise.
@@ -246,7 +249,7 @@ class Slices:
     counts: Index
     """Number of slices of each trajectory, [E]."""
     ends: Index
-    """Number of the slice after the last one of each trajectory, [E]."""
+    """Number of the slice after the last slice of each trajectory, [E]."""
     shift: Index
     """Difference between the first place and the number of a slice, for each trajectory, [E]."""
     whole: bool
@@ -255,10 +258,10 @@ class Slices:
     """Number of slices."""
 
     def at(self, numbers: Index) -> tuple[Index, Index | None]:
-        """Return the first places and the numbers of steps of slices, [n] each, by their numbers.
+        """Return the first places and the numbers of steps of slices, [n] each, by number.
 
         Returns:
-            First places, and numbers of steps; None for the steps if all slices have T.
+            First places, and numbers of steps. None for the steps if all slices have T.
         """
         owner = self.ends.searchsorted(numbers, "right")
         starts = numbers + self.shift[owner]
@@ -273,7 +276,7 @@ class Slices:
         """Return the slices that start at rows.
 
         Returns:
-            Whether an admissible slice starts at each row, its first place, and its number of steps, [n] each; None for
+            Whether an admissible slice starts at each row, its first place, and its number of steps, [n] each. None for
             the steps if all slices have T.
         """
         owner, starts = self.trajectories.locate(rows)
@@ -288,8 +291,8 @@ class Slices:
 
         Args:
             starts: First place of each slice, [n].
-            lengths: Number of steps of each slice, [n]; None if all have T.
-            pad: Whether to pad shorter slices to T steps with their last row.
+            lengths: Number of steps of each slice, [n], or None if all have T.
+            pad: Whether to pad shorter slices to T steps with the last row.
         """
         if lengths is None:
             places = (starts[:, None] + self._steps).reshape(-1)
@@ -304,7 +307,7 @@ class Slices:
         return np.arange(self.length)
 
     def check_any_left(self) -> None:
-        """Check that at least one slice exists.
+        """Check that a slice exists.
 
         Raises:
             InvalidArgumentError: If the storage is empty, or no trajectory is long enough.
@@ -313,7 +316,7 @@ class Slices:
             raise InvalidArgumentError("Cannot sample from an empty storage", hint="extend the buffer first")
         if not self.total:
             raise InvalidArgumentError(
-                f"no trajectory has {self.length} steps; the longest of {len(self.trajectories)} has "
+                f"no trajectory has {self.length} steps, and the longest of {len(self.trajectories)} has "
                 f"{self.trajectories.longest}",
                 hint="request shorter slices, or pass strict_length=False to return short trajectories whole",
             )
@@ -328,10 +331,10 @@ def windows_within(
         places: Place of each window, [n].
         firsts: First place of its range, [n].
         lasts: Last place of its range, [n].
-        offsets: Steps of a window, relative to its place, [W].
-        order: Row at each place; None if they are equal.
+        offsets: Steps of a window, relative to the place, [W].
+        order: Row at each place, or None if equal to the place.
     """
-    from datasets_rl.ted.window_loops import fill_windows  # deferred: it imports numba
+    from datasets_rl.ted.window_loops import fill_windows  # deferred: imports numba
 
     window = np.empty((len(places), len(offsets)), np.int64)
     outside = np.empty(window.shape, np.bool_)

@@ -1,4 +1,4 @@
-"""Places of windows, in a compiled loop: it would be ten calls of numpy on B * W numbers."""
+"""Places of windows, in a compiled loop, in place of ten calls of numpy on B * W numbers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Index = NDArray[np.int64]
 def fill_windows(
     places: Index, firsts: Index, lasts: Index, offsets: Index, order: Index, window: Index, outside: NDArray[np.bool_]
 ) -> None:
-    """Fill windows with rows that stay within their trajectories.
+    """Fill windows with rows that stay within trajectories.
 
     Args:
         places: Place of each window, [B].
         firsts: Place of the first step of its trajectory, [B].
         lasts: Place of the last step of its trajectory, [B].
-        offsets: Places of the steps of a window, relative to its place, [W].
-        order: Row at each place, [P]; [0] if place and row are equal.
+        offsets: Places of the steps of a window, relative to the place, [W].
+        order: Row at each place, [P], or [0] if place and row are equal.
         window: The rows are written here, [B, W].
-        outside: Which of them repeat the first or the last step is written here, [B, W].
+        outside: The places that repeat the first or the last step are written here, [B, W].
     """
     for number in range(len(places)):
         first, last, start = firsts[number], lasts[number], places[number]

@@ -1,4 +1,4 @@
-"""Windows of steps around given steps: those at some offsets, which are often consecutive."""
+"""Windows of steps around given steps: the steps at some offsets, which are often consecutive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Values of the W steps at some offsets from each of B steps; a window stays within its trajectory.
+    """Values of the W steps at some offsets from each of B steps. A window stays within its trajectory.
 
     trajectory                   0 1 2 3 | 4 5 6        outside
     step 1, offsets -2 -1 0 1    0 0 1 2                x . . .
@@ -25,10 +25,10 @@ class Windows:
     """Which steps repeat the first or the last step of the trajectory, bool [B, W]."""
     rows_at: Callable[[int | Tensor], Tensor]
     """Function of the number of a step in its window that returns the row of that step in each window, int64 [B]. The
-    number is one for all windows, or int64 [B]; or int64 [B, K] for several steps of each window."""
+    number is the same for all windows, or int64 [B], or int64 [B, K] for several steps of each window."""
     starts: Tensor | None = None
     """Row of the first step of each window, int64 [B], if the rows of its steps are consecutive from there, apart from
-    steps outside of the trajectory; `None` if they may not be, as in a ring."""
+    steps outside of the trajectory. `None` if possibly not, as in a ring."""
 
 
 def rows_in(window: Tensor) -> Callable[[int | Tensor], Tensor]:
@@ -43,7 +43,7 @@ def rows_in(window: Tensor) -> Callable[[int | Tensor], Tensor]:
 
 
 def steps_of(offsets: Sequence[int], device: torch.device) -> Tensor:
-    """Return the offsets of a window on a device, int64 [W]; those of a range without a copy from main memory."""
+    """Return the offsets of a window on a device, int64 [W], for a range without a copy from main memory."""
     if isinstance(offsets, range):
         return torch.arange(offsets.start, offsets.stop, offsets.step, device=device)
     return torch.tensor(offsets, dtype=torch.int64, device=device)

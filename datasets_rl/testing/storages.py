@@ -120,7 +120,7 @@ class StorageContract:
     def test_a_row_out_of_range_is_named_with_the_number_of_rows(self, storage: Storage, wrong: Any) -> None:
         with refusal(
             IndexError,
-            rf"row -?99 is out of range; there are {len(storage)} rows",
+            rf"row -?99 is out of range, expected one of {len(storage)} rows",
             f"get({wrong!r}) must raise an IndexError that names the row and the number of rows",
         ):
             storage.get(wrong)

@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
         """
         args = self.parse_args(argv)
         if self._equal and len({*args.hidden}) > 1:
-            self.error(f"argument --hidden: the widths are {' '.join(map(str, args.hidden))}; expected equal widths")
+            self.error(f"argument --hidden: the widths are {' '.join(map(str, args.hidden))}, expected equal widths")
         args.out = args.out or Path("runs", self.prog, args.dataset.lstrip("./~"), str(args.seed))
         for flag in self._checked:
             name = flag.strip("-").replace("-", "_")
@@ -211,7 +211,7 @@ def _integer(text: str, low: int, high: int) -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"the value is {text}; expected an integer from {low:,} to {high:,}")
+        raise argparse.ArgumentTypeError(f"the value is {text}, expected an integer from {low:,} to {high:,}")
     return value
 
 
@@ -223,7 +223,7 @@ def _number(text: str, low: float, high: float, above: float) -> float:
     if not (low <= value <= high and value > above and math.isfinite(value)):
         bound = f"above {above:g}" if above >= low else f"of at least {low:g}"
         limit = "" if math.isinf(high) else f", at most {high:g}"
-        raise argparse.ArgumentTypeError(f"the value is {text}; expected a finite number {bound}{limit}")
+        raise argparse.ArgumentTypeError(f"the value is {text}, expected a finite number {bound}{limit}")
     return value
 
 
@@ -231,7 +231,7 @@ def _device(text: str) -> str:
     if text == "cpu":
         return text
     if not _DEVICE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"the value is {text}; expected cpu, cuda or cuda:N")
+        raise argparse.ArgumentTypeError(f"the value is {text}, expected cpu, cuda or cuda:N")
     import torch
 
     try:

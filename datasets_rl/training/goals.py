@@ -50,7 +50,7 @@ def evaluate_tasks(run: Run, start_policy: Callable[[], Policy]) -> dict[str, fl
         return {}
     if "goal" not in run.envs.reset(seed=0)[1]:
         raise InvalidArgumentError(
-            f"the environment of {run.args.dataset} has no goals; expected info['goal'] from a reset, as in OGBench"
+            f"the environment of {run.args.dataset} has no goals, expected info['goal'] from a reset, as in OGBench"
         )
     tasks = range(1, run.args.tasks + 1)
     parts = [run.play(start_policy(), number=task, options={"task_id": task}) for task in tasks]

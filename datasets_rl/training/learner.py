@@ -138,7 +138,7 @@ def observation_normalizer(
     if statistics is None or len(shapes.get(key, ())) != 1:
         shown = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if not name.startswith("next"))
         raise InvalidArgumentError(
-            f"the program needs {key} as a vector of numbers; {dataset.manifest.id} has {shown}",
+            f"the program needs {key} as a vector of numbers, and {dataset.manifest.id} has {shown}",
             hint="the recipe flat_observation joins nested vectors, and images need your own network",
         )
     return Normalizer.from_statistics(statistics, kind)
@@ -167,7 +167,9 @@ def action_normalizer(
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or np.ndim(low) != 1 or not np.issubdtype(space.dtype, np.floating):
-        raise InvalidArgumentError(f"{name} needs continuous actions; the actions of {dataset.manifest.id} are {space}")
+        raise InvalidArgumentError(
+            f"{name} needs continuous actions, and the actions of {dataset.manifest.id} are {space}"
+        )
     if kind != "bounds" or not has_bounds(low, high):
         return Normalizer.from_statistics(dataset.statistics["action"], "limits" if kind == "bounds" else kind)
     low, high = torch.from_numpy(low), torch.from_numpy(high)

@@ -84,7 +84,7 @@ class ObservationEncoder(nn.Module):
         if not self.normalizers:
             shown = ", ".join(f"{'.'.join(key)} {list(specs[key].shape)}" for key in keys if key[0] != "next")
             raise InvalidArgumentError(
-                f"expected observations that are images of at least {_MIN_SIDE} x {_MIN_SIDE} or vectors of floats; "
+                f"expected observations that are images of at least {_MIN_SIDE} x {_MIN_SIDE} or vectors of floats, and "
                 f"{dataset.manifest.id} has {shown}"
             )
         self.vector_size = sum(math.prod(entry.shape) for entry in self._vectors)

@@ -131,7 +131,7 @@ class Run:
             self.envs = gymnasium.vector.SyncVectorEnv([self.dataset.make_env] * self.args.eval_episodes)
         except (InvalidArgumentError, MissingDependencyError) as error:
             without = Remedy("or train without evaluation: {}", Argument("no_eval", True))
-            error.hint = Remedy("{}; {}", error.remedy, without) if error.remedy else without
+            error.hint = Remedy("{}, {}", error.remedy, without) if error.remedy else without
             raise
         resources.callback(self.envs.close)
         self.action_space = self.envs.single_action_space
@@ -217,7 +217,7 @@ class Run:
             self._resume()
             end = f"{self.args.steps:,}" if source is None else f"the end of the episode with step {self.args.steps:,}"
             self._print(
-                f"{self.name} on {self.args.dataset}, from step {self.step:,} to {end}; checkpoints in {self.args.out}"
+                f"{self.name} on {self.args.dataset}, from step {self.step:,} to {end}, with checkpoints in {self.args.out}"
             )
             if learner.choices:
                 self._print("  ".join(f"{name} {_text(value)}" for name, value in learner.choices.items()))

@@ -27,7 +27,14 @@ from datasets_rl.transforms.novelty import RNDTransform, RunningMeanStd
 from datasets_rl.transforms.observations import ObservationTransform
 from datasets_rl.transforms.pooling import TimeMaxPool
 from datasets_rl.transforms.q_chunks import QChunkTransform
-from datasets_rl.transforms.returns import DensifyReward, Reward2GoTransform, RewardSum, StepCounter, TargetReturn
+from datasets_rl.transforms.returns import (
+    DensifyReward,
+    ReturnsToGo,
+    Reward2GoTransform,
+    RewardSum,
+    StepCounter,
+    TargetReturn,
+)
 from datasets_rl.transforms.rewards import (
     BinarizeReward,
     LineariseRewards,
@@ -99,6 +106,7 @@ __all__ = [
     "RemoveEmptySpecs",
     "RenameTransform",
     "Resize",
+    "ReturnsToGo",
     "Reward2GoTransform",
     "RewardClipping",
     "RewardScaling",

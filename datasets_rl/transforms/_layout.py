@@ -36,3 +36,15 @@ def check_layout(transform: Any, shape: Sequence[int], hint: str, *, channels_la
             f"{transform!r} expects images [..., {expected}]; {list(shape[-3:])} is the shape of an image [{other}]",
             hint=f"{hint}; if the axes are right, pass check_layout=False",
         )
+
+
+def channel_axis(shape: Sequence[int]) -> int:
+    """Return the axis along which frames of a shape are stacked, negative; 0 for a new first axis, before all others.
+
+        [H, W], []     0          [C, H, W]    -3          [H, W, C]    -1          [D]    -1
+
+    The last axis is that of the channels if its size is 1, 3 or 4, and that of the first axis is not.
+    """
+    if len(shape) in {0, IMAGE_AXES - 1}:
+        return 0
+    return -1 if shape[-1] in _CHANNELS and shape[0] not in _CHANNELS else -len(shape)

@@ -54,6 +54,7 @@ class ActionScaling(_ActionTransform):
     """
 
     shown = ("standard_normal",)
+    in_recipes = True
 
     loc: Tensor | None
     scale: Tensor | None
@@ -176,6 +177,7 @@ class FlattenAction(_ActionTransform):
     """
 
     shown = ("first_dim", "last_dim")
+    in_recipes = True
 
     def __init__(
         self,
@@ -230,6 +232,7 @@ class DiscreteActionProjection(Transform):
     """
 
     shown = ("num_actions_effective", "max_actions")
+    in_recipes = True
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.arguments import check, share_problems
 from datasets_rl.returns import Factor, float_rewards, vec_generalized_advantage_estimate, vec_td_lambda_return_estimate
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.transforms._time import OverSlices, TimeAxis
@@ -36,7 +37,7 @@ class Advantages(OverSlices):
     one step earlier, at the last known state.
 
     Args:
-        gamma: Discount factor: a number, or a tensor with one element.
+        gamma: Discount factor: a number, or a tensor with one element. TorchRL has no default, here and below.
         lmbda: Weight of longer returns, lambda: 0 for one step, 1 for whole slices.
         value_network: Function of a TensorDict of states, such as a TensorDictModule. It returns their values, [*, 1],
             or a TensorDict with the values at `value_key`. It is called with the batch and with the entries under
@@ -45,15 +46,19 @@ class Advantages(OverSlices):
         advantage_key: Key of the advantages.
         value_target_key: Key of the value targets.
         value_key: Key of the values of states, [*, 1], at the root and under "next".
+
+    Raises:
+        InvalidArgumentError: If a factor is a number outside of [0, 1].
     """
 
     shown = ("gamma", "lmbda")
+    in_double = True
 
     def __init__(
         self,
+        gamma: Factor = 0.99,
+        lmbda: Factor = 0.95,
         *,
-        gamma: Factor,
-        lmbda: Factor,
         value_network: Callable[[Any], Any] | None = None,
         differentiable: bool = False,
         advantage_key: NestedKey = "advantage",
@@ -61,6 +66,7 @@ class Advantages(OverSlices):
         value_key: NestedKey = "state_value",
     ) -> None:
         super().__init__([], [])
+        check(share_problems(gamma=gamma, lmbda=lmbda))
         for name, factor in (("gamma", gamma), ("lmbda", lmbda)):
             # A tensor moves with the transform, but is not a part of its state.
             if isinstance(factor, Tensor):
@@ -72,6 +78,12 @@ class Advantages(OverSlices):
 
     gamma: Factor
     lmbda: Factor
+
+    @override
+    def read_keys(self) -> Sequence[NestedKey] | None:
+        if self.value_network is not None:
+            return None
+        return [self.value_key, under_next(self.value_key), NEXT_REWARD]
 
     @abstractmethod
     def estimate(
@@ -143,7 +155,9 @@ class Advantages(OverSlices):
 
 
 class GAE(Advantages):
-    """Compute generalized advantage estimates, see `datasets_rl.returns.generalized_advantage_estimate`.
+    """Compute generalized advantage estimates, and value targets, from the values of states.
+
+    See `datasets_rl.returns.generalized_advantage_estimate`.
 
     step            0                            1               2          slice of 3 steps, g = gamma, l = lmbda
     error           d_0 = r_0 + g V_1 - V_0      d_1             d_2        V_1: next.state_value of step 0
@@ -160,6 +174,8 @@ class GAE(Advantages):
         tensor([1.7500, 1.5000, 1.0000])
     """
 
+    in_recipes = True
+
     @override
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
@@ -170,7 +186,9 @@ class GAE(Advantages):
 
 
 class TDLambda(Advantages):
-    """Compute lambda-returns as value targets, see `datasets_rl.returns.td_lambda_return_estimate`.
+    """Compute lambda-returns as value targets, and advantages, from the values of states.
+
+    See `datasets_rl.returns.td_lambda_return_estimate`.
 
     step            0                                1               2               slice of 3 steps
     value_target    r_0 + g ((1 - l) V_1 + l G_1)    G_1 = ...       r_2 + g V_3     g = gamma, l = lmbda
@@ -185,6 +203,8 @@ class TDLambda(Advantages):
         >>> TDLambda(gamma=0.5, lmbda=1.0)(batch)["value_target"].flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
+
+    in_recipes = True
 
     @override
     def estimate(

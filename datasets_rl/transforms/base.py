@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,6 +84,18 @@ class Transform(nn.Module):
     _dotted: Mapping[str, Any] = {}
     """Values of these attributes before `bind`, of those that have names with dots."""
 
+    in_recipes: ClassVar[bool] = False
+    """Whether recipes can name the transform. Each class states it for itself, in a line that `preprocessing.steps` reads."""
+
+    of_images: ClassVar[bool] = False
+    """Whether a recipe that names no keys applies the transform to all images of a dataset."""
+
+    in_double: ClassVar[bool] = False
+    """Whether a recipe computes in float64 and rounds the results once. A batch is computed in its own dtype."""
+
+    instead: ClassVar[str] = ""
+    """Name of the step of recipes that does for whole episodes what the transform does for batches, if that is another rule."""
+
     axes: int = 0
     """Number of the last axes of an entry, after those of the batch, that the transform combines."""
 
@@ -95,6 +107,7 @@ class Transform(nn.Module):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__()
+        self.__dict__.setdefault("_arguments", ((in_keys, out_keys, in_keys_inv, out_keys_inv), {}))
         for name, ins, outs in (("keys", in_keys, out_keys), ("keys_inv", in_keys_inv, out_keys_inv)):
             pair = key_list(ins), key_list(ins if outs is None else outs)
             if len(pair[0]) != len(pair[1]):
@@ -108,6 +121,8 @@ class Transform(nn.Module):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]  # the same, see there
         kinds = getattr(cls.__init__, "__annotations__", {})
         cls._key_arguments |= {name for name, kind in kinds.items() if "Key" in str(kind)}
 
@@ -277,6 +292,10 @@ class Transform(nn.Module):
             batch.set(in_key, self._inv_apply_transform(get_entry(batch, out_key)))
         return batch
 
+    def read_keys(self) -> Sequence[NestedKey] | None:
+        """Return the keys of all entries that the results depend on, beside the ends of trajectories; None if it is unknown."""
+        return None
+
     def transform_value(self, value: Any) -> Any:
         """Return one transformed entry."""
         del value
@@ -389,6 +408,17 @@ class Transform(nn.Module):
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.shown}
+
+
+def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that keeps its arguments, by which a manifest describes the transform."""
+
+    @wraps(init)
+    def keeping(self: Any, *args: Any, **keywords: Any) -> None:
+        self.__dict__.setdefault("_arguments", (args, keywords))
+        init(self, *args, **keywords)
+
+    return keeping
 
 
 def _restorer(module: nn.Module) -> Callable[[], None]:

@@ -35,6 +35,7 @@ class DTypeCastTransform(Transform):
 
     shown: ClassVar[tuple[str, ...]] = ("dtype_in", "dtype_out")
     per_step = True
+    instead = "cast"
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class DoubleToFloat(DTypeCastTransform):
     """
 
     shown = ()
+    instead = "cast"
 
     def __init__(
         self,

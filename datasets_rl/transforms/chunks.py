@@ -45,6 +45,7 @@ class ActionChunkTransform(WindowTransform):
     """
 
     shown = ("chunk_size",)
+    in_recipes = True
 
     def __init__(
         self,

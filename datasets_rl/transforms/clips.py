@@ -34,6 +34,7 @@ class ClipTransform(Transform):
 
     shown = ("low", "high")
     per_step = True
+    in_recipes = True
 
     def __init__(
         self,

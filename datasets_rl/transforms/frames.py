@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -19,7 +20,7 @@ from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._bounds import include_value, join_bounds
-from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
+from datasets_rl.transforms._layout import IMAGE_AXES, channel_axis, check_layout
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     STEPS_TO_NEXT,
@@ -46,6 +47,10 @@ _RGB = 3
 """Number of channels of the images whose stacks have a loop of their own."""
 _MAX_UNCHECKED_FRAMES = 1_000
 """Number of frames per stack above which the required memory is compared with the memory of the machine."""
+_BLOCK_BYTES = 1 << 20
+"""Bytes of the stacks that are computed at once, so that the frames of each stack are still in the cache."""
+_INTEGERS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+"""Types by which numpy copies the channels of a pixel at once, by their number of bytes."""
 
 
 def _step_bytes(batch: Any, key: NestedKey) -> int:
@@ -81,7 +86,8 @@ class CatFrames(OverTime):
     Args:
         N: Number of frames per stack.
         dim: Axis of a frame along which the frames are concatenated, negative; -(number of axes of a frame + 1) stacks
-            the frames along a new first axis.
+            the frames along a new first axis. By default the axis of the channels of an image; a new first axis for
+            images [H, W] and for numbers; and the first axis of other entries.
         in_keys: Keys of the frames; ``["pixels"]`` by default.
         out_keys: Keys of the stacks; `in_keys` by default.
         padding: Padding before the first frame of an episode: "same" (the first frame), "constant" or "zeros".
@@ -101,11 +107,13 @@ class CatFrames(OverTime):
 
     per_step = True
     reads_only_in_keys = True
+    of_images = True
+    in_recipes = True
 
     def __init__(
         self,
         N: int,  # noqa: N803  # the name in the reference
-        dim: int,
+        dim: int | None = None,
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
         padding: Padding = "same",
@@ -118,7 +126,8 @@ class CatFrames(OverTime):
         check_layout: bool = True,
     ) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys, done_key)
-        check(size_problems(N=N), axis_problems(dim=dim), choice_problems("same", "constant", "zeros", padding=padding))
+        axes = [] if dim is None else axis_problems(dim=dim)
+        check(size_problems(N=N), axes, choice_problems("same", "constant", "zeros", padding=padding))
         self.N, self.dim, self.future, self.mask_key = N, dim, future, mask_key
         self.padding, self.padding_value = padding, 0 if padding == "zeros" else padding_value
         self.as_inverse, self.check_layout = as_inverse, check_layout
@@ -287,20 +296,67 @@ class CatFrames(OverTime):
                 hint="put CatFrames and TimeMaxPool before MultiStepTransform and QChunkTransform",
             )
 
-    def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
-        count = frames.ndim - axis - 1
-        if -self.dim > count + 1:
+    @property
+    def is_of_past(self) -> bool:
+        """Whether the stack of a state consists of that state and of earlier ones of its episode, and of padding."""
+        return not (self.future or self.as_inverse) and self.mask_key is None and self.done_key in {None, "done"}
+
+    def stack_rows(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the stacks of frames in memory, for whole episodes: [M, ...].
+
+        Args:
+            frames: Frames, [R, ...].
+            last: The row of the last frame of each stack, [M].
+            first: The row of the first frame of the episode of each stack, [M].
+
+        Raises:
+            InvalidArgumentError: If `dim` is not an axis of a frame, or is not that of the channels of an image.
+        """
+        shape = frames.shape[1:]
+        self._require_memory(len(last), frames.nbytes // max(len(frames), 1))
+        axis = self._axis(shape)
+        place = len(shape) + axis if axis else 0
+        # The elements before the axis, and those that stay together.
+        outer, inner = math.prod(shape[:place]), math.prod(shape[place:])
+        stacks = np.empty((len(last), outer, self.N, inner), frames.dtype)
+        flat, block = (
+            frames.reshape(len(frames), outer, inner),
+            max(1, _BLOCK_BYTES * len(last) // max(stacks.nbytes, 1)),
+        )
+        for start in range(0, len(last), block):
+            rows = slice(start, start + block)
+            _copy_frames(stacks[rows], [*self._taken(flat, last[rows], first[rows])])
+        joined = (self.N, *shape) if not axis else (*shape[:place], self.N * shape[place], *shape[place + 1 :])
+        return stacks.reshape(len(last), *joined)
+
+    def _taken(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+        """Yield the first frame of each stack, then the second one, and so on, [M, ...] each."""
+        for offset in self._offsets:
+            rows = last + offset
+            values = frames[np.maximum(rows, first)]
+            if self.padding != "same":
+                values[rows < first] = self.padding_value
+            yield values
+
+    def _axis(self, shape: Sequence[int]) -> int:
+        """Return the axis of concatenation of frames of a shape, negative; 0 for a new first axis."""
+        if self.dim is None:
+            return channel_axis(shape)
+        if -self.dim > len(shape) + 1:
             raise InvalidArgumentError(
-                f"dim is {self.dim}; expected at least {-count - 1} for frames of shape"
-                f" {list(frames.shape[axis + 1 :])}"
+                f"dim is {self.dim}; expected at least {-len(shape) - 1} for frames of shape {list(shape)}"
             )
-        if -self.dim == count + 1:
-            return frames
+        if -self.dim == len(shape) + 1:
+            return 0
         if self.check_layout and self.dim in {-1, -IMAGE_AXES}:
             first = self.dim == -IMAGE_AXES
             hint = "pass dim=-1, or convert the images with ToTensorImage first" if first else "pass dim=-3"
-            check_layout(self, frames.shape[axis + 1 :], hint, channels_last=not first)
-        return _concatenate_frames(frames, axis, self.dim)
+            check_layout(self, shape, hint, channels_last=not first)
+        return self.dim
+
+    def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
+        dim = self._axis(frames.shape[axis + 1 :])
+        return _concatenate_frames(frames, axis, dim) if dim else frames
 
     def inv(self, data: Any) -> Any:
         """Stack the frames of data that is written to the buffer, with `as_inverse`; else return the data unchanged."""
@@ -334,6 +390,27 @@ class CatFrames(OverTime):
     def _repr_arguments(self) -> dict[str, Any]:
         arguments = {"N": self.N, "dim": self.dim, "padding": self.padding}
         return {**arguments, **({"future": True} if self.future else {})}
+
+
+def _copy_frames(stacks: NDArray[Any], frames: Sequence[NDArray[Any]]) -> None:
+    """Copy frames into stacks.
+
+    Args:
+        stacks: The stacks, [M, P, N, D].
+        frames: The first frame of each stack, the second one, and so on, [M, P, D] each.
+    """
+    pixel_bytes = stacks.shape[-1] * stacks.itemsize
+    if pixel_bytes == _RGB and stacks.shape[1] > 1:
+        from datasets_rl.transforms._interleave import interleave  # deferred: it loads numba
+
+        steps, pixels, count, channels = stacks.shape
+        together = np.stack(frames, 1).reshape(steps, count, pixels * channels)
+        interleave(together.view(np.uint8), stacks.reshape(steps, pixels, count * channels).view(np.uint8))
+        return
+    if dtype := _INTEGERS.get(pixel_bytes):
+        stacks, frames = stacks.view(dtype), [values.view(dtype) for values in frames]
+    for number, values in enumerate(frames):
+        stacks[:, :, number] = values
 
 
 def _append_frame(frames: Tensor, last: Tensor, axis: int) -> Tensor:

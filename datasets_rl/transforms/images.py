@@ -38,6 +38,7 @@ class _ImageTransform(Transform):
     """
 
     per_step = True
+    of_images = True
     axes = IMAGE_AXES - 1
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None, *, check_layout: bool = True) -> None:
@@ -89,6 +90,7 @@ class ToTensorImage(_ImageTransform):
     """
 
     axes = IMAGE_AXES
+    in_recipes = True
 
     def __init__(
         self,
@@ -147,6 +149,7 @@ class Resize(_ImageTransform):
     """
 
     shown = ("w", "h", "interpolation")
+    in_recipes = True
 
     def __init__(
         self,
@@ -223,6 +226,7 @@ class Crop(_ImageTransform):
     """
 
     shown = ("w", "h", "top", "left")
+    in_recipes = True
 
     def __init__(
         self,
@@ -266,6 +270,7 @@ class CenterCrop(_ImageTransform):
     """
 
     shown = ("w", "h")
+    in_recipes = True
 
     def __init__(
         self,
@@ -298,6 +303,7 @@ class GrayScale(_ImageTransform):
     """
 
     axes = IMAGE_AXES
+    in_recipes = True
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:

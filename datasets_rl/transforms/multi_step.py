@@ -96,6 +96,7 @@ class MultiStepTransform(OverTime):
 
     shown = ("n_steps", "gamma")
     per_step = True
+    instead = "n_step_targets"
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ class _Affine(Transform):
         self.standard_normal = standard_normal
         self.register_buffer("loc", _as_tensor(loc))
         self.register_buffer("scale", _as_tensor(scale))
+        if standard_normal and self.scale is not None and bool((self.scale == 0).any()):
+            raise InvalidArgumentError(f"scale is {self.scale.tolist()}; expected numbers other than 0")
 
     @override
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -48,7 +50,7 @@ class _Affine(Transform):
         if loc is None or scale is None:
             raise InvalidArgumentError(
                 f"loc and scale of {type(self).__name__} are not set",
-                hint="pass them to the constructor, or call init_stats(dataset)",
+                hint="pass both, or call init_stats(dataset); the step normalize computes them in a recipe",
             )
         # Floats keep their dtype, even if the statistics have a wider one.
         dtype = value.dtype if value.is_floating_point() else loc.dtype
@@ -80,7 +82,8 @@ class ObservationNorm(_Affine):
         >>> dataset.append_transform(ObservationNorm(standard_normal=True).init_stats(dataset))
 
     Args:
-        loc: Location: a number, or a tensor that broadcasts with the entry of one step.
+        loc: Location: a number, or a tensor that broadcasts with the entry of one step. In a recipe, the statistics of
+            another dataset, such as the one that a policy was trained on.
         scale: Scale: a number, or a tensor that broadcasts with the entry of one step.
         in_keys: Keys of the entries to normalize; ``"observation"`` and ``("next", "observation")`` by default. TorchRL
             has no default, although its documentation assumes one.
@@ -88,6 +91,9 @@ class ObservationNorm(_Affine):
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
         eps: Threshold for `init_stats`: elements whose standard deviation is at most `eps` are shifted, but not scaled.
     """
+
+    in_double = True
+    in_recipes = True
 
     def __init__(
         self,
@@ -148,16 +154,18 @@ class RewardScaling(_Affine):
         tensor([ 9.5000, 19.5000])
 
     Args:
-        loc: Location, a number or a tensor.
-        scale: Scale, a number or a tensor.
+        loc: Location, a number or a tensor; 0 by default, and required in TorchRL.
+        scale: Scale, a number or a tensor; 1 by default, and required in TorchRL.
         in_keys: Keys of the rewards; ``("next", "reward")`` by default, their key in TED.
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
     """
 
+    in_recipes = True
+
     def __init__(
         self,
-        loc: Number,
-        scale: Number,
+        loc: Number = 0.0,
+        scale: Number = 1.0,
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
         standard_normal: bool = False,

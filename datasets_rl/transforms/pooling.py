@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -31,6 +34,9 @@ class TimeMaxPool(CatFrames):
         InvalidArgumentError: If `T` is below 1.
     """
 
+    of_images = False
+    in_recipes = True
+
     def __init__(
         self,
         in_keys: Keys | None = None,
@@ -44,6 +50,11 @@ class TimeMaxPool(CatFrames):
     @override
     def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
         return frames.amax(axis)
+
+    @override
+    def stack_rows(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the maxima of values in memory, for whole episodes, [M, ...]; see `CatFrames.stack_rows`."""
+        return reduce(np.maximum, self._taken(frames, last, first))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"T": self.N}

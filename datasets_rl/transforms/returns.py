@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +14,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.arguments import check, choice_problems, size_problems
+from datasets_rl.arguments import check, choice_problems, share_problems, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import discounted, float_rewards, reward2go
 from datasets_rl.specs import CompositeSpec
@@ -64,6 +65,10 @@ class RewardSums(OverTime):
     def __init__(self, in_keys: Keys | None, out_keys: Keys, done_key: NestedKey | None = None) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys, done_key)
         self._cache: tuple[Any, tuple[int, int], _Tables] | None = None
+
+    @override
+    def read_keys(self) -> Sequence[NestedKey] | None:
+        return self.in_keys
 
     @abstractmethod
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
@@ -151,6 +156,70 @@ class RewardSums(OverTime):
         return {**self.__dict__, "_cache": None}
 
 
+class ReturnsToGo(RewardSums):
+    """Add the return-to-go: the discounted sum of the rewards from each step to the end of its episode.
+
+        step             0                    1           2        episode of 3 steps
+        next.reward      r0                   r1          r2
+        returns_to_go    r0 + g r1 + g^2 r2   r1 + g r2   r2
+
+    A buffer reads the later rewards from the storage, so that every sampler works, including those of single steps. The
+    sums are computed in float64, and have the dtype of the rewards: a batch has the values that a recipe stores.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from datasets_rl.transforms import ReturnsToGo
+        >>> steps = {"reward": torch.ones(4, 1), "done": torch.tensor([[False], [False], [True], [True]])}
+        >>> ReturnsToGo(gamma=0.5)(TensorDict({"next": steps}, [4]))["returns_to_go"].flatten()
+        tensor([1.7500, 1.5000, 1.0000, 1.0000])
+
+    Args:
+        gamma: Discount factor, g.
+        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        out_keys: Keys of the sums; ``"returns_to_go"`` by default.
+        scale: Number by which the sums are divided.
+        failure: Reward of every step of a failed episode, if rewards are sparse: an episode of only such rewards counts as
+            one that never ends, whose return-to-go is failure / (1 - gamma) in every step. This is the rule of Cal-QL
+            (Nakamoto et al., 2023, arXiv:2303.05479).
+        done_key: Key under "next" of the flag that ends an episode.
+
+    Raises:
+        InvalidArgumentError: If `gamma` is outside of [0, 1], or 1 with `failure`, or `scale` is 0.
+    """
+
+    shown = ("gamma", "scale", "failure")
+    in_recipes = True
+
+    def __init__(
+        self,
+        gamma: float = 1.0,
+        in_keys: Keys | None = None,
+        out_keys: Keys | None = None,
+        *,
+        scale: float = 1.0,
+        failure: float | None = None,
+        done_key: NestedKey = "done",
+    ) -> None:
+        super().__init__(in_keys, "returns_to_go" if out_keys is None else out_keys, done_key)
+        check(
+            share_problems(gamma=gamma),
+            unless(scale != 0, "scale is 0; expected another number"),
+            unless(failure is None or gamma != 1, "gamma is 1; expected a smaller number with failure"),
+        )
+        self.gamma, self.scale, self.failure = gamma, scale, failure
+
+    @override
+    def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
+        sums = _discounted_to(ends, rewards.double(), self.gamma)
+        if self.failure is not None:
+            others = (rewards != torch.tensor(self.failure, dtype=rewards.dtype)).long()
+            counts = others.cumsum(0)
+            _, firsts, lasts = trajectory_positions(ends)
+            failed = counts[lasts] - counts[firsts] + others[firsts] == 0
+            sums = sums.masked_fill(failed, self.failure / (1 - self.gamma))
+        return (sums / self.scale).to(rewards.dtype)
+
+
 class Reward2GoTransform(RewardSums):
     """Compute the reward to go: the discounted sum of the rewards from each step to the end of its episode.
 
@@ -178,6 +247,7 @@ class Reward2GoTransform(RewardSums):
     """
 
     shown = ("gamma",)
+    instead = "returns_to_go"
 
     def __init__(
         self,
@@ -192,8 +262,7 @@ class Reward2GoTransform(RewardSums):
 
     @override
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
-        carry = torch.where(ends, 0, torch.tensor(self.gamma, dtype=rewards.dtype, device=rewards.device))
-        return discounted(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
+        return _discounted_to(ends, rewards, self.gamma)
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Add the sums to a batch of a read-only storage as temporary entries; leave other batches unchanged."""
@@ -268,6 +337,8 @@ class RewardSum(RewardSums):
         out_keys: Keys of the sums; ``("next", "episode_reward")`` by default.
     """
 
+    in_recipes = True
+
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         in_keys = [_REWARD] if in_keys is None else key_list(in_keys)
         named = [prefixed_key("episode_", key) for key in in_keys]
@@ -305,6 +376,7 @@ class TargetReturn(RewardSums):
     """
 
     shown = ("target_return", "mode")
+    in_recipes = True
 
     def __init__(
         self,
@@ -342,6 +414,10 @@ class InTrajectory(OverTime):
 
     def __init__(self) -> None:
         super().__init__([], [])
+
+    @override
+    def read_keys(self) -> Sequence[NestedKey] | None:
+        return []
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
@@ -387,6 +463,8 @@ class StepCounter(InTrajectory):
     Raises:
         InvalidArgumentError: If `max_steps` is below 1.
     """
+
+    in_recipes = True
 
     def __init__(
         self,
@@ -482,6 +560,12 @@ class DensifyReward(OverSlices):
                     hint="sample slices with SliceSampler, or use Reward2GoTransform, which reads the later steps itself",
                 )
         return batch.set(self.out_keys[0], reward2go(reward, done, self.discount))
+
+
+def _discounted_to(ends: Tensor, rewards: Tensor, gamma: float) -> Tensor:
+    """Return the discounted sums of rewards to the end of each trajectory, [N, ...], see `datasets_rl.returns.discounted`."""
+    carry = torch.where(ends, 0, torch.tensor(gamma, dtype=rewards.dtype, device=rewards.device))
+    return discounted(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
 
 
 def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class RewardClipping(Transform):
 
     shown = ("clamp_min", "clamp_max")
     per_step = True
+    in_recipes = True
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class BinarizeReward(Transform):
 
     shown = ("threshold",)
     per_step = True
+    in_recipes = True
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None, *, threshold: float = 0.0) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
@@ -111,6 +113,7 @@ class SignTransform(Transform):
     """
 
     per_step = True
+    in_recipes = True
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
@@ -149,6 +152,8 @@ class LineariseRewards(Transform):
     Raises:
         InvalidArgumentError: If the weights have several axes.
     """
+
+    in_recipes = True
 
     weights: Tensor | None
 

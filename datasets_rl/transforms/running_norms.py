@@ -238,6 +238,7 @@ class VecNorm(RunningNorm):
     """
 
     names = ("count", "mean", "variance")
+    instead = "normalize"
 
     def __new__(cls, *args: Any, new_api: bool | None = None, **keywords: Any) -> Any:
         """Return a `VecNormV2` with `new_api`, as TorchRL does."""
@@ -355,6 +356,7 @@ class VecNormV2(RunningNorm):
     """
 
     names = ("loc", "var", "count")
+    instead = "normalize"
 
     def __init__(
         self,

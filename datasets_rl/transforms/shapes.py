@@ -53,6 +53,7 @@ class UnsqueezeTransform(_AxesTransform):
     """
 
     shown = ("dim",)
+    in_recipes = True
 
     def __init__(
         self,
@@ -90,6 +91,8 @@ class SqueezeTransform(UnsqueezeTransform):
         torch.Size([4, 2])
     """
 
+    in_recipes = True
+
     @override
     def transform_value(self, value: Tensor) -> Tensor:
         return value.squeeze(self.dim)
@@ -120,6 +123,7 @@ class PermuteTransform(_AxesTransform):
     """
 
     shown = ("dims",)
+    in_recipes = True
 
     def __init__(
         self,
@@ -168,6 +172,7 @@ class FlattenObservation(_AxesTransform):
     """
 
     shown = ("first_dim", "last_dim")
+    in_recipes = True
 
     def __init__(
         self,
@@ -210,6 +215,7 @@ class CatTensors(Transform):
 
     shown = ("dim",)
     per_step = True
+    instead = "concatenate"
 
     def __init__(
         self,

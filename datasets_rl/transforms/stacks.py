@@ -31,6 +31,7 @@ class ExpandAs(Transform):
     """
 
     shown = ("ref_key",)
+    in_recipes = True
 
     def __init__(self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None) -> None:
         super().__init__([in_key], [in_key if out_key is None else out_key])
@@ -72,6 +73,7 @@ class Stack(Transform):
     """
 
     shown = ("dim",)
+    in_recipes = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class InitTracker(InTrajectory):
     """
 
     shown = ("init_key",)
+    in_recipes = True
 
     def __init__(self, init_key: NestedKey = "is_init") -> None:
         super().__init__()

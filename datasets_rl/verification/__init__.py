@@ -1,4 +1,4 @@
-"""Verification: a stored dataset against its digests, its invariants, and its upstream files."""
+"""Verification: a stored dataset against digests, invariants, and upstream files."""
 
 from datasets_rl.verification.run import Verification, verify
 

@@ -1,4 +1,4 @@
-"""Reads of a dataset some of whose images are damaged, so that a verification reports them with all other problems."""
+"""Reads of a dataset with damaged images, so that a verification reports them with all other problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReadableColumns:
         self._read: set[Key] = set()
 
     def column(self, key: Key, start: int, stop: int) -> NDArray[Any]:
-        """Return one field of consecutive rows, [stop - start, ...]; see `StoredDataset.column`."""
+        """Return a field of consecutive rows, [stop - start, ...], see `StoredDataset.column`."""
         self._read.add(key)
         try:
             return self._stored.column(key, start, stop)
@@ -41,7 +41,7 @@ class ReadableColumns:
             return np.zeros((1, *field.shape), field.dtype)
 
     def problems(self) -> list[str]:
-        """Read all images that were not read before, and return the damaged ones: their number, and the first ones."""
+        """Read the images that were not read before, and return the number of damaged images, and the first ones."""
         for field in self._stored.schema:
             if field.form != "raw" and field.key not in self._read:
                 rows = max(_BLOCK_BYTES // field.step_bytes, 1)

@@ -46,7 +46,7 @@ class Verification:
     id: str
     folder: Path
     problems: tuple[str, ...]
-    """The reasons why the dataset must not be used; empty if it is intact."""
+    """The reasons why the dataset must not be used. Empty if the dataset is intact."""
     remarks: tuple[str, ...]
     """Observations about the data that are valid but worth knowing."""
     checked: tuple[str, ...]
@@ -68,14 +68,14 @@ def verify(
         ()
 
     Args:
-        dataset: The id or the folder of the dataset, or the folder of a checkpoint, as `ReplayBuffer.dumps` writes it: every
-            byte of it is compared with its digests.
+        dataset: The id or the folder of the dataset, or the folder of a checkpoint, from `ReplayBuffer.dumps`: every
+            byte is compared with the digests.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
             infinity and jumps inside episodes, and recompute everything that the manifest states, from the dataset
-            itself and from the catalog. If the raw files are available, convert them again, into temporary
+            itself and from the catalog. If the raw files are available, repeat the conversion, into temporary
             builds beside the dataset, and compare every value with the dataset.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        settings: The settings; by default those of the environment.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored.
@@ -107,7 +107,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     """Check a version of a dataset.
 
     Raises:
-        FileNotFoundError: If it is deleted in the meantime, because another one replaced it.
+        FileNotFoundError: If the version is deleted in the meantime, because another version replaced it.
     """
     from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest
@@ -123,7 +123,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     checked.append(f"size and digest of {len(manifest.files)} files")
     if manifest.file(DIGESTS_FILE) is None:
         findings.remarks.append(
-            f"it has no {DIGESTS_FILE}, the digests of ranges: it cannot be streamed once it is published"
+            f"{DIGESTS_FILE}, the digests of ranges, is missing: once published, the dataset cannot be streamed"
         )
     if manifest.unverified:
         findings.remarks.append(manifest.unverified)
@@ -174,16 +174,16 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
 
 
 def _check_against_upstream(stored: StoredDataset, findings: Problems, checked: list[str], settings: Settings) -> None:
-    """Compare a dataset with the catalog, and with its raw files if they are available."""
+    """Compare a dataset with the catalog, and with the raw files if available."""
     from datasets_rl.format.manifest import converter_version
     from datasets_rl.verification.reconversion import ENTRY_FIELDS, entry_differences
 
     manifest = stored.manifest
     if manifest.history:
-        checked.append("not compared with raw files: it was preprocessed")
+        checked.append("not compared with raw files: the dataset was preprocessed")
         return
     if manifest.copied_from:
-        checked.append(f"not compared with raw files: it is a copy of {manifest.copied_from.get('address')}")
+        checked.append(f"not compared with raw files: the dataset is a copy of {manifest.copied_from.get('address')}")
         return
     same_version = manifest.converter == converter_version()
     try:
@@ -192,19 +192,19 @@ def _check_against_upstream(stored: StoredDataset, findings: Problems, checked: 
         entry = origin.entry(name)
     except UnknownIdError as error:
         if same_version:
-            findings.problems.append(f"id: {error.message}; this version of datasets-rl wrote the dataset")
+            findings.problems.append(f"id: {error.message}, although this version of datasets-rl wrote the dataset")
         checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
         return
     if not same_version:
         findings.remarks.append(
-            f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
+            f"the dataset was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
             f"{converter_version()}: what the manifest states is not compared with what this version would state"
         )
     files = raw_files(manifest, stored.folder)
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
     if files is None:
-        checked.append("not compared with raw files: they were not kept when it was downloaded")
+        checked.append("not compared with raw files, which the download did not keep")
     if files is None or changed or not _convert_again(stored, files, findings, checked, settings):
         names = [field for field in ENTRY_FIELDS if field not in origin.restated]
         if same_version and names:
@@ -232,22 +232,22 @@ def _convert_again(
 
 
 def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the raw files that differ from those in the manifest: either the file or the manifest has changed."""
+    """Yield the raw files that differ from the manifest: either the file or the manifest has changed."""
     from datasets_rl.fetch.partial_download import digest_file
 
     for file in manifest.raw:
         path = files[file.path]
         size = path.stat().st_size
         if size != file.bytes:
-            yield f"the raw file {path} is {size:,} bytes; the manifest states {file.bytes:,}"
+            yield f"the raw file {path} is {size:,} bytes, expected {file.bytes:,} as in the manifest"
         elif (digest := digest_file(path).hexdigest()) != file.sha256:
-            yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
+            yield f"the raw file {path} has sha256 {digest[:12]}..., expected {file.sha256[:12]}... as in the manifest"
 
 
 def raw_files(manifest: Manifest, version: Path) -> Mapping[str, Path] | None:
-    """Return the paths of the raw files of a version of a dataset, or None unless all of them are available.
+    """Return the paths of the raw files of a version of a dataset, or None unless all files are available.
 
-    They are available if they were kept, or if the dataset was converted from local files that still exist.
+    Files are available if the download kept them, or if the dataset was converted from local files that still exist.
     """
     available: dict[str, Path] = {}
     raw = _raw_folder(version)
@@ -261,7 +261,7 @@ def raw_files(manifest: Manifest, version: Path) -> Mapping[str, Path] | None:
 
 
 def _raw_folder(version: Path) -> Path | None:
-    """Return the folder where the raw files of a version are if they were kept."""
+    """Return the folder of the raw files of a version, if kept."""
     raw = DatasetPaths(version.parent.parent, version.parent.name).raw
     return raw if VERSION_NAME.fullmatch(version.name) and raw.is_dir() else None
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class ActionTokenizerBase(nn.Module, ABC):
     """Base class of action tokenizers, which map each element of an action to a token and back.
 
-    A model of language predicts the tokens. The shape of the actions is arbitrary; bounds and statistics apply to
-    their last axis: [*B, action_dim] for single steps, [*B, T, chunk, action_dim] for chunks of actions.
+    A model of language predicts the tokens. The shape of the actions is arbitrary. Bounds and statistics apply to
+    the last axis: [*B, action_dim] for single steps, [*B, T, chunk, action_dim] for chunks of actions.
     """
 
     @abstractmethod

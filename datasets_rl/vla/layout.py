@@ -1,7 +1,7 @@
 """Keys of batches for vision-language-action models, and a check of batches.
 
 TensorDict
-observation.image              uint8 or float [*B, T, C, H, W], or one such tensor for each camera
+observation.image              uint8 or float [*B, T, C, H, W], or such a tensor for each camera
 observation.state              float [*B, T, state_dim]
 language_instruction           text
 action                         float [*B, T, action_dim]
@@ -18,7 +18,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 
 IMAGE_KEY: NestedKey = ("observation", "image")
-"""One image, or a TensorDict of images by camera."""
+"""An image, or a TensorDict of images by camera."""
 STATE_KEY: NestedKey = ("observation", "state")
 """State of the robot: angles of joints, position of the gripper."""
 INSTRUCTION_KEY: NestedKey = "language_instruction"
@@ -42,7 +42,7 @@ def validate_vla_tensordict(
     check_finite: bool = True,
     raise_on_error: bool = True,
 ) -> list[str]:
-    """Check that a batch has what a vision-language-action model needs; shapes are not checked.
+    """Check that a batch has what a vision-language-action model needs. Shapes are not checked.
 
     Args:
         tensordict: The batch.
@@ -57,10 +57,10 @@ def validate_vla_tensordict(
         raise_on_error: Whether problems raise an error.
 
     Returns:
-        The problems; an empty list for a valid batch.
+        The problems, empty for a valid batch.
 
     Raises:
-        InvalidArgumentError: If there are problems and `raise_on_error` is True. The message lists all of them.
+        InvalidArgumentError: If there are problems and `raise_on_error` is True. The message lists all problems.
     """
     problems: list[str] = []
     instruction, action = _value(tensordict, instruction_key), _value(tensordict, action_key)

@@ -35,7 +35,7 @@ def lerobot_columns_to_tensordict(
     Args:
         columns: Columns by name: tensors or arrays [N, ...], lists of N texts or numbers, or other collections of
             tensors with batch size [N].
-        key_map: Keys of columns, if they differ from these rules.
+        key_map: Keys of columns that differ from these rules.
 
     Raises:
         InvalidArgumentError: If `columns` is empty, the columns have different lengths, or a column has texts and other
@@ -44,7 +44,7 @@ def lerobot_columns_to_tensordict(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise InvalidArgumentError(
-            f"the columns have the lengths {lengths}; expected columns of the same number of frames"
+            f"the columns have the lengths {lengths}, expected columns of the same number of frames"
         )
     steps = TensorDict(batch_size=[next(iter(lengths.values()))])
     for name, column in columns.items():
@@ -70,5 +70,5 @@ def _value(name: str, column: Any) -> Any:
     if texts == {True}:
         return NonTensorStack.from_list(list(column))
     if True in texts:
-        raise InvalidArgumentError(f"column {name!r} has texts and other values; expected values of one type")
+        raise InvalidArgumentError(f"column {name!r} has texts and other values, expected values of the same type")
     return torch.as_tensor(column)

@@ -24,9 +24,9 @@ _STATISTICS = ("action_mean", "action_std", "action_low", "action_high")
 
 
 class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, name-defined]  # mypy reads the option as a type
-    """Metadata of a dataset of robot actions: what its actions mean, their statistics, and the keys of its batches.
+    """Metadata of a dataset of robot actions: the meaning and statistics of actions, and the keys of batches.
 
-    It is a tensorclass without batch size: `to` moves the statistics, and ``(a == b).all()`` compares two of them.
+    A tensorclass without batch size: `to` moves the statistics, and ``(a == b).all()`` compares two objects.
 
     Args:
         dataset_id: Id of the dataset.
@@ -70,14 +70,14 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
     source_url: str | None = None
 
     def __post_init__(self) -> None:
-        # Also called for the results of operations such as ==, whose fields are bools: only values of users are checked.
+        # Also called for the results of operations such as ==, with fields of bools: only values of users are checked.
         for name, valid in (("action_space", get_args(ActionSpace)), ("gripper_mode", get_args(GripperMode))):
             value = getattr(self, name)
             if isinstance(value, str) and value not in valid:
-                raise InvalidArgumentError(f"{name} is {value!r}; expected one of {', '.join(valid)}")
+                raise InvalidArgumentError(f"{name} is {value!r}, expected one of {', '.join(valid)}")
         dim: Any = self.action_dim
         if dim is not None and not isinstance(dim, Tensor) and (not isinstance(dim, int) or dim <= 0):
-            raise InvalidArgumentError(f"action_dim is {dim!r}; expected a positive int")
+            raise InvalidArgumentError(f"action_dim is {dim!r}, expected a positive int")
         for name in ("camera_keys", "action_names", "state_key", "instruction_key", "action_key"):
             if isinstance(value := getattr(self, name), list):
                 setattr(self, name, _tuples(value))
@@ -103,7 +103,7 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
         return BoundedTensorSpec(self.action_low, self.action_high, shape, device, torch.float32)
 
     def to_json(self, path: Path | str | None = None) -> str:  # type: ignore[override]  # as in TorchRL
-        """Return the metadata as JSON, and write it to a file if a path is given."""
+        """Return the metadata as JSON, and write the JSON to a file if a path is given."""
         text = json.dumps(self.to_dict(), indent=2, default=_plain)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
@@ -111,7 +111,7 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
 
     @classmethod
     def from_json(cls, source: Path | str) -> Self:  # type: ignore[override]  # as in TorchRL
-        """Read the output of `to_json`, as text or from the path of a file; unknown fields are ignored.
+        """Read the output of `to_json`, as text or from the path of a file. Unknown fields are ignored.
 
         Raises:
             InvalidArgumentError: If the JSON is invalid or a field has no valid value.
@@ -122,7 +122,7 @@ class RobotDatasetMetadata(TensorClass["nocast"]):  # type: ignore[type-arg, nam
         except ValueError as error:
             raise InvalidArgumentError(f"the metadata is not JSON: {error}") from None
         if not isinstance(document, dict) or "dataset_id" not in document:
-            raise InvalidArgumentError("the metadata has no dataset_id; expected the output of `to_json`")
+            raise InvalidArgumentError("the metadata has no dataset_id, expected the output of `to_json`")
         fields = cls.__annotations__
         return cls(**{name: value for name, value in document.items() if name in fields})
 

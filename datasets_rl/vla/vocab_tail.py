@@ -1,4 +1,4 @@
-"""Action tokenizer whose tokens are the last ones of a vocabulary."""
+"""Action tokenizer with the last tokens of a vocabulary."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.vla.action_tokenizer import ActionTokenizerBase
 
-_EPSILON = 1e-8  # of OpenVLA, which adds it to the range of the statistics
+_EPSILON = 1e-8  # as in OpenVLA, which adds this number to the range of the statistics
 
 
 class VocabTailActionTokenizer(ActionTokenizerBase):
-    """Action tokenizer of OpenVLA (arXiv:2406.09246), whose tokens are the last ones of a vocabulary.
+    """Action tokenizer of OpenVLA (arXiv:2406.09246), with the last tokens of a vocabulary.
 
     The bins have `num_bins` edges at equal distances in [-1, 1]:
 
@@ -27,7 +27,7 @@ class VocabTailActionTokenizer(ActionTokenizerBase):
 
     The decoded action is the center between edges d - 1 and d, of which there are `num_bins` - 1.
 
-    With statistics, `encode` maps actions from [norm_low, norm_high] to [-1, 1], and `decode` maps them back, elements
+    With statistics, `encode` maps actions from [norm_low, norm_high] to [-1, 1], and `decode` maps back, elements
     outside of the mask excepted: ``0.5 * (a + 1) * (norm_high - norm_low + 1e-8) + norm_low``. As in OpenVLA, this is
     computed in float64 on the CPU.
 
@@ -40,7 +40,7 @@ class VocabTailActionTokenizer(ActionTokenizerBase):
             numbered from the first token for actions, [0, num_bins).
         norm_low: Lower statistic of each element of an action (in OpenVLA the 1st percentile), [action_dim].
         norm_high: Upper statistic (in OpenVLA the 99th percentile), [action_dim].
-        norm_mask: Which elements the statistics apply to, bool [action_dim]; all by default. The element of a gripper
+        norm_mask: Which elements the statistics apply to, bool [action_dim], all by default. The element of a gripper
             is usually left out.
         gripper_binarize: Whether `decode` replaces elements outside of the mask by 1 above a threshold, and by -1
             otherwise.
@@ -48,7 +48,7 @@ class VocabTailActionTokenizer(ActionTokenizerBase):
         gripper_invert: Whether `decode` changes the sign of elements outside of the mask.
 
     Raises:
-        InvalidArgumentError: If a number is too small, or only one statistic is given.
+        InvalidArgumentError: If a number is too small, or a statistic is given alone.
     """
 
     bins: Tensor
@@ -71,11 +71,11 @@ class VocabTailActionTokenizer(ActionTokenizerBase):
     ) -> None:
         super().__init__()
         if num_bins < 2:
-            raise InvalidArgumentError(f"num_bins is {num_bins}; expected at least 2")
+            raise InvalidArgumentError(f"num_bins is {num_bins}, expected at least 2")
         if full_vocab_size is not None and full_vocab_size < num_bins:
-            raise InvalidArgumentError(f"full_vocab_size is {full_vocab_size}; expected at least num_bins, {num_bins}")
+            raise InvalidArgumentError(f"full_vocab_size is {full_vocab_size}, expected at least num_bins, {num_bins}")
         if (norm_low is None) != (norm_high is None):
-            raise InvalidArgumentError("expected norm_low and norm_high together; only one of them is given")
+            raise InvalidArgumentError("norm_low or norm_high is given alone, expected both")
         self.num_bins = int(num_bins)
         self.full_vocab_size = None if full_vocab_size is None else int(full_vocab_size)
         self.gripper_binarize = bool(gripper_binarize)

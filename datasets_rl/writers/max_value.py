@@ -76,14 +76,14 @@ class TensorDictMaxValueWriter(Writer):
     ) -> None:
         del compilable
         if reduction not in _REDUCTIONS:
-            raise InvalidArgumentError(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            raise InvalidArgumentError(f"reduction is {reduction!r}, expected one of {', '.join(_REDUCTIONS)}")
         self.rank_key = NEXT_REWARD if rank_key is None else as_key(rank_key)
         self.reduction = reduction
         self.spec = spec
         self._forget_ranks()
 
     def __getstate__(self) -> dict[str, Any]:
-        check_start_method(self, "the ranks", "write from one process, or with a RoundRobinWriter")
+        check_start_method(self, "the ranks", "write from a single process, or with a RoundRobinWriter")
         return self.__dict__.copy()
 
     def register_storage(self, storage: Storage) -> None:
@@ -194,7 +194,7 @@ class TensorDictMaxValueWriter(Writer):
             )
         if values.is_complex() or not values.numel():
             raise InvalidArgumentError(
-                f"the rank {dotted_name(self.rank_key)!r} is {values.dtype} {list(values.shape)}; expected real numbers"
+                f"the rank {dotted_name(self.rank_key)!r} is {values.dtype} {list(values.shape)}, expected real numbers"
             )
         flat = values.detach().to("cpu", torch.float64).reshape(len(values), -1)
         ranks: NDArray[np.float64] = _REDUCTIONS[self.reduction](flat).numpy()
@@ -223,21 +223,21 @@ class TensorDictMaxValueWriter(Writer):
         if reasons:
             return reasons
         reasons += [
-            f"{name} is {state_dict[name]!r}; expected {own[name]!r}"
+            f"{name} is {state_dict[name]!r}, expected {own[name]!r}"
             for name in ("rank_key", "reduction")
             if state_dict[name] != own[name]
         ]
         ranks, arrived = state_dict["ranks"], state_dict["arrived"]
         shape = ranks.shape if isinstance(ranks, Tensor) and ranks.ndim == 1 else None
         if not isinstance(arrived, int) or isinstance(arrived, bool) or arrived < 0:
-            reasons.append(f"arrived of the writer is {arrived!r}; expected an integer >= 0")
+            reasons.append(f"arrived of the writer is {arrived!r}, expected an integer >= 0")
         for name in ("ranks", "ages"):
             saved = state_dict[name]
             if not isinstance(saved, Tensor) or saved.dtype != own[name].dtype or saved.shape != shape:
                 reasons.append(f"{name} of the writer is not a {own[name].dtype} tensor [n]")
         slots = self._storage.slot_count if self._storage is not None else None
         if not reasons and slots is not None and len(ranks) > slots:
-            reasons.append(f"the state has {len(ranks)} ranks; expected at most {slots}, the number of slots")
+            reasons.append(f"the state has {len(ranks)} ranks, expected at most {slots}, the number of slots")
         return reasons
 
     @override
@@ -261,7 +261,7 @@ class TensorDictMaxValueWriter(Writer):
 def _check_collection(data: Any) -> None:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
-            f"TensorDictMaxValueWriter expects data to be a tensor collection; the data is a {type(data).__name__}",
+            f"TensorDictMaxValueWriter expects data to be a tensor collection, and the data is a {type(data).__name__}",
             hint="pass a TensorDict or tensorclass with a field to rank by",
         )
 

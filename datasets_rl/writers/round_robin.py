@@ -119,7 +119,7 @@ class RoundRobinWriter(Writer):
         count, writes = state_dict.get("other_writes"), state_dict.get("slot_writes")
         reasons = []
         if type(count) is not int or count < 0:
-            reasons.append(f"other_writes is {count!r}; expected an integer >= 0")
+            reasons.append(f"other_writes is {count!r}, expected an integer >= 0")
         if not isinstance(writes, Tensor) or writes.dtype != torch.int64 or writes.ndim != 1:
             reasons.append("slot_writes is not an int64 tensor [n]")
         return reasons

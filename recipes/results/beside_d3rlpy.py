@@ -1,11 +1,11 @@
-"""Our programs beside d3rlpy's algorithms: the same data, networks, batches and seeds; scores, and time of an update.
+"""Our programs beside d3rlpy's algorithms, on the same data, networks, batches and seeds: scores and times.
 
     pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json marshmallow typing_inspect
     python -m datasets_rl.recipes.results.beside_d3rlpy --dataset demo/pendulum
 
 d3rlpy reads the file that `dataset.export` writes, and normalizes observations, actions and rewards as our programs do.
-Its `update` is called without its logger and progress bar. Times are the medians of rounds in which both take turns; the
-share of the data is the time of the batches alone.
+Its `update` is called without its logger and progress bar. Times are the medians of rounds in which both take turns.
+The share of the data is the time of the batches alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 class Ours:
-    """The program `name` as this package has it."""
+    """The program `name` of this package."""
 
     def __init__(self, name: str, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
@@ -118,7 +118,7 @@ class Theirs:
 
 
 def train(name: str, dataset_id: str, seed: int, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    """Return the result of a run of d3rlpy, with the evaluation of our program; it is read if the run was done before."""
+    """Return the result of a run of d3rlpy, with the evaluation of our program. A finished run is read."""
     done = folder / "result.json"
     if done.exists():
         found: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def make(learner: Any, name: str, dataset_id: str, seed: int, arguments: list[st
 
 
 def seconds_of(learners: tuple[Any, Any]) -> tuple[list[float], list[float]]:
-    """Return the seconds that an update takes, and those of its batch, for each learner: medians of rounds in turn."""
+    """Return the seconds of an update, and of its batch, for each learner: medians of rounds in turn."""
     took = np.zeros((ROUNDS + 1, 2, 2))  # [R, learner, update or batch]; the first round is not counted
     for one in took:
         for learner, times in zip(learners, one, strict=True):

@@ -1,4 +1,4 @@
-"""Datasets of several qualities from one run of SAC: random, medium, medium-replay and expert, as in D4RL.
+"""Datasets of several qualities from a run of SAC: random, medium, medium-replay and expert, as in D4RL.
 
 critics = min  (Q(s, a) - r - gamma (min Q'(s', b) - alpha log pi(b | s')))^2          b of the policy
 actor   = min  alpha log pi(b | s) - min Q(s, b)                   (Haarnoja et al. 2018, arXiv:1812.05905)
@@ -134,7 +134,7 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def act(self, observation: Any, *, best: bool = False) -> Any:
-        """Return an action for one observation, in the units of the environment: drawn from the policy, or the best action."""
+        """Return an action for an observation, in the environment's units: drawn from the policy, or the best."""
         output = self.actor(torch.as_tensor(observation, dtype=torch.float32).flatten())
         if self.discrete:
             return int(output.argmax() if best else torch.distributions.Categorical(logits=output).sample())
@@ -196,7 +196,7 @@ def record(args: argparse.Namespace, level: str, policy: Any, score: tuple[float
 
 
 def record_replay(args: argparse.Namespace, steps: Any, score: tuple[float, float]) -> None:
-    """Write the steps of the training run as a dataset; the last episode ends as truncated."""
+    """Write the steps of the training run as a dataset. The last episode ends as truncated."""
     env = gymnasium.make(args.environment)
     spec = env.spec.to_json() if env.spec else ""
     metadata = {"algorithm": "SAC, medium-replay", "seed": args.seed, "env_spec": spec}
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
     there = [str(one) for one in rl.list_datasets(downloaded=True) if str(one).startswith(f"local/{args.name}-")]
     if there:
-        raise SystemExit(f"{', '.join(there)} exist: remove them with rlds remove, or give another --name")
+        raise SystemExit(f"{', '.join(there)} exist: remove these with rlds remove, or give another --name")
     torch.manual_seed(args.seed)
     env = gymnasium.make(args.environment)
     env.action_space.seed(args.seed)

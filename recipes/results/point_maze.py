@@ -1,7 +1,7 @@
-"""A maze with goals for a point that moves in the plane, and a dataset of a noisy planner in it.
+"""A maze with goals for a point that moves in the plane, and a dataset of a noisy planner in the maze.
 
 The environment follows OGBench (Park et al., 2024, arXiv:2410.20092): observations are positions, `reset` puts the goal
-into ``info["goal"]``, ``options={"task_id": 1}`` selects one of the fixed tasks, and an episode ends at its goal.
+into ``info["goal"]``, ``options={"task_id": 1}`` selects a fixed task, and an episode ends at its goal.
 
     python -m datasets_rl.recipes.results.point_maze --dataset local/point-maze
     python -m datasets_rl.recipes.train.gc_iql --dataset local/point-maze --out runs/gc_iql
@@ -44,8 +44,9 @@ TASKS: list[tuple[Cell, Cell]] = [
 class PointMaze(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     """A point that moves by at most 0.4 cells per step and is stopped by walls.
 
-    Observations are positions, float32 [2]; actions are velocities, float32 [2] in [-1, 1]. The reward is 1 at the goal,
-    which ends the episode, and else 0. ``info["success"]`` states whether the point is within 0.4 cells of the goal.
+    Observations are positions, float32 [2]. Actions are velocities, float32 [2] in [-1, 1]. The reward is 1 at the
+    goal, which ends the episode, and else 0. ``info["success"]`` states whether the point is within 0.4 cells of the
+    goal.
 
     """
 
@@ -99,7 +100,7 @@ if "datasets_rl/PointMaze-v0" not in gymnasium.registry:  # a program that is ru
 
 
 def next_cells(goal: Cell) -> dict[Cell, Cell]:
-    """Return, for each free cell, the next one on a shortest path to `goal`."""
+    """Return, for each free cell, the next cell on a shortest path to `goal`."""
     following, queue = {goal: goal}, deque([goal])
     while queue:
         x, y = cell = queue.popleft()
@@ -111,7 +112,7 @@ def next_cells(goal: Cell) -> dict[Cell, Cell]:
 
 
 def gather(dataset: str, episodes: int, seed: int, noise: float) -> None:
-    """Record a planner that walks to one random cell after another, with noise in its actions.
+    """Record a planner that walks from a random cell to the next, with noise in its actions.
 
     Args:
         dataset: Id of the dataset, ``local/NAME``. An existing dataset grows.

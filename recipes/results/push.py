@@ -1,8 +1,8 @@
-"""A task of images: push a disc to a goal. An environment like PushT, and a dataset of a scripted expert in it.
+"""A task of images: push a disc to a goal. An environment like PushT, and a dataset of a scripted expert.
 
 The environment follows gym-pusht (Chi et al. 2023, arXiv:2303.04137): a table of 512 x 512, images of 96 x 96 pixels, actions
 that are positions where the pusher goes, and as reward the share of the goal that is covered. The block is a disc, so that numpy
-is all that it needs.
+is all that the task needs.
 
     python -m datasets_rl.recipes.results.push --dataset local/push
     python -m datasets_rl.recipes.train.act --dataset local/push --out runs/act
@@ -35,9 +35,9 @@ Observation = dict[str, NDArray[Any]]
 class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
     """A pusher that pushes a disc over a table. Friction stops the disc when the pusher leaves.
 
-    Observations are ``pixels``, uint8 [96, 96, 3], and ``agent_pos``, the position of the pusher, float32 [2] in [0, 512]; only the
-    pixels show the disc. Actions are positions to go to, float32 [2]. The reward is the covered share of the goal; at 0.9 of it, the
-    episode ends with ``info["success"]``. The goal is the same in all episodes.
+    Observations are ``pixels``, uint8 [96, 96, 3], and ``agent_pos``, the position of the pusher, float32 [2] in [0,
+    512]. Only the pixels show the disc. Actions are positions to go to, float32 [2]. The reward is the covered share of
+    the goal. At 0.9 of the goal, the episode ends with ``info["success"]``. The goal is the same in all episodes.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}  # type: ignore[misc]  # gymnasium declares no ClassVar
@@ -45,7 +45,7 @@ class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         self.action_space = gymnasium.spaces.Box(0.0, TABLE, (2,), np.float32)
-        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]  # it is no Space of dicts for gymnasium
+        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]  # not a Space of dicts for gymnasium
             pixels=gymnasium.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
             agent_pos=gymnasium.spaces.Box(0.0, TABLE, (2,), np.float32),
         )
@@ -61,7 +61,7 @@ class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
                 return self._observe(), {"success": False, "coverage": self.coverage()}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move the pusher by at most 24 towards a position; the disc gives way."""
+        """Move the pusher by at most 24 towards a position. The disc gives way."""
         way = np.clip(action, PUSHER, TABLE - PUSHER) - self.pusher
         way *= min(1.0, STEP / max(float(np.linalg.norm(way)), 1e-9))
         for _ in range(4):
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--noise", type=float, default=6.0, help="deviation of the noise of actions (%(default)s)")
     args = parser.parse_args(arguments)
     success = gather(args.dataset, args.episodes, args.seed, args.noise)
-    print(f"{args.dataset}: {args.episodes} episodes, {100 * success:.0f}% of them a success")
+    print(f"{args.dataset}: {args.episodes} episodes, {100 * success:.0f}% a success")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m datasets_rl.recipes.results.table --jobs 2            # makes and runs what is missing, and writes the table
 
-A run that was interrupted resumes, and one that is done is read from its result.json; so are the datasets. The networks and
-the numbers of updates are small, so that the whole table takes two cores less than two hours; papers take a hundred times
-as many updates.
+A run that was interrupted resumes, and a run that is done is read from its result.json. So are the datasets. The
+networks and the numbers of updates are small, so that the whole table takes two cores less than two hours. Papers take
+a hundred times as many updates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PLAN: dict[str, dict[str, str]] = {
     },
     "local/halfcheetah-medium-replay@top_10_percent": {"bc": MUJOCO},
 }
-"""The programs of each dataset, with their arguments; the penalties of ReBRAC are after its paper's for D4RL."""
+"""The programs of each dataset, with their arguments. The penalties of ReBRAC are after the paper's for D4RL."""
 BODY = "--start 5000 --eval-every 5000 --hidden 128 128"
 GATHERED = {
     "local/pendulum-medium-replay": "Pendulum-v1",
@@ -62,7 +62,7 @@ START, END = "<!-- results -->", "<!-- end of results -->"
 
 
 class Run(NamedTuple):
-    """One program on one dataset with one seed."""
+    """A program on a dataset with a seed."""
 
     program: str
     dataset: str
@@ -80,10 +80,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = argparse.ArgumentParser("table", description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     parser.add_argument("--datasets", nargs="+", default=tuple(PLAN), metavar="ID")
-    parser.add_argument("--programs", nargs="+", metavar="NAME", help="by default those of PLAN")
+    parser.add_argument("--programs", nargs="+", metavar="NAME", help="by default the names in PLAN")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
-    parser.add_argument("--arguments", help="of every run; by default those of PLAN")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time, one thread each")
+    parser.add_argument("--arguments", help="of every run, by default as in PLAN")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time, a thread each")
     parser.add_argument("--out", type=Path, default=Path("runs", "table"), metavar="FOLDER")
     parser.add_argument("--write", type=Path, default=README, metavar="FILE", help="the page with the table")
     parser.add_argument("--only-write", action="store_true", help="run nothing: write the table of the finished runs")
@@ -116,7 +116,7 @@ def make_dataset(dataset: str) -> None:
 
 
 def run_one(run: Run) -> dict[str, Any]:
-    """Return the result of a run, which begins or resumes if it is not done."""
+    """Return the result of a run, which begins or resumes if not done."""
     if not run.done.exists():
         torch.set_num_threads(1)
         sys.stderr.write(f"{run.program} on {run.dataset}, seed {run.seed}\n")
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> None:
         for dataset in args.datasets:
             make_dataset(dataset)
         missing = [run for run in runs if not run.done.exists()]
-        # A new process for each run: what a run leaves in memory does not slow the next one.
+        # A new process for each run: what a run leaves in memory does not slow the next run.
         with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
             for _ in pool.map(run_one, missing) if args.jobs > 1 else map(run_one, missing):
                 write_table(args.write, runs)

@@ -1,4 +1,4 @@
-"""Training programs, one file each, to read from top to bottom, to copy and to change. `README.md` has results."""
+"""Training programs, a file each, to read from top to bottom, to copy and to change. `README.md` has results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def program_files() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """Return the first sentence of a program, without importing it: torch takes seconds."""
+    """Return the first sentence of a program, without an import: torch takes seconds."""
     return (
         (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0].replace("\n", " ")
     )

@@ -2,11 +2,13 @@
 
 loss = | a - pi(o, z) |  +  beta KL(q(z | a, o) || N(0, 1))          a: H actions inside of the episode, o: the last observation
 
-In training, z is the style of the demonstration, drawn from the encoder q; in evaluation, it is 0. The network is asked in every step,
-and executes the mean of all actions that it predicted for this step, with the weights exp(-m i), i = 0 for the oldest one.
+In training, z is the style of the demonstration, drawn from the encoder q. In evaluation, z is 0. The network is asked
+in every step, and executes the mean of all actions that it predicted for this step, with the weights exp(-m i), i = 0
+for the oldest prediction.
 
 Left out of the paper: the ResNet18 of ImageNet (a small network per camera is trained from scratch), and positions that are added to the
-queries and keys of each layer (they are added to the inputs). The widths are smaller; ``--hidden 512 512 512 512 --chunk 100`` has its own.
+queries and keys of each layer (here added to the inputs). The widths are smaller, and ``--hidden 512 512 512 512
+--chunk 100`` has the paper's.
 
     rlds train act --dataset local/push
 """
@@ -31,17 +33,19 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=10_000, eval_every=2_500, batch_size=32)
     parser.add_observations()
-    parser.add_integer("--chunk", 16, high=10_000, text="actions that are predicted at once; in the paper 100")
-    parser.add_hidden(128, 128, equal=True, text="of the layers of each transformer, one number for each")
-    parser.add_integer("--heads", 4, high=1_000, text="of attention, a divisor of the width; in the paper 8")
+    parser.add_integer("--chunk", 16, high=10_000, text="actions that are predicted at once, in the paper 100")
+    parser.add_hidden(128, 128, equal=True, text="of the layers of each transformer, a number for each")
+    parser.add_integer("--heads", 4, high=1_000, text="of attention, a divisor of the width, in the paper 8")
     parser.add_integer("--style", 32, high=10_000, text="numbers of z")
     parser.add_number("--beta", 10, text="weight of the divergence")
     parser.add_number("--dropout", 0.1, high=0.9)
     parser.add_number("--ensemble", 0.01, text="m, of the weights of earlier predictions")
-    parser.add_number("--lr", 3e-4, above=0, text="of AdamW; in the paper 1e-5")
+    parser.add_number("--lr", 3e-4, above=0, text="of AdamW, in the paper 1e-5")
     args = parser.parse(argv)
     if args.hidden[0] % args.heads or args.hidden[0] % 4:
-        parser.error(f"argument --hidden: expected multiples of 4 and of --heads {args.heads}; it is {args.hidden[0]}")
+        parser.error(
+            f"argument --hidden: the width is {args.hidden[0]}, expected a multiple of 4 and of --heads {args.heads}"
+        )
     return args
 
 
@@ -97,7 +101,7 @@ class Agent(training.Learner):
         return mean, spread
 
     def embedded_vectors(self, batch: Any) -> list[Tensor]:
-        """Return the token of the vectors, [B, 1, D]; none if there are only images."""
+        """Return the token of the vectors, [B, 1, D], or nothing with images alone."""
         return [self.vectors(self.inputs.vectors(batch))[:, None]] if self.inputs.vector_size else []
 
     def predict(self, batch: Any, style: Tensor) -> Tensor:
@@ -110,7 +114,7 @@ class Agent(training.Learner):
         return self.last(self.decoder(self.queries.expand(len(style), -1, -1), self.encoder(torch.cat(tokens, 1))))
 
     def start_policy(self) -> training.Policy:
-        """Return the policy of new episodes, which averages what it predicted for a step in the last H steps."""
+        """Return the policy of new episodes, which averages the predictions for a step in the last H steps."""
         plans: list[Tensor] = []
 
         @torch.no_grad()
@@ -139,7 +143,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -1,9 +1,9 @@
-"""Behavior cloning (BC): a policy that predicts the actions of the data; for continuous and for discrete actions.
+"""Behavior cloning (BC): a policy that predicts the actions of the data, for continuous and for discrete actions.
 
 loss = mean (pi(s) - a)^2            continuous actions, scaled to [-1, 1]
 loss = mean -log pi(a | s)           discrete actions
 
-The baseline of every offline method. On the best tenth of the episodes it is 10%BC: give the id of the dataset that
+The baseline of every offline method. On the best tenth of the episodes, BC is 10%BC: give the id of the dataset that
 `rlds preprocess ID --recipe top_10_percent` writes.
 
     rlds train bc --dataset demo/pendulum
@@ -72,7 +72,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -3,7 +3,7 @@
 critics = min  weight (log sum exp Q(s, .) - Q(s, a)) + (Q(s, a) - r - gamma min Q'(s', a'))^2        a' of the policy
 actor   = min  alpha log pi(b | s) - min Q(s, b)                                                       b of the policy
 
-The sum is over random actions and over those of the policy in s and in s', weighted by their densities: CQL(H).
+The sum is over random actions and over actions of the policy in s and in s', weighted by their densities: CQL(H).
 
     rlds train cql --dataset demo/pendulum
 """
@@ -75,7 +75,7 @@ class Agent(training.Learner):
         return self.outputs.denormalize(self.actor(self.inputs(observation)).chunk(2, -1)[0].tanh())
 
     def draw(self, state: Tensor, count: int = 1) -> tuple[Tensor, Tensor]:
-        """Draw actions [count, B, A] in [-1, 1] from the policy, and return the logarithms of their densities too."""
+        """Draw actions [count, B, A] in [-1, 1] from the policy, and return the logarithms of the densities too."""
         mean, log_std = self.actor(state).expand(count, -1, -1).chunk(2, -1)
         policy = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         drawn = policy.mean + policy.stddev * torch.randn(mean.shape, device=state.device)
@@ -112,7 +112,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

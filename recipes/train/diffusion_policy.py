@@ -4,8 +4,8 @@ loss = || noise - eps(sqrt(c_k) a + sqrt(1 - c_k) noise, k, o) ||^2          a: 
 a_k-1 = sqrt(c_k-1) a_0 + sqrt(1 - c_k-1) eps(a_k, k, o)                     sampling (DDIM), from noise to actions
 
 `WindowTransform.diffusion_policy` reads the windows of the code of the authors, padded at both ends of an episode. Of the H
-actions, those of the next ``--execute`` steps are executed before the network is asked again. Observations are vectors, images, or both;
-each camera has a small network in place of a ResNet18.
+actions, the actions of the next ``--execute`` steps are executed before the network is asked again. Observations are
+vectors, images, or both; each camera has a small network in place of a ResNet18.
 
     rlds train diffusion_policy --dataset demo/pendulum
     rlds train diffusion_policy --dataset local/push
@@ -36,7 +36,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(NAME, __doc__, steps=10_000, eval_every=2_500, batch_size=256)
     parser.add_observations(crop=0.875)
     parser.add_integer("--observe", 2, high=1_000, text="observations that the network gets")
-    parser.add_integer("--horizon", 8, high=10_000, text="actions that it predicts")
+    parser.add_integer("--horizon", 8, high=10_000, text="actions that the network predicts")
     parser.add_integer("--execute", 4, high=10_000, text="actions that are executed")
     parser.add_hidden(256, 256, 256, equal=True)
     parser.add_integer("--noise-levels", 50, high=100_000, text="in training")
@@ -47,7 +47,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
-    """Return windows of the last observations and of the actions from the first of them on."""
+    """Return windows of the last observations and of the actions from the first of these observations on."""
     windows = WindowTransform.diffusion_policy(
         args.horizon,
         args.observe - 1,
@@ -63,7 +63,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 class Denoiser(nn.Module):
     """A residual network: noisy actions [B, H * A], noise levels [B] and features [B, F] to the noise [B, H * A].
 
-    Its encoder makes the features of the last N observations.
+    The encoder makes the features of the last N observations.
     """
 
     def __init__(self, encoder: training.ObservationEncoder, actions: int, args: argparse.Namespace) -> None:
@@ -127,7 +127,7 @@ class Agent(training.Learner):
         return self.outputs.denormalize(actions.unflatten(1, self.shape))[:, first : first + self.args.execute]
 
     def start_policy(self) -> training.Policy:
-        """Return the policy of new episodes, which executes the predicted actions before it predicts again."""
+        """Return the policy of new episodes, which executes the predicted actions before the next prediction."""
         generator = torch.Generator(self.args.device).manual_seed(self.args.seed)
         past: list[Any] = []
         planned: list[Tensor] = []
@@ -158,7 +158,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

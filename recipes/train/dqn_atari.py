@@ -2,10 +2,10 @@
 
 Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsumexp Q(s, .) - Q(s, a))
 
-Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]; `CatFrames` stacks four when a batch is read. Stacks that the recipe
-atari_dqn stored are used unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543). With
-``--offline-fraction`` below 1, training continues online: that share of each batch is from the dataset, the rest from the new
-experience, whose frames a ring keeps compressed.
+Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]. `CatFrames` stacks four when a batch is read. Stacks that
+the recipe atari_dqn stored are used unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020,
+arXiv:1907.04543). With ``--offline-fraction`` below 1, training continues online: that share of each batch is from the
+dataset, the rest from the new experience, with frames that a ring keeps compressed.
 
     rlds train dqn_atari --dataset atari_dqn/Pong/1
     rlds train dqn_atari --dataset atari_dqn/Pong/1 --offline-fraction 0.5
@@ -39,12 +39,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(NAME, __doc__, steps=100_000, eval_every=10_000, eval_episodes=5, batch_size=32)
     parser.add_integer("--eval-steps", 27_000, text="limit of an episode")
     parser.add_widths("--channels", 32, 64, 64, text="of the three convolutions")
-    parser.add_hidden(512, text="of hidden layers after the convolutions, one number for each")
+    parser.add_hidden(512, text="of hidden layers after the convolutions, a number for each")
     parser.add_number("--lr", 1e-4, above=0, text="of Adam")
     parser.add_number("--discount", 0.99, high=1)
     parser.add_integer("--copy-every", 2_000, text="updates between copies to the target network")
     parser.add_number("--alpha", 0.1, text="weight of the penalty for actions not in the data")
-    parser.add_number("--offline-fraction", 1, high=1, text="of a batch; below 1: online training, with an environment")
+    parser.add_number(
+        "--offline-fraction", 1, high=1, text="of a batch, where below 1 means online training in an environment"
+    )
     parser.add_integer("--ring", 1_000_000, text="steps of new experience that are kept")
     parser.add_integer("--start", 1_000, low=0, text="steps of the environment before the first update")
     parser.add_integer("--updates", 1, high=1_000, text="for each step of the environment")
@@ -55,7 +57,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             "argument --no-eval or --validation: online learning has an environment, and holds out no episodes"
         )
     if len(args.channels) != 3:
-        parser.error(f"argument --channels: expected 3 widths; there are {len(args.channels)}")
+        parser.error(f"argument --channels: there are {len(args.channels)} widths, expected 3")
     return args
 
 
@@ -66,7 +68,9 @@ class Images:
         spec = dataset.specs.get("observation", None)
         shape = tuple(getattr(spec, "shape", (0,)))
         if len(shape) not in {2, 3}:
-            raise InvalidArgumentError(f"{NAME} needs images; observations of {dataset.manifest.id} are {list(shape)}")
+            raise InvalidArgumentError(
+                f"{NAME} needs images, and observations of {dataset.manifest.id} are {list(shape)}"
+            )
         self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
         self.axis = -1 if self.channels_last else -3
         self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks
@@ -74,7 +78,7 @@ class Images:
         self.shape = (count, *(shape[:2] if self.channels_last else shape[-2:]))
         if min(self.shape[1:]) < 36:
             raise InvalidArgumentError(
-                f"{NAME} needs images of at least 36 x 36 pixels; those stored are {list(shape)}"
+                f"{NAME} needs images of at least 36 x 36 pixels, and the stored images are {list(shape)}"
             )
 
     def stacks(self) -> CatFrames:
@@ -86,7 +90,7 @@ class Images:
         return (stacks.movedim(-1, -3) if self.channels_last else stacks) / 255
 
     def stack(self, frames: list[Any]) -> Tensor:
-        """Return the stacks of the last four frames, [E, ...] each, as `CatFrames` builds them."""
+        """Return the stacks of the last four frames, [E, ...] each, as in `CatFrames`."""
         if not self.is_frame:
             return torch.from_numpy(frames[-1])
         rows = [frame[:, None] if frame.ndim == 3 else frame for frame in frames[-4:]]
@@ -121,7 +125,7 @@ class Agent(training.Learner):
         self.optimizers = {"td": torch.optim.Adam(self.network.parameters(), args.lr, eps=1.5e-4, fused=True)}
 
     def start_policy(self) -> training.Policy:
-        """Return the policy of new episodes, which keeps their last four frames."""
+        """Return the policy of new episodes, which keeps the last four frames."""
         frames: list[Any] = []
 
         @torch.no_grad()
@@ -147,7 +151,7 @@ class Agent(training.Learner):
         return explore
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the network; return the losses."""
+        """Take a step of the network. Return the losses."""
         following = self.images.first(batch["next", "observation"])
         with torch.no_grad():
             best = self.network(following).argmax(-1, keepdim=True)
@@ -164,11 +168,13 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         if not hasattr(run.action_space, "n"):
-            raise InvalidArgumentError(f"{NAME} needs discrete actions; those of {args.dataset} are {run.action_space}")
+            raise InvalidArgumentError(
+                f"{NAME} needs discrete actions, and the actions of {args.dataset} are {run.action_space}"
+            )
         agent = Agent(Images(run.dataset), run.action_space, args)
         source = online_episodes(run, agent, args) if args.offline_fraction < 1 else None
         return run.train(agent, source=source, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))
@@ -178,11 +184,11 @@ def online_episodes(run: Any, agent: Agent, args: argparse.Namespace) -> trainin
     """Return the updates on the dataset and on new experience, with frames compressed like the dataset's frames."""
     if run.envs is None:
         raise InvalidArgumentError(
-            f"--offline-fraction {args.offline_fraction:g} is online learning; {args.dataset} names no environment"
+            f"--offline-fraction {args.offline_fraction:g} is online learning, and {args.dataset} names no environment"
         )
     if not agent.images.is_frame:
         raise InvalidArgumentError(
-            f"{args.dataset} holds stacks; online learning stores frames, and stacks them in batches"
+            f"{args.dataset} holds stacks, and online learning stores frames, and stacks them in batches"
         )
     ring = rl.LazyTensorStorage(args.ring, compress=IMAGES)
     rb = rl.OfflineToOnlineReplayBuffer(run.dataset, online_storage=ring, interleave=True, missing="drop")

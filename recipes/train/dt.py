@@ -4,11 +4,11 @@ R_1, s_1, a_1, R_2, s_2, a_2, ... R_K, s_K  ->  a_K          R_t: the rewards fr
 loss = mean (prediction - a)^2 of the K steps of a sequence, without its padding
 
 `SequenceTransform.dt_corl` makes the sequences of CORL's `SequenceDataset` with the returns to go of whole episodes. In
-the environment, the first return to go is ``--target``, and every reward is subtracted from it. By default it is the return of
-an expert, with the score 100, as in the paper; without a score, the highest return of the dataset.
+the environment, the first return to go is ``--target``, and every reward is subtracted. By default, the target is the
+return of an expert, with the score 100, as in the paper. Without a score, the highest return of the dataset.
 
-The defaults are those of a run of minutes. The paper's are ``--hidden 128 128 128 --heads 1 --lr 1e-4 --warm-up 10000 --steps 100000``;
-dropout, the norm of the embeddings and the linear warm-up are as in the paper.
+The defaults are for a run of minutes. The paper's are ``--hidden 128 128 128 --heads 1 --lr 1e-4 --warm-up 10000
+--steps 100000``. Dropout, the norm of the embeddings and the linear warm-up are as in the paper.
 
     rlds train dt --dataset demo/pendulum
 """
@@ -33,16 +33,16 @@ KEYS = ("observation", "action", "next.reward", "next.done")
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=5_000, eval_every=1_000, batch_size=64)
-    parser.add_number("--target", None, low=-1e12, text="first return to go; by default that of the score 100")
+    parser.add_number("--target", None, low=-1e12, text="first return to go, by default of the score 100")
     parser.add_integer("--length", 20, high=4_096, text="steps of a sequence")
-    parser.add_hidden(64, 64, 64, equal=True, text="of the blocks of the transformer, one number for each")
-    parser.add_integer("--heads", 2, high=1_000, text="of attention; the widths are multiples of them")
+    parser.add_hidden(64, 64, 64, equal=True, text="of the blocks of the transformer, a number for each")
+    parser.add_integer("--heads", 2, high=1_000, text="of attention, a divisor of the widths")
     parser.add_number("--dropout", 0.1, high=0.9)
     parser.add_number("--lr", 1e-3, above=0, text="of AdamW")
     parser.add_integer("--warm-up", 500, low=0, text="updates in which the learning rate rises to --lr")
     args = parser.parse(argv)
     if args.hidden[0] % args.heads:
-        parser.error(f"argument --heads: it is {args.heads}; expected a divisor of the width, {args.hidden[0]}")
+        parser.error(f"argument --heads: the number is {args.heads}, expected a divisor of the width, {args.hidden[0]}")
     return args
 
 
@@ -58,13 +58,13 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def return_scale(dataset: Any) -> float:
-    """Return the factor of returns, which makes the largest absolute one 1."""
+    """Return the factor of returns, which makes the largest absolute return 1."""
     returns = dataset.statistics["return"]
     return float(1 / max(abs(returns["min"]), abs(returns["max"]), 1e-6))
 
 
 class Agent(training.Learner):
-    """A policy of sequences, [B, K, ...], with continuous actions; inputs and outputs of the network are normalized."""
+    """A policy of sequences, [B, K, ...], with continuous actions. Inputs and outputs of the network are normalized."""
 
     selected_by = "loss"
 
@@ -105,7 +105,7 @@ class Agent(training.Learner):
         return self.head(tokens[:, 1::3])  # at the tokens of the states
 
     def start_policy(self) -> training.Policy:
-        """Return the policy of new episodes, which keeps their last K steps."""
+        """Return the policy of new episodes, which keeps the last K steps."""
         past: list[Tensor] = []
         steps = 0
 
@@ -127,7 +127,7 @@ class Agent(training.Learner):
         return act
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the transformer; return the loss."""
+        """Take a step of the transformer. Return the loss."""
         actions, mask = self.outputs(batch["action"]), batch["mask"]
         predicted = self(batch["returns_to_go"], batch["observation"], actions, batch["timesteps"])
         loss = functional.mse_loss(predicted[mask], actions[mask])
@@ -136,7 +136,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -1,6 +1,6 @@
 """GC-IQL: a policy that reaches given states (implicit Q-learning, arXiv:2110.06169, with the goals of OGBench).
 
-critics = min  (Q(s, a, g) - r - gamma m V(s', g))^2         r = -1, m = 1; where s is the goal g, r = 0, m = 0
+critics = min  (Q(s, a, g) - r - gamma m V(s', g))^2         r = -1, m = 1, but where s is the goal g, r = 0, m = 0
 value   = min  |tau - 1(u < 0)| u^2                          u = min Q'(s, a, g) - V(s, g), tau = the expectile
 actor   = min  exp(beta (Q'(s, a, g) - V(s, g))) (pi(s, g) - a)^2
 
@@ -31,18 +31,20 @@ KEYS = ("observation", "action", "next.observation")
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=3_000, eval_every=1_000, eval_episodes=4, batch_size=128)
-    parser.add_integer("--tasks", 5, high=1_000, text="tasks of the environment; each has --eval-episodes episodes")
+    parser.add_integer(
+        "--tasks", 5, high=1_000, text="tasks of the environment, where each has --eval-episodes episodes"
+    )
     parser.add_hidden(128, 128)
     parser.add_number("--lr", 1e-3, above=0, text="of Adam")
     parser.add_number("--discount", 0.98, above=0, high=0.9999)
     parser.add_number("--tau", 0.02, high=1, text="share of the networks in an update of the targets")
     parser.add_number("--expectile", 0.9, above=0, high=1, text="0.5 is the mean, 1 the best action of the data")
-    parser.add_number("--beta", 3.0, text="weight of the advantages; 0 is behavior cloning")
+    parser.add_number("--beta", 3.0, text="weight of the advantages, where 0 is behavior cloning")
     return parser.parse(argv)
 
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
-    """Return transitions with goals of later steps of their episodes, and of others."""
+    """Return transitions with goals of later steps of the same episode, and of others."""
     generator = torch.Generator().manual_seed(args.seed)
     sampler = GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
     data = load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
@@ -50,7 +52,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def normalized(width: int) -> list[nn.Module]:
-    """Return the layers between two linear ones."""
+    """Return the layers between two linear layers."""
     return [nn.LayerNorm(width), nn.GELU()]
 
 
@@ -92,7 +94,7 @@ class Agent(training.Learner):
         return torch.minimum(*(critic(torch.cat([pair, action], -1)) for critic in self.target_critics))
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the value, of the critics and of the actor; return the losses."""
+        """Take a step of the value, of the critics and of the actor. Return the losses."""
         del step
         action = self.outputs(batch["action"])
         pair = self.pair(batch["observation"], batch["value_goal"])
@@ -117,7 +119,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         agent = Agent(run.dataset, run.action_space, args)

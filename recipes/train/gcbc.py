@@ -2,7 +2,7 @@
 
 actor = min  (pi(s, g) - a)^2         where g is a later state of the episode
 
-`GoalSampler` draws the goals from the trajectories of the dataset, whose rewards are not read.
+`GoalSampler` draws the goals from the trajectories of the dataset, and rewards are not read.
 
     rlds train gcbc --dataset ogbench/pointmaze-medium-navigate-v0 --steps 100000
 """
@@ -26,14 +26,16 @@ KEYS = ("observation", "action")
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=3_000, eval_every=1_000, eval_episodes=4, batch_size=256)
-    parser.add_integer("--tasks", 5, high=1_000, text="tasks of the environment; each has --eval-episodes episodes")
+    parser.add_integer(
+        "--tasks", 5, high=1_000, text="tasks of the environment, where each has --eval-episodes episodes"
+    )
     parser.add_hidden(512, 512, 512)
     parser.add_number("--lr", 3e-4, above=0, text="of Adam")
     return parser.parse(argv)
 
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
-    """Return steps with later states of their episodes as goals."""
+    """Return steps with later states of the same episode as goals."""
     generator = torch.Generator().manual_seed(args.seed)
     sampler = GoalSampler(actor=(0, 1, 0), generator=generator)
     return load(args.dataset, sampler=sampler, transform=DoubleToFloat(), **selection).select(KEYS)
@@ -70,7 +72,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         agent = Agent(run.dataset, run.action_space, args)

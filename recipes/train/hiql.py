@@ -1,6 +1,6 @@
 """HIQL: hierarchical implicit Q-learning of goals (Park et al., 2023, arXiv:2307.11949, with the goals of OGBench).
 
-value = min  |tau - 1(u < 0)| (r + gamma m V_i'(s', g) - V_i(s, g))^2      i = 1, 2; u = r + gamma m min_i V_i'(s', g) - mean_i V_i'(s, g)
+value = min  |tau - 1(u < 0)| (r + gamma m V_i'(s', g) - V_i(s, g))^2      i = 1, 2, u = r + gamma m min_i V_i'(s', g) - mean_i V_i'(s, g)
 high  = min  exp(beta_h (V(w, g) - V(s, g))) |pi_h(s, g) - phi(s, w)|^2    w = the state k steps ahead, on the way to g
 low   = min  exp(beta_l (V(s', w) - V(s, w))) (pi_l(s, phi(s, w)) - a)^2   w = the state k steps ahead
 
@@ -30,7 +30,9 @@ KEYS = ("observation", "action", "next.observation")
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=3_000, eval_every=1_000, eval_episodes=4, batch_size=256)
-    parser.add_integer("--tasks", 5, high=1_000, text="tasks of the environment; each has --eval-episodes episodes")
+    parser.add_integer(
+        "--tasks", 5, high=1_000, text="tasks of the environment, where each has --eval-episodes episodes"
+    )
     parser.add_hidden(512, 512, 512)
     parser.add_integer("--representation", 10, text="numbers by which goals are represented")
     parser.add_integer("--subgoal-steps", 25, text="steps to a subgoal")
@@ -38,7 +40,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_number("--discount", 0.99, above=0, high=0.9999)
     parser.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
     parser.add_number("--expectile", 0.7, above=0, high=1, text="0.5 is the mean, 1 the best next state of the data")
-    parser.add_number("--low-beta", 3.0, text="weight of the advantages of the low policy; 0 is behavior cloning")
+    parser.add_number("--low-beta", 3.0, text="weight of the advantages of the low policy, where 0 is behavior cloning")
     parser.add_number("--high-beta", 3.0, text="weight of the advantages of the high policy")
     return parser.parse(argv)
 
@@ -52,7 +54,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def normalized(width: int) -> list[nn.Module]:
-    """Return the layers between two linear ones."""
+    """Return the layers between two linear layers."""
     return [nn.LayerNorm(width), nn.GELU()]
 
 
@@ -112,7 +114,7 @@ class Agent(training.Learner):
         return training.goal_policy(self, act)
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the value and of both policies; return the losses."""
+        """Take a step of the value and of both policies. Return the losses."""
         del step
         names = ("observation", "value_goal", "low_actor_goal", "high_actor_goal", "high_actor_target")
         state, goal, low_goal, high_goal, target = (self.inputs(batch[name]) for name in names)
@@ -136,7 +138,7 @@ class Agent(training.Learner):
         return losses
 
     def value_loss(self, state: Tensor, next_state: Tensor, goal: Tensor, reward: Tensor, mask: Tensor) -> Tensor:
-        """Return the expectile loss of both values, weighted by the sign of one advantage."""
+        """Return the expectile loss of both values, weighted by the sign of the advantage."""
         with torch.no_grad():
             ahead = self.target_value(next_state, goal)
             targets = reward + self.args.discount * mask * ahead  # [2, B, 1]
@@ -146,7 +148,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         agent = Agent(run.dataset, run.action_space, args)

@@ -33,7 +33,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_number("--beta", 3.0, text="weight of the advantages against imitation")
     parser.add_reward_scaling()
     parser.add_integer(
-        "--decay-steps", None, low=0, text="of the cosine of the actor's rate; by default --steps, 0: none"
+        "--decay-steps",
+        None,
+        low=0,
+        text="of the cosine of the actor's rate, by default --steps, or 0 for a constant rate",
     )
     args = parser.parse(argv)
     args.decay_steps = args.steps if args.decay_steps is None else args.decay_steps
@@ -78,7 +81,7 @@ class Agent(training.Learner):
         return self.outputs.denormalize(self.actor(self.inputs(observation)))
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the value, of the critics and of the actor; return the losses."""
+        """Take a step of the value, of the critics and of the actor. Return the losses."""
         state, action = self.inputs(batch["observation"]), self.outputs(batch["action"])
         pair = torch.cat([state, action], -1)
         with torch.no_grad():
@@ -102,7 +105,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -1,9 +1,9 @@
-"""OPE: the value of a trained policy from the data alone, by fitted Q evaluation (FQE; Le et al. 2019, arXiv:1903.08738).
+"""OPE: the value of a trained policy from the data alone, by fitted Q evaluation (Le et al. 2019, arXiv:1903.08738).
 
 Q = min  (Q(s, a) - r - gamma Q'(s', pi(s')))^2          value of the policy = mean Q(s_0, pi(s_0)) of the episodes
 
 ``--policy`` is a checkpoint of bc, td3_bc, iql, cql or rebrac. The estimate is compared with the discounted return in the
-environment. Time-outs do not end the value: rewards after them count, too.
+environment. Time-outs do not end the value: later rewards count, too.
 
     rlds train iql --dataset demo/pendulum --out runs/iql
     rlds train ope --dataset demo/pendulum --policy runs/iql/checkpoint.pt
@@ -33,7 +33,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(NAME, __doc__, steps=20_000, eval_every=5_000, batch_size=256)
     parser.add_argument("--policy", required=True, metavar="FILE", help="the checkpoint of the policy")
     parser.add_argument(
-        "--algorithm", metavar="NAME", help="the program of the policy; by default that of the checkpoint"
+        "--algorithm", metavar="NAME", help="the program of the policy, by default the program of the checkpoint"
     )
     parser.add_actor_critic()
     return parser.parse(argv)
@@ -55,7 +55,7 @@ def load_policy(dataset: Any, space: Any, args: argparse.Namespace) -> Any:
 
 
 def normalized(width: int) -> list[nn.Module]:
-    """Return the layers between two linear ones."""
+    """Return the layers between two linear layers."""
     return [nn.LayerNorm(width), nn.ReLU()]
 
 
@@ -68,7 +68,7 @@ class Agent(training.Learner):
         self.inputs = training.observation_normalizer(dataset)
         self.outputs = training.action_normalizer(NAME, dataset, space)
         rewards = dataset.statistics["next.reward"]
-        # Targets of the size of one reward: the scale of values is then at most 1 / (1 - discount).
+        # Targets of the size of a reward: the scale of values is then at most 1 / (1 - discount).
         self.scale = max(abs(float(np.min(rewards["min"]))), abs(float(np.max(rewards["max"])))) or 1.0
         inputs = len(self.inputs.shift) + len(self.outputs.shift)
         self.critic = training.make_mlp(inputs, *args.hidden, 1, between=normalized)
@@ -82,7 +82,7 @@ class Agent(training.Learner):
         return critic(torch.cat([self.inputs(observation), self.outputs(action)], -1))
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the value; return the loss."""
+        """Take a step of the value. Return the loss."""
         del step
         following = batch["next", "observation"]
         with torch.no_grad():
@@ -120,7 +120,7 @@ def measure(run: training.Run, policy: Any, discount: float) -> dict[str, float]
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         policy = load_policy(run.dataset, run.action_space, args)

@@ -31,11 +31,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         NAME, __doc__, steps=50_000, eval_every=5_000, batch_size=256, paper="the paper takes 1,000,000"
     )
     parser.add_actor_critic(hidden=[256, 256, 256], lr=1e-3)
-    parser.add_number("--actor-penalty", 0.1, text="weight of imitation; the paper tunes it")
+    parser.add_number("--actor-penalty", 0.1, text="weight of imitation, which the paper tunes")
     parser.add_number("--critic-penalty", 0.01, text="the same in the targets of the critics")
     parser.add_number("--policy-noise", 0.2, text="noise of target actions, in [-1, 1]")
     parser.add_number("--noise-clip", 0.5)
-    parser.add_integer("--policy-every", 2, text="updates of the critics for one of the actor")
+    parser.add_integer("--policy-every", 2, text="updates of the critics for an update of the actor")
     return parser.parse(argv)
 
 
@@ -46,7 +46,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
 
 
 def normalized(width: int) -> list[nn.Module]:
-    """Return the layers between two linear ones of a critic."""
+    """Return the layers between two linear layers of a critic."""
     return [nn.ReLU(), nn.LayerNorm(width)]
 
 
@@ -104,7 +104,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -79,7 +79,7 @@ class Agent(training.Learner):
         }
 
     def draw(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions in (-1, 1), [B, A], and their log-probabilities, [B, 1], for normalized states."""
+        """Return actions in (-1, 1), [B, A], and the log-probabilities, [B, 1], for normalized states."""
         mean, log_std = self.actor(states).chunk(2, -1)
         raw = (normal := torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())).rsample()
         squashed = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))  # log (1 - tanh(raw)^2)
@@ -96,7 +96,7 @@ class Agent(training.Learner):
         return self.outputs.denormalize(self.draw(self.inputs(observation))[0])
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
-        """Take a step of the critics, of the actor and of the weight of the entropy; return the losses."""
+        """Take a step of the critics, of the actor and of the weight of the entropy. Return the losses."""
         del step
         state, following = self.inputs(batch["observation"]), self.inputs(batch["next", "observation"])
         pair, alpha = torch.cat([state, self.outputs(batch["action"])], -1), self.log_alpha.detach().exp()
@@ -118,11 +118,11 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         if run.envs is None:
-            raise InvalidArgumentError(f"{NAME} learns online; {args.dataset} names no environment")
+            raise InvalidArgumentError(f"{NAME} learns online, and {args.dataset} names no environment")
         agent = Agent(run.dataset, run.action_space, args)
         rb = rl.OfflineToOnlineReplayBuffer(
             run.dataset, online_capacity=args.steps + 10_000, interleave=True, missing="drop"

@@ -1,4 +1,4 @@
-"""TD3+BC: TD3 whose actor also imitates the data (Fujimoto and Gu 2021, arXiv:2106.06860).
+"""TD3+BC: TD3 with an actor that also imitates the data (Fujimoto and Gu 2021, arXiv:2106.06860).
 
 actor   = min  -lambda Q(s, pi(s)) + (pi(s) - a)^2        lambda = alpha / mean |Q|
 critics = min  (Q(s, a) - r - gamma min Q'(s', pi'(s') + noise))^2
@@ -31,7 +31,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_number("--alpha", 2.5, text="weight of the values against imitation")
     parser.add_number("--policy-noise", 0.2, text="noise of target actions, in [-1, 1]")
     parser.add_number("--noise-clip", 0.5)
-    parser.add_integer("--policy-every", 2, text="updates of the critics for one of the actor")
+    parser.add_integer("--policy-every", 2, text="updates of the critics for an update of the actor")
     return parser.parse(argv)
 
 
@@ -91,7 +91,7 @@ class Agent(training.Learner):
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, evaluate, and print the result as one line of JSON."""
+    """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         return run.train(Agent(run.dataset, run.action_space, args))

@@ -6,14 +6,11 @@ import shutil
 import time
 
 import h5py
-import minari
 import numpy as np
 import pyarrow as pa
 import pytest
 from exports import export_stored
 from gymnasium.spaces import Box
-from minari.data_collector import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 from pyarrow import parquet
 from stored_data import FLAGS, Trajectory, write_dataset
 
@@ -21,6 +18,10 @@ from datasets_rl import downloading, load
 from datasets_rl.disk import sync_tree
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
+
+minari = pytest.importorskip("minari", reason="pip install minari, with Python 3.11")
+EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
+MinariStorage = pytest.importorskip("minari.dataset.minari_storage").MinariStorage
 
 FLOAT = np.dtype(np.float32)
 COLUMNS = [

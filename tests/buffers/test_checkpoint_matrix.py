@@ -247,7 +247,7 @@ def change(**parts):
         (change(storage={"env_shape": [0]}), r"env_shape is \[0\]"),
         (change(storage={"slots": "x"}), "slots is 'x'"),
         (change(storage={"slots": 0}), "slots is 0"),
-        (lambda state: state.update(sampler={"state": [1]}), "it has no sampler"),
+        (lambda state: state.update(sampler={"state": [1]}), "the state has no sampler"),
         (lambda state: state.update(ahead=[3]), "batch 0 of ahead is not a batch"),
         (lambda state: state["ahead"][0].update(index=torch.tensor([99])), "not a batch of the 20 steps"),
         (lambda state: state["ahead"][0].update(info=[1]), "batch 0 of ahead"),

@@ -187,13 +187,13 @@ class TestRows:
         [
             (
                 [0, 12, -1],
-                "2 of 3 rows are out of range, the first at position 1: 12; expected integers in \\[0, 12\\)",
+                "2 of 3 rows are out of range, the first at position 1: 12, expected integers in \\[0, 12\\)",
             ),
             ([0.5], "float64"),
             (torch.tensor([1.0]), "float32"),
             (torch.tensor([True]), "bool"),
             (["a"], "integers"),
-            ([[0, 1], [2, 3]], "shape \\[2, 2\\]; expected \\[B\\]"),
+            ([[0, 1], [2, 3]], "shape \\[2, 2\\], expected \\[B\\]"),
             (3, "shape \\[\\]"),
         ],
         ids=str,
@@ -275,7 +275,7 @@ class TestForms:
         assert torch.equal(batch["index"], info["index"])
 
     def test_other_forms_are_refused(self, dataset):
-        with pytest.raises(InvalidArgumentError, match="format is 'tf'; expected one of 'tensordict', 'dict'"):
+        with pytest.raises(InvalidArgumentError, match="format is 'tf', expected one of 'tensordict', 'dict'"):
             dataset.sample(format="tf")
         rb = ReplayBuffer(storage=ListStorage(10), batch_size=4)
         rb.extend([{"a": torch.zeros(1)}] * 4)

@@ -184,7 +184,7 @@ def test_stacks_of_compressed_images_on_a_device_depend_on_no_value(stored):
 
 def test_compressed_images_that_do_not_fit_on_a_device_are_named(stored, monkeypatch):
     monkeypatch.setattr(device, "memory_bytes", lambda: 400_000)
-    message = r"the fields take 44\d,\d+ bytes on cpu after pixels, stored compressed, is decompressed; it has 400,000"
+    message = r"the fields take 44\d,\d+ bytes on cpu after pixels, stored compressed, is decompressed, expected at most 400,000"
     with pytest.raises(NotEnoughMemoryError, match=message):
         DeviceStorage(DatasetStorage(stored["compressed"]), "cpu")
 

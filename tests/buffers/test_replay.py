@@ -160,13 +160,13 @@ def test_a_transform_is_not_inserted_beyond_the_others(buffer):
     made = buffer(transform=[lambda data: data])
 
     for index in (2, -2, 10):
-        with pytest.raises(ValueError, match=f"index is {index}; expected -1 to 1"):
+        with pytest.raises(ValueError, match=f"index is {index}, expected -1 to 1"):
             made.insert_transform(index, lambda data: data)
     assert len(made.transforms) == 1
 
 
 def test_a_sample_unit_of_another_type_is_a_type_error(buffer):
-    with pytest.raises(TypeError, match="sample_unit is 3; expected an instance of a SampleUnit"):
+    with pytest.raises(TypeError, match="sample_unit is 3, expected an instance of a SampleUnit"):
         buffer(sample_unit=3)
 
 

@@ -355,7 +355,7 @@ class TestSpawnNeverCopiesSilently:
 def test_a_checkpointer_is_refused_and_not_ignored():
     storage = LazyTensorStorage(4)
 
-    with pytest.raises(InvalidArgumentError, match="checkpointer is object; expected None"):
+    with pytest.raises(InvalidArgumentError, match="checkpointer is object, expected None"):
         storage.checkpointer = object()
     storage.checkpointer = None
     assert storage.checkpointer is None

@@ -68,11 +68,11 @@ class TestConstructors:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"consume_after_n_samples": 0}, "max_sample_count is 0; expected an integer >= 1"),
+            ({"consume_after_n_samples": 0}, "max_sample_count is 0, expected an integer >= 1"),
             ({"consume_after_n_samples": 1, "prefetch": 1, "batch_size": 2}, "Prefetching is not supported"),
             (
                 {"consume_after_n_samples": 1, "sampler": SamplerWithoutReplacement()},
-                "only supports the default RandomS",
+                "expected the default RandomS",
             ),
             ({"consume_after_n_samples": 1, "storage": LazyTensorStorage(4, ndim=2)}, "1-dimensional storages"),
             ({"transform": abs, "transform_factory": lambda: abs, "delayed_init": False}, "are mutually exclusive"),
@@ -93,7 +93,7 @@ class TestConstructors:
             ReplayBuffer(batch_size=3).sample()
 
     def test_an_ensemble_refuses_a_delayed_creation_of_its_components(self):
-        with pytest.raises(InvalidArgumentError, match="delayed_init is True; expected False"):
+        with pytest.raises(InvalidArgumentError, match="delayed_init is True, expected False"):
             ReplayBufferEnsemble(filled(), delayed_init=True)
         doubled = ReplayBufferEnsemble(
             filled(), batch_size=2, transform_factory=lambda: lambda td: td.set("two", td["obs"])
@@ -346,12 +346,12 @@ class TestGenerations:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"patch": {"obs": torch.zeros(4, 2)}}, r"has shape \[4, 2\]; expected \[4\]"),
-            ({"patch": {"obs": torch.zeros(4).int()}}, "is torch.int32; expected torch.float32"),
-            ({"version": 3}, "only one of version_key and version"),
+            ({"patch": {"obs": torch.zeros(4, 2)}}, r"has shape \[4, 2\], expected \[4\]"),
+            ({"patch": {"obs": torch.zeros(4).int()}}, "is torch.int32, expected torch.float32"),
+            ({"version": 3}, "version_key or version was given alone"),
             ({"version_key": "obs", "version": 3}, "may not appear in patch"),
             ({"version_key": "next.reward", "version": 3}, "Dotted-string"),
-            ({"version_key": "wide", "version": 3}, "does not hold one number per step"),
+            ({"version_key": "wide", "version": 3}, "does not hold a single number per step"),
             ({"generation": torch.zeros(3)}, "3 generations for 4 steps"),
         ],
     )
@@ -536,7 +536,7 @@ class TestSamplers:
         rb = PrioritizedReplayBuffer(alpha=1, beta=1, storage=LazyTensorStorage(5), sampler_device="cpu")
 
         assert rb.prioritized_sampler.device == torch.device("cpu")
-        with pytest.raises(InvalidArgumentError, match="device is cuda:0; expected cpu"):
+        with pytest.raises(InvalidArgumentError, match="device is cuda:0, expected cpu"):
             PrioritizedReplayBuffer(alpha=1, beta=1, sampler_device="cuda:0")
 
     def test_a_reported_update_gives_the_default_priority(self):

@@ -250,7 +250,9 @@ def test_a_form_that_is_stored_already_is_not_converted_again(folder, convert):
     version = convert().folder
 
     assert convert(images="compressed").folder == version
-    with pytest.raises(InvalidArgumentError, match=r"was downloaded with images=compressed; images=raw was requested"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"was downloaded with images=compressed, and images=raw was requested"
+    ):
         convert(images="raw")
     assert form(convert(images="raw", force=True)) == "raw"
     assert form(convert()) == "raw"

@@ -62,7 +62,7 @@ def test_datasets_are_listed_by_all_of_several_purposes(monkeypatch, tmp_path, c
 
 
 def test_a_purpose_that_is_misspelled_is_named(capsys):
-    with pytest.raises(InvalidArgumentError, match=r"'safety' is not a purpose; expected one of bandit, benchmark"):
+    with pytest.raises(InvalidArgumentError, match=r"'safety' is not a purpose, expected one of bandit, benchmark"):
         list_datasets(used_for="safety")
     assert main(["list", "--for", "goal-conditoned"]) == 2
     assert "did you mean goal-conditioned?" in capsys.readouterr().err

@@ -163,7 +163,7 @@ def test_invalid_settings_are_a_problem_and_the_other_checks_run(rlds, monkeypat
 
     assert ran.code == 2
     assert [one["what"] for one in ran.json["problems"]] == [
-        "settings: RLDS_JOBS is 'many'; expected an integer of at least 1"
+        "settings: RLDS_JOBS is 'many', expected an integer of at least 1"
     ]
     assert {"numpy", "locks"} <= {one["name"] for one in ran.json["checks"]}
 

@@ -29,7 +29,7 @@ CASES = [
     (errors.ConversionError("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessError("step 0 (function): it broke"), 8),
     (errors.PushError("hf://me/x", "the hub answered with status 403"), 4),
-    (errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
+    (errors.NotEnoughMemoryError("cat_frames needs 8 bytes of memory: this machine has 4"), 11),
     (errors.LockedError("a/b", "process 1 on here", "/tmp/lock"), 9),
     (errors.LossyExportError("d4rl/x", "minari", ["no final observations"]), 2),
     (errors.TimedOutError("sampling waited for 3 seconds"), 9),

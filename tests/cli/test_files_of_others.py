@@ -108,12 +108,12 @@ COMMANDS = {
     "mix": [["mix", ID, ID, "-o", "{theirs}/manifest.json"]],
     "path": [["path", ID], ["path", "local/mine"]],
     "preprocess": [
-        ["preprocess", ID, "-t", "scale_rewards:2", "--in-place"],
-        ["preprocess", ID, "-t", "scale_rewards:2", "--as", "theirs"],
-        ["preprocess", ID, "-t", "scale_rewards:2", "--as", "theirs", "--force"],
-        ["preprocess", ID, "-t", "scale_rewards:2", "--out", "{theirs}"],
-        ["preprocess", ID, "-t", "scale_rewards:2", "--out", "{theirs}", "--force"],
-        ["preprocess", "{theirs}", "-t", "scale_rewards:2", "--in-place"],
+        ["preprocess", ID, "-t", "reward_scaling:scale=2", "--in-place"],
+        ["preprocess", ID, "-t", "reward_scaling:scale=2", "--as", "theirs"],
+        ["preprocess", ID, "-t", "reward_scaling:scale=2", "--as", "theirs", "--force"],
+        ["preprocess", ID, "-t", "reward_scaling:scale=2", "--out", "{theirs}"],
+        ["preprocess", ID, "-t", "reward_scaling:scale=2", "--out", "{theirs}", "--force"],
+        ["preprocess", "{theirs}", "-t", "reward_scaling:scale=2", "--in-place"],
     ],
     "push": [["push", ID, "hf://somebody/pendulum"]],
     "remove": [

@@ -122,8 +122,8 @@ def test_a_name_that_is_too_long_for_a_file_is_wrong_usage_or_an_unknown_id(rlds
 @pytest.mark.parametrize(
     ("step", "code", "why"),
     [
-        ("scale_rewards:Infinity", 2, "scale is inf; expected a finite number"),
-        ("stack_frames:1000000000,observation", 11, "bytes of memory"),
+        ("reward_scaling:scale=Infinity", 2, "scale is inf; expected a finite number"),
+        ("cat_frames:1000000000,in_keys=observation", 11, "bytes of memory"),
     ],
 )
 def test_a_step_with_impossible_arguments_is_refused_before_the_work(rlds, monkeypatch, tmp_path, step, code, why):

@@ -30,7 +30,7 @@ def test_sizes_may_have_units_and_spaces(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "0.4", "-1", "MB", "1XB", "1 2", "1ib", "five", "1e9", "inf"])
 def test_a_size_that_is_not_above_0_is_refused(text):
-    with pytest.raises(InvalidArgumentError, match="is not a size; expected a number of bytes above 0"):
+    with pytest.raises(InvalidArgumentError, match="is not a size, expected a number of bytes above 0"):
         read_size(text)
 
 

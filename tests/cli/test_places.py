@@ -34,17 +34,17 @@ def files_below(folder):
 
 
 def test_a_dataset_whose_pointer_was_deleted_is_listed_and_described_with_the_remedy(rlds, stored):
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:2", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-t", "reward_scaling:scale=2", "--in-place")
     (stored / "CURRENT").unlink()
     last = max(path.name for path in stored.iterdir())
-    remedy = f"rlds use demo/pendulum {last} makes the last one current"
+    remedy = f"rlds use demo/pendulum {last} makes the last version current"
 
     listed, shown = rlds("list", "--downloaded"), rlds("info", "demo/pendulum")
 
     assert (listed.code, shown.code) == (0, 0)
-    assert f"demo/pendulum: it has no file CURRENT, and 2 versions, none current; {remedy}" in listed.err
+    assert f"demo/pendulum: there is no file CURRENT, and 2 versions, none current; {remedy}" in listed.err
     assert [line.split("\t")[0] for line in listed.out.splitlines()] == ["demo/pendulum"]
-    assert f"it has no file CURRENT, and 2 versions, none current; {remedy}" in shown.out
+    assert f"there is no file CURRENT, and 2 versions, none current; {remedy}" in shown.out
     assert "not downloaded" not in shown.out
     assert [one["current"] for one in rlds("info", "demo/pendulum", "--json").json["versions"]] == [False, False]
     assert [path.name for path in info("demo/pendulum").versions][-1] == last
@@ -87,7 +87,7 @@ def test_a_damaged_copy_is_not_downloaded_again_over_its_original(rlds, copied):
 
 def test_what_is_made_of_a_copy_is_shown_by_the_id_of_its_place(rlds, copied):
     del copied
-    made = rlds("preprocess", COPY, "-t", "scale_rewards:2", "--as", "x")
+    made = rlds("preprocess", COPY, "-t", "reward_scaling:scale=2", "--as", "x")
 
     assert made.err.startswith("local/mine@x: ")
     assert rlds("sample", "local/mine@x").out.startswith("local/mine@x")

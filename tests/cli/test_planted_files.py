@@ -73,7 +73,7 @@ READING = [
     ["path", "{}"],
     ["view", "{}", "--export", "{out}/page.html"],
     ["export", "{}", "--to", "npz", "--out", "{out}/export", "--lossy"],
-    ["preprocess", "{}", "-t", "scale_rewards:2", "--dry-run"],
+    ["preprocess", "{}", "-t", "reward_scaling:scale=2", "--dry-run"],
     ["remove", ID, "--dry-run"],
     ["cache", "ls"],
     ["cache", "verify"],
@@ -81,7 +81,7 @@ READING = [
 WRITING = [
     ["download", ID],
     ["download", ID, "--force"],
-    ["preprocess", "{}", "-t", "scale_rewards:2", "--in-place"],
+    ["preprocess", "{}", "-t", "reward_scaling:scale=2", "--in-place"],
     ["use", "{}", "--undo"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--dry-run"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--yes"],
@@ -292,10 +292,10 @@ def test_a_folder_of_a_dataset_that_is_a_link_is_refused_by_name(place, rlds, na
     for words in (["info", place.stored], ["list"], ["info", ID]):
         assert rlds(*words).code == 0
     assert place.load(ID) == place.load(place.stored) == []
-    refused = rlds("preprocess", place.stored, "-t", "scale_rewards:2", "--in-place")
+    refused = rlds("preprocess", place.stored, "-t", "reward_scaling:scale=2", "--in-place")
     assert refused.code == 5
     assert f"{place.root / name} is not as expected" in refused.err
-    assert "it is a symbolic link; expected a plain folder" in refused.err
+    assert "it is a symbolic link, expected a plain folder" in refused.err
     assert tree(place.outside) == place.expected
 
 
@@ -308,7 +308,7 @@ def test_the_sampled_values_are_those_of_the_dataset_whatever_is_planted(place):
         assert np.array_equal(datasets_rl.load(ID)[:]["next", "reward"].numpy(), before)
 
 
-@pytest.mark.parametrize("words", [["info", "/"], ["preprocess", "/", "-t", "scale_rewards:2"], ["verify", "/"]])
+@pytest.mark.parametrize("words", [["info", "/"], ["preprocess", "/", "-t", "reward_scaling:scale=2"], ["verify", "/"]])
 def test_the_root_of_the_file_system_is_not_a_dataset(rlds, words):
     ran = rlds(*words)
 

@@ -113,7 +113,7 @@ def test_a_dry_run_shows_the_first_values_of_encoded_images(rlds, tmp_path):
     fields += [Column(("next", "reward"), np.dtype("f4"), (1,)), *FLAGS]
     folder = write_dataset(tmp_path / "film", [film], fields).folder
 
-    ran = rlds("preprocess", folder, "-t", "scale_rewards:2", "--dry-run", "--json")
+    ran = rlds("preprocess", folder, "-t", "reward_scaling:scale=2", "--dry-run", "--json")
     values = {one["key"]: one["values"] for one in ran.json["datasets"][0]["keys"]}
     assert values["camera"] == frames[0].ravel()[:4].tolist()
     assert values["next.reward"] == [1, 2, 4]
@@ -122,13 +122,13 @@ def test_a_dry_run_shows_the_first_values_of_encoded_images(rlds, tmp_path):
 def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
     raw = StoredDataset(stored).manifest.raw[0]
     rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-t", "reward_scaling:scale=0.1", "--in-place")
 
     page = rlds("info", "demo/pendulum").out
     assert raw.sha256 in page
-    assert page.index("1. td3_bc") < page.index("2. scale_rewards:0.1")
+    assert page.index("1. td3_bc") < page.index("2. reward_scaling:scale=0.1")
     history = rlds("info", "demo/pendulum", "--json").json["stored"]["history"]
-    assert [one["recipe"]["steps"][0]["use"] for one in history] == ["normalize", "scale_rewards"]
+    assert [one["recipe"]["steps"][0]["use"] for one in history] == ["normalize", "reward_scaling"]
     assert history[0]["of"]["files"] != history[1]["of"]["files"]
 
 
@@ -253,7 +253,7 @@ def joined(text):
 
 
 def test_undo_names_the_recipe_of_the_restored_version(rlds, stored):
-    for step in ("keep_top_returns:50", "scale_rewards:2"):
+    for step in ("keep_top_returns:50", "reward_scaling:scale=2"):
         rlds("preprocess", "demo/pendulum", "-t", step, "--in-place")
     ran = rlds("use", "demo/pendulum", "--undo")
 

@@ -68,7 +68,7 @@ def test_unfinished_files_are_deleted(rlds, home):
 
 @pytest.mark.parametrize("left", ["both", "the earlier one alone"])
 def test_earlier_versions_are_counted_and_deleted(rlds, home, stored, left):
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-t", "reward_scaling:scale=0.1", "--in-place")
     if left != "both":
         (stored / "CURRENT").unlink()
     size = disk.tree_bytes(home)

@@ -129,7 +129,7 @@ def test_a_folder_has_its_own_reference_scores(rlds, stored):
 @pytest.mark.usefixtures("stored")
 def test_score_and_download_report_preprocessed_data(rlds):
     before = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-t", "reward_scaling:scale=0.1", "--in-place")
     stop = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
 
     assert not any("preprocessed" in said for said in before)

@@ -42,7 +42,7 @@ def test_every_command_takes_the_address_of_a_stored_dataset(rlds, home):
             ("score", "-1000"),
             ("cite",),
             ("export", "--to", "npz", "--dry-run"),
-            ("preprocess", "--transform", "scale_rewards:2", "--as", "half", "--dry-run"),
+            ("preprocess", "--transform", "reward_scaling:scale=2", "--as", "half", "--dry-run"),
         ):
             ran = rlds(words[0], address, *words[1:])
             assert ran.code == 0, (words, ran.err)

@@ -68,20 +68,20 @@ def test_arguments_that_a_program_refuses_end_with_2(rlds, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--eval-every", "0"], "--eval-every: the value is 0; expected an integer from 1"),
-        (["--steps", "-5"], "--steps: the value is -5; expected an integer from 1"),
-        (["--steps", "x"], "--steps: the value is x; expected an integer from 1"),
+        (["--eval-every", "0"], "--eval-every: the value is 0, expected an integer from 1"),
+        (["--steps", "-5"], "--steps: the value is -5, expected an integer from 1"),
+        (["--steps", "x"], "--steps: the value is x, expected an integer from 1"),
         (["--eval-episodes", "0"], "--eval-episodes: the value is 0"),
-        (["--seed", "-1"], "--seed: the value is -1; expected an integer from 0"),
+        (["--seed", "-1"], "--seed: the value is -1, expected an integer from 0"),
         (
             ["--batch-size", "1000000000000"],
-            "--batch-size: the value is 1000000000000; expected an integer from 1 to 1,048,576",
+            "--batch-size: the value is 1000000000000, expected an integer from 1 to 1,048,576",
         ),
-        (["--hidden", "1000000000"], "--hidden: the value is 1000000000; expected an integer from 1 to 65,536"),
-        (["--lr", "nan"], "--lr: the value is nan; expected a finite number above 0"),
-        (["--lr", "0"], "--lr: the value is 0; expected a finite number above 0"),
-        (["--validation", "1"], "--validation: the value is 1; expected a finite number of at least 0, at most 0.9"),
-        (["--device", "abacus"], "--device: the value is abacus; expected cpu, cuda or cuda:N"),
+        (["--hidden", "1000000000"], "--hidden: the value is 1000000000, expected an integer from 1 to 65,536"),
+        (["--lr", "nan"], "--lr: the value is nan, expected a finite number above 0"),
+        (["--lr", "0"], "--lr: the value is 0, expected a finite number above 0"),
+        (["--validation", "1"], "--validation: the value is 1, expected a finite number of at least 0, at most 0.9"),
+        (["--device", "abacus"], "--device: the value is abacus, expected cpu, cuda or cuda:N"),
         (
             ["--device", "cuda:99"],
             "--device: the value is cuda:99, which this machine or this build of torch does not have",
@@ -182,7 +182,7 @@ def test_an_unknown_program_is_refused_with_the_nearest(rlds):
     ran = rlds("train", "td3bc", "--dataset", "demo/pendulum")
 
     assert ran.code == 2
-    assert "no program 'td3bc'; expected one of act, bc," in ran.err.replace("\n  why: ", "; ")
+    assert "no program 'td3bc', expected one of act, bc," in ran.err.replace("\n  why: ", ", ")
     assert "did you mean td3_bc?" in ran.err
 
 

@@ -13,7 +13,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.store import version_folder
 from datasets_rl.store.layout import mark_folder
 
-SCALE = ("-t", "scale_rewards:3")
+SCALE = ("-t", "reward_scaling:scale=3")
 
 
 def test_every_command_accepts_a_derived_dataset(rlds, stored, tmp_path):
@@ -55,7 +55,7 @@ def test_list_marks_derived_and_preprocessed_datasets(rlds, stored):
     shown = {one["id"]: one["preprocessed"] for one in rlds("list", "--downloaded", "--json").json["datasets"]}
     assert shown == {
         "demo/pendulum": "preprocessed in place: td3_bc",
-        "demo/pendulum@x": "derived: scale_rewards:3",
+        "demo/pendulum@x": "derived: reward_scaling:scale=3",
     }
     assert "preprocessed in place: td3_bc" in rlds("list", "--downloaded").out
     assert stored.exists()
@@ -83,7 +83,7 @@ def test_info_shows_the_chain_of_versions_and_undo_shortens_it(rlds, stored):
 
 
 def test_use_makes_any_version_current_and_undo_the_one_that_it_was_made_of(rlds, stored):
-    for recipe in ("keep_top_returns:50", "scale_rewards:3"):
+    for recipe in ("keep_top_returns:50", "reward_scaling:scale=3"):
         rlds("preprocess", "demo/pendulum", "-t", recipe, "--in-place")
     names = sorted(path.name for path in stored.iterdir() if path.name != "CURRENT")
 

@@ -348,7 +348,7 @@ def test_a_state_loads_into_a_smaller_storage_if_its_steps_fit(variant, kind):
     for target in (fits, small):
         target.set(0, kind(99))
     fits.load_state_dict(storage.state_dict())
-    with pytest.raises(InvalidArgumentError, match="it holds 5 slots; 4 fit"):
+    with pytest.raises(InvalidArgumentError, match="the state holds 5 slots, expected at most 4"):
         small.load_state_dict(storage.state_dict())
 
     assert same(fits.get(slice(None)), kind(np.arange(5)))
@@ -549,8 +549,8 @@ def test_all_errors_of_data_are_reported_at_once(variant):
 
     for part in (
         "'observation' is missing",
-        "'done' is float32; expected bool",
-        "('next', 'reward') has shape [2]; expected [2, 1]",
+        "'done' is float32, expected bool",
+        "('next', 'reward') has shape [2], expected [2, 1]",
         "('next', 'info') is not stored",
     ):
         assert part in str(caught.value)
@@ -559,7 +559,7 @@ def test_all_errors_of_data_are_reported_at_once(variant):
 def test_one_element_for_extend_and_several_for_add_get_a_hint(variant):
     storage = variant(tensordicts)
     storage.set(range(5), tensordicts(np.arange(5)))
-    with pytest.raises(InvalidArgumentError, match="this looks like one element: pass it to add"):
+    with pytest.raises(InvalidArgumentError, match="this looks like a single element: pass it to add"):
         storage.set(range(3), tensordicts(1))
     with pytest.raises(InvalidArgumentError, match="this looks like several elements: pass them to extend"):
         storage.set(0, tensordicts(np.arange(3)))
@@ -689,7 +689,7 @@ class TestLazyStackStorage:
     def test_other_elements_are_refused(self):
         storage = LazyStackStorage(3)
         for slots, data in ((0, torch.zeros(2)), (range(2), [self.ragged(2), 3])):
-            with pytest.raises(InvalidArgumentError, match=r"of type (Tensor|int); expected TensorDicts"):
+            with pytest.raises(InvalidArgumentError, match=r"of type (Tensor|int), expected TensorDicts"):
                 storage.set(slots, data)
 
         assert len(storage) == 0

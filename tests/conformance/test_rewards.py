@@ -270,6 +270,7 @@ ORACLES: dict[str, Callable[[np.ndarray, Values], Values]] = {
     "binarize": reward(lambda r: r > 0),
     "sign": reward(np.sign),
     "reward to go": of_episodes(next_reward=lambda r: to_go(r, 0.9)),
+    "returns to go": of_episodes(returns_to_go=lambda r: np.array(to_go(r, 0.9)) / 2),
     "target return": _target(10.0),
     "reward sum": of_episodes(next_episode_reward=so_far),
     "advantages": advantages(0.9, 0.8, lambda_returns=False),
@@ -356,7 +357,7 @@ EXTRA_STEPS: list[tuple[str, dict[str, Any]]] = [
     ("normalize", {"keys": ["next.reward"], "eps": 0.0}),
     ("normalize_range", {"keys": ["next.reward"], "eps": 0.0}),
     ("normalize_quantiles", {"keys": ["next.reward"], "low": 0.0, "high": 1.0}),
-    ("stack_frames", {"n": 2, "keys": ["next.reward"]}),
+    ("cat_frames", {"N": 2, "in_keys": ["next.reward"]}),
     ("keep_returns", {"min": 0.5, "max": 300.5}),
     ("cast", {"dtype": "float64", "keys": ["next.reward"]}),
     ("select", {"keys": ["observation"]}),
@@ -448,11 +449,9 @@ def _gae(rewards: np.ndarray, gamma: float = 0.99, lmbda: float = 0.95, **names:
     return step_advantages(rewards, gamma, lmbda, keys)
 
 
-def _returns_to_go(
-    rewards: np.ndarray, gamma: float = 1.0, failure: float | None = None, key: str = "returns_to_go"
-) -> dict[Any, np.ndarray]:
+def _returns_to_go(rewards: np.ndarray, gamma: float = 1.0, failure: float | None = None) -> dict[Any, np.ndarray]:
     oracle = (lambda r: to_go(r, gamma)) if failure is None else with_failure(gamma, failure)
-    return {(key,): per_episode(oracle, rewards)}
+    return {("returns_to_go",): per_episode(oracle, rewards)}
 
 
 def _n_steps(rewards: np.ndarray, n_steps: int, gamma: float = 0.99) -> dict[Any, np.ndarray]:
@@ -519,11 +518,11 @@ STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
     "reward_clipping": changed_rewards(lambda r, clamp_min=-np.inf, clamp_max=np.inf: np.clip(r, clamp_min, clamp_max)),
     "reward_sum": lambda r: {("next", "episode_reward"): per_episode(so_far, r)},
     "scale_by_returns": _scale_by_returns,
-    "scale_rewards": changed_rewards(lambda r, scale=1.0, shift=0.0: r * scale + shift),
+    "reward_scaling": changed_rewards(lambda r, scale=1.0, loc=0.0: r * scale + loc),
     "sign": changed_rewards(lambda r, **_: np.sign(r)),
-    "stack_frames": lambda r, n, keys=(), **_: (
-        {REWARD: np.concatenate([windowed(n - 1, 0)(part) for part in np.split(r, STOPS[:-1])])}
-        if keys == ["next.reward"]
+    "cat_frames": lambda r, N, in_keys=(), **_: (  # noqa: N803  # the name in the reference
+        {REWARD: np.concatenate([windowed(N - 1, 0)(part) for part in np.split(r, STOPS[:-1])])}
+        if in_keys == ["next.reward"]
         else {}
     ),
     "success_rewards": _success,

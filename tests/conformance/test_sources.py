@@ -531,7 +531,7 @@ class TestSources(SourceContract):
         for words in (["path"], ["sample"], ["verify"], ["mix", "-o", home / "mix.toml"]):
             code, _, err = rlds(words[0], made.case.id, *words[1:], "--json")
             assert code == 0, err
-        code, _, err = rlds("preprocess", made.case.id, "-t", "scale_rewards:2", "-o", out, "--json")
+        code, _, err = rlds("preprocess", made.case.id, "-t", "reward_scaling:scale=2", "-o", out, "--json")
         assert code == 0, err
         assert str(selection) in repr(load(out))
 
@@ -554,7 +554,7 @@ class TestSources(SourceContract):
             if "images" in part.get("options", {}):
                 asked = Selection(options={"images": "compressed"})
                 with pytest.raises(
-                    InvalidArgumentError, match=r"was downloaded with images=.*; images=.* was requested"
+                    InvalidArgumentError, match=r"was downloaded with images=.*, and images=.* was requested"
                 ):
                     kind(made.name, root=root, selection=asked)
                 continue
@@ -565,7 +565,7 @@ class TestSources(SourceContract):
                 "options": {"checkpoints": "0:9"},
             }
             ((name, _),) = part.items()
-            with pytest.raises(InvalidArgumentError, match=r"holds .*; .* was requested"):
+            with pytest.raises(InvalidArgumentError, match=r"holds .*, and .* was requested"):
                 kind(made.name, root=root, selection=Selection(**{name: more[name]}), download=False)
 
     @of_shared_code

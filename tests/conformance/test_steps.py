@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from contract_classes import contract_classes
 
+from datasets_rl import transforms
 from datasets_rl.preprocessing import steps as registry
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.naming import describe_steps, make_step
@@ -30,6 +31,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"dtype": "float16"},
         {"dtype": "int32", "keys": ["success", "pixels"]},
     ),
+    "cat_frames": ({"N": 3}, {"N": 3, "in_keys": ["observation", "action"], "dim": -1, "padding": "zeros"}),
     "center_crop": ({"w": 4},),
     "clip": ({"in_keys": ["observation"], "low": -0.5, "high": 0.5},),
     "compress_images": ({"keys": ["pixels"]}, {"keys": ["pixels"], "form": "raw"}),
@@ -69,23 +71,23 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "linearise_rewards": ({"in_keys": ["next.reward"], "weights": [2.0]},),
     "n_step_targets": ({"n_steps": 1}, {"n_steps": 3}),
-    "normalize": ({"keys": ["observation", "action"]}, {"shift": [1.0, 2.0, 3.0], "scale": [2.0]}),
+    "normalize": ({"keys": ["observation", "action"]},),
     "normalize_quantiles": ({}, {"keys": ["observation"], "low": 0.1, "high": 0.8, "unchanged": [-1]}),
     "normalize_range": ({}, {"eps": 0.5}),
+    "observation_norm": ({"loc": [1.0, 2.0, 3.0], "scale": 2.0, "standard_normal": True},),
     "permute": ({"dims": [-1, -3, -2], "in_keys": ["pixels"]},),
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}, {"gamma": 0.9, "failure": -1.0}),
     "reward_clipping": ({"clamp_min": -0.5, "clamp_max": 0.5}, {"clamp_max": 0.0}),
+    "reward_scaling": ({"scale": 2.0, "loc": 1.0},),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0}, {"max_steps": 2}),
-    "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
     "select": ({"keys": ["observation", "goal"]},),
     "sign": ({"in_keys": ["next.reward"]},),
     "split": ({"part": "train", "validation": 0.4}, {"part": "validation", "validation": 0.4}),
     "squeeze": ({"dim": -3, "in_keys": ["light"]},),
     "stack": ({"in_keys": ["goal.achieved", "goal.desired"], "out_key": "goals"},),
-    "stack_frames": ({"n": 3}, {"n": 3, "keys": ["observation", "action"], "dim": -1, "padding": "zeros"}),
     "step_counter": ({},),
     "success_rewards": ({"otherwise": -1.0},),
     "target_return": ({"target_return": 10.0},),
@@ -129,24 +131,32 @@ def test_the_suite_covers_every_step_and_every_transform():
     assert not surplus, f"WRITTEN in this module has cases of {', '.join(surplus)}, which are not steps; remove them"
 
 
-def test_every_step_of_the_folder_is_in_the_table():
+def test_every_step_of_the_folder_and_every_transform_that_states_it_can_be_named():
     modules = [
-        importlib.import_module(f"{registry.__name__}.{one.name}") for one in pkgutil.iter_modules(registry.__path__)
+        importlib.import_module(f"{package.__name__}.{one.name}")
+        for package in (registry, transforms)
+        for one in pkgutil.iter_modules(package.__path__)
     ]
     defined = {
-        cls.use()
+        registry.snake(cls.__name__): cls
         for module in modules
         for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, Step) and cls.__module__ == module.__name__
-        if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and not cls.__name__.startswith("_")
+        if (issubclass(cls, Step) and not inspect.isabstract(cls)) or vars(cls).get("in_recipes")
     }
 
-    named = {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
-    assert defined == named, (
-        f"add a line for {sorted(defined - named)} to STEPS of datasets_rl/preprocessing/steps/__init__.py; "
-        f"remove {sorted(named - defined)}"
+    assert {name: registry.step_class(name) for name in registry.STEPS} == defined, (
+        "a step is a public class below the line @dataclass, and a transform is a step by the line in_recipes = True"
     )
-    assert list(registry.STEPS) == sorted(registry.STEPS), "sort STEPS by the names"
+    assert {
+        registry.snake(cls.__name__): cls.instead
+        for module in modules
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and vars(cls).get("instead")
+        if cls is not transforms.Transform
+    } == registry.INSTEAD
+    assert registry.INSTEAD.keys().isdisjoint(registry.STEPS)
+    assert registry.STEPS.keys() >= {*registry.INSTEAD.values()}
 
 
 def test_every_step_is_described_in_one_sentence():
@@ -157,7 +167,7 @@ def test_every_step_is_described_in_one_sentence():
 def test_a_step_is_restored_from_its_entry_in_the_manifest(name, arguments):
     step = make_step(name, (), arguments)
     entry = json.loads(json.dumps(step.to_json()))
-    again = make_step(entry.pop("use"), entry.pop("args", ()), entry)
+    again = make_step(entry.pop("use"), (), entry)
 
     assert again.to_json() == step.to_json()
     block = block_of(THREE)

@@ -97,6 +97,7 @@ class Clipping(dict):
 APPLIED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_scaling": ({"loc": 0.5, "scale": 2.0}, {"loc": [0.0, 1.5], "scale": [2.0, 1.5], "standard_normal": False}),
     "cast": ({"dtype": "float16"}, {"dtype": "float32", "only": "float64"}, {"dtype": "int16", "keys": ["observation.room", "observation.camera"]}),
+    "cat_frames": ({"N": 3}, {"N": 3, "in_keys": ["observation.goal", "observation.room"], "dim": -1, "padding": "zeros"}),
     "center_crop": ({"w": 4, "in_keys": ["observation.camera"]},),
     "clip": (Clipping({"in_keys": ["observation.goal", "action"], "low": -0.5, "high": 0.5}),),
     "concatenate": ({"key": "observation.arm"}, {"keys": ["observation.arm.at", "observation.goal"], "key": "observation.state"}, {"keys": ["observation.goal"], "key": "state", "dim": -1}),
@@ -104,7 +105,8 @@ APPLIED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "exclude": ({"keys": ["observation.arm", "next.nothing"][:1]}, {"keys": ["observation.task"]}),
     "flatten_observation": ({"first_dim": -3, "last_dim": -1, "in_keys": ["observation.camera"]},),
     "gray_scale": ({"in_keys": ["observation.camera"]}, {"in_keys": ["observation.camera"], "out_keys": ["observation.gray"]}),
-    "normalize": ({"keys": ["observation.arm.at", "action"]}, {"keys": ["observation.goal", "observation.room"], "shift": [1.0], "scale": [-2.0]}),
+    "normalize": ({"keys": ["observation.arm.at", "action"]},),
+    "observation_norm": ({"in_keys": ["observation.goal", "observation.room"], "loc": 1.0, "scale": -2.0, "standard_normal": True}, {"in_keys": ["observation.arm.at", "action"], "loc": 0.5, "scale": 3.0}),
     "normalize_quantiles": (Clipping(), Clipping({"keys": ["observation.arm.at", "action"], "low": 0.1, "high": 0.8, "unchanged": [-1]})),
     "normalize_range": ({"keys": ["observation.arm.at", "action"]}, {"keys": ["observation.camera"]}),
     "permute": ({"dims": [-1, -3, -2], "in_keys": ["observation.camera"]},),
@@ -114,7 +116,6 @@ APPLIED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "sign": ({"in_keys": ["observation.goal"]},),
     "squeeze": ({"dim": -3, "in_keys": ["observation.lamp"]},),
     "stack": ({"in_keys": ["observation.goal", "observation.arm.at"], "out_key": "observation.both"},),
-    "stack_frames": ({"n": 3}, {"n": 3, "keys": ["observation.goal", "observation.room"], "dim": -1, "padding": "zeros"}),
     "time_max_pool": ({"T": 2, "in_keys": ["observation.goal"]},),
     "to_tensor_image": ({"in_keys": ["observation.camera"]},),
     "to_uint8": ({"keys": ["observation.lamp"]},),
@@ -143,7 +144,7 @@ UNAFFECTED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "reward_clipping": ({"clamp_max": 0.0},),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0},),
-    "scale_rewards": ({"scale": 2.0},),
+    "reward_scaling": ({"scale": 2.0},),
     "split": ({"part": "train", "validation": 0.4},),
     "step_counter": ({},),
     "target_return": ({"target_return": 10.0},),
@@ -153,9 +154,9 @@ NEEDS_MORE = {"gae", "td_lambda", "keep_success", "success_rewards", "expand_as"
 """Steps of fields that this environment does not have; none of them changes observations."""
 REFUSED: Mapping[str, tuple[tuple[dict[str, Any], str], ...]] = {
     "action_chunk": (({"chunk_size": 3, "chunk_key": "action"}, "action depends on other steps"),),
+    "cat_frames": (({"N": 2, "in_keys": ["action"]}, "action depends on other steps"),),
     "frame_skip": (({"n": 2}, "the dataset holds one of several actions"),),
     "sign": (({"in_keys": ["action"]}, "its actions have no inverse"),),
-    "stack_frames": (({"n": 2, "keys": ["action"]}, "action is an action, which has no inverse"),),
 }
 """Steps that an environment cannot repeat, with the reason."""
 CASES = [
@@ -349,7 +350,7 @@ def test_actions_of_several_parts_are_mapped_back(name, home, tmp_path):
 
 
 def test_bounds_of_actions_are_those_of_the_environment_in_units_of_the_dataset(home, tmp_path):
-    env = derived(home, tmp_path, ["normalize:keys=action,shift=[1],scale=[2]"]).make_env()
+    env = derived(home, tmp_path, ["observation_norm:1,2,in_keys=action,standard_normal=true"]).make_env()
 
     np.testing.assert_array_equal(env.action_space.low, np.float32([-1.5, -0.5]))
     np.testing.assert_array_equal(env.action_space.high, np.float32([0.5, 1.0]))
@@ -382,8 +383,8 @@ def test_several_derivations_apply_in_order_and_a_description_needs_no_dataset(h
         Recipe.inline(
             [
                 "resize:w=6,in_keys=[observation.camera]",
-                "stack_frames:n=2,keys=observation.camera",
-                "scale_rewards:3",
+                "cat_frames:N=2,in_keys=observation.camera",
+                "reward_scaling:scale=3",
                 "normalize:observation.goal",
             ]
         ),
@@ -405,7 +406,7 @@ def test_several_derivations_apply_in_order_and_a_description_needs_no_dataset(h
 
 
 def test_frames_of_the_episode_before_are_not_stacked(home, tmp_path):
-    env = derived(home, tmp_path, ["stack_frames:n=3,keys=observation.goal"]).make_env()
+    env = derived(home, tmp_path, ["cat_frames:N=3,in_keys=observation.goal"]).make_env()
     env.reset(seed=0)
     env.step(np.float32([0, 1]))
     observation, _ = env.reset(seed=1)
@@ -476,7 +477,11 @@ def test_data_that_is_recorded_in_a_preprocessed_environment_names_its_steps(tmp
     raw = record(gymnasium.make("Pendulum-v1", max_episode_steps=6), "local/plain", tmp_path)
     env = load("local/plain").derive("td3_bc").make_env()
     played = record(env, "local/online", tmp_path)
-    again = load("local/online").derive(Recipe.inline(["normalize:keys=action,scale=2"]), name="half").make_env()
+    again = (
+        load("local/online")
+        .derive(Recipe.inline(["observation_norm:0,2,in_keys=action,standard_normal=true"]), name="half")
+        .make_env()
+    )
 
     for seed, (observations, actions, rewards) in enumerate(played):
         np.testing.assert_array_equal(again.reset(seed=seed)[0], observations[0])

@@ -230,7 +230,7 @@ def test_a_cast_leaves_rewards_in_a_dtype_that_sums_can_use():
 
     assert result["observation"].dtype == torch.float16
     assert result["next", "reward"][:, 0].tolist() == rewards_of("float32").tolist()
-    with pytest.raises(InvalidArgumentError, match=r"next\.reward cannot become float16; expected float32 or float64"):
+    with pytest.raises(InvalidArgumentError, match=r"next\.reward cannot become float16, expected float32 or float64"):
         Recipe.inline(["cast:float16,next.reward"])
 
 
@@ -269,5 +269,5 @@ def test_a_manifest_with_integer_rewards_is_refused():
     for field in document["schema"]:
         field["dtype"] = "<i8" if field["key"] == ["next", "reward"] else field["dtype"]
 
-    with pytest.raises(ManifestError, match=r"next\.reward is int64 \[1\]; expected float32 or float64 \[1\]"):
+    with pytest.raises(ManifestError, match=r"next\.reward is int64 \[1\], expected float32 or float64 \[1\]"):
         Manifest.from_json(document)

@@ -261,7 +261,7 @@ class TestCompact:
         assert np.array_equal(flat["observations"]["left"].numpy(), made.states["observation",])
 
     def test_other_layouts_have_none(self, dataset):
-        with pytest.raises(InvalidArgumentError, match="compact is True and layout is 'corl'; expected 'ogbench'"):
+        with pytest.raises(InvalidArgumentError, match="compact is True and layout is 'corl', expected 'ogbench'"):
             dataset.as_dict("corl", compact=True)
 
     def test_rows_that_do_not_follow_each_other_have_none(self, tmp_path):

@@ -42,7 +42,7 @@ def test_a_prefix_that_exists_is_replaced_only_on_request():
     [
         (lambda: rl.register_dataset("a:b", dict), "expected letters, digits and underscores"),
         (lambda: rl.register_dataset("toy", "module"), "expected a place such as 'module:name'"),
-        (lambda: rl.register_dataset("toy", 3), "dataset is a int; expected a class"),
+        (lambda: rl.register_dataset("toy", 3), "dataset is a int, expected a class"),
     ],
 )
 def test_mistakes_are_named(call, message):

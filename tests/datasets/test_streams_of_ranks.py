@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +26,17 @@ STEPS = sum(LENGTHS)
 @pytest.fixture
 def web(tmp_path, monkeypatch):
     """A web server with a dataset in the stored format, of one block for each episode."""
-    folder = tmp_path / "some"
-    write_dataset(folder, [trajectory(length) for length in LENGTHS])
     monkeypatch.setattr(remote, "_BLOCK_BYTES", 1)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
+    with published(tmp_path / "some", LENGTHS) as server:
+        yield server
+
+
+@contextmanager
+def published(folder, lengths):
+    """Serve a dataset in the stored format with these lengths of episodes, at the path ``/some``."""
+    write_dataset(folder, [trajectory(length) for length in lengths])
     files = {f"/some/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with serve(files) as server:
         yield server
@@ -81,7 +89,7 @@ def test_slices_are_one_of_each_episode(ranks):
 
 @pytest.mark.parametrize("slices", [{"slice_len": 2}, {"num_slices": 2}], ids=str)
 def test_a_slice_that_an_episode_does_not_have_is_refused_at_the_open(ranks, slices):
-    with pytest.raises(InvalidArgumentError, match="a trajectory has 1 steps; expected 2 for a slice"):
+    with pytest.raises(InvalidArgumentError, match="a trajectory has 1 steps, expected 2 for a slice"):
         ranks(1, batch_size=4, **slices)
     (padded,) = ranks(1, batch_size=4, pad=0.0, **slices)
     assert len(padded.sample()) == 4
@@ -147,6 +155,33 @@ def test_workers_of_a_loader_share_the_episodes_of_a_rank(ranks):
     assert epochs[0] != epochs[1]
 
 
+def test_a_pickled_stream_continues_where_it_is_in_a_folder_of_its_own(ranks):
+    (stream,) = ranks(1, seed=0, buffer_steps=1)
+    stream.sample()
+    copied = pickle.loads(pickle.dumps(stream))
+
+    assert rows_of([stream.sample() for _ in range(9)]) == rows_of([copied.sample() for _ in range(9)])
+    copied.close()
+
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize("slices", [{}, {"slice_len": 50}])
+def test_workers_that_are_spawned_share_the_episodes_of_a_rank(tmp_path, monkeypatch, slices):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
+    with published(tmp_path / "some", [2000] * 8) as server:
+        stream = load(f"{server.url}/some", batch_size=200, streaming=True, seed=0, **slices)
+        opened = [request for request in server.requests if request.path.endswith("/manifest.json")]
+        del server.requests[:]
+        drawn = flat(rows_of(SampledBatches(stream).loader(num_workers=2, multiprocessing_context="spawn")))
+        stream.close()
+
+    assert len(set(drawn)) == len(drawn) == (8 * 50 if slices else 8 * 2000)
+    assert {episode for episode, _ in drawn} == {*range(8)}
+    again = [request for request in server.requests if request.path.endswith("/manifest.json")]
+    assert len(again) == 2 * len(opened) > 0  # each worker opens the stream once
+
+
 def test_more_ranks_than_blocks_are_an_error(ranks):
     with pytest.raises(InvalidArgumentError, match=r"12 episodes, .* cannot be divided among 13 ranks"):
         ranks(13)
@@ -158,7 +193,7 @@ def test_a_state_of_another_stream_is_refused(ranks):
     with pytest.raises(InvalidArgumentError, match="the saved component is a StreamStepSampler"):
         other.load_state_dict(stream.state_dict())
     (part,) = ranks(1, seed=1)
-    with pytest.raises(InvalidArgumentError, match="seed is 0; expected 1"):
+    with pytest.raises(InvalidArgumentError, match="seed is 0, expected 1"):
         part.load_state_dict(stream.state_dict())
 
 
@@ -227,3 +262,13 @@ def test_ranks_of_unknown_lengths_are_not_made_equal_without_reading_them():
     assert len(list(stream)) == 2
     assert torch.cat(list(stream))["episode"].unique().numel() == 2
     stream.close()
+
+
+@pytest.mark.usefixtures("served")
+def test_a_pickled_stream_of_a_source_reads_the_same_episodes():
+    stream = load(f"openx/{raw.NAME}", batch_size=1, streaming=True, seed=0)
+    copied = pickle.loads(pickle.dumps(stream))
+
+    assert rows_of(copied) == rows_of(stream)
+    for one in (stream, copied):
+        one.close()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 from functools import partial
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
-from raw.openml import SEVEN, put
+from raw.openml import SEVEN, answer, put
 
 from datasets_rl import OpenMLExperienceReplay, downloading
 from datasets_rl.settings import Settings
@@ -29,7 +28,7 @@ def test_samples_and_classes_are_torchrls_to_the_last_bit(theirs, name, tmp_path
         put(tmp_path / "answers", table)
 
     def opened(request, *_, **__):
-        body = io.BytesIO((tmp_path / "answers" / unquote(urlsplit(request.full_url).path).lstrip("/")).read_bytes())
+        body = io.BytesIO(answer(tmp_path / "answers", request.full_url))
         body.info = dict
         return body
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,40 @@ def test_a_lock_is_released_when_the_work_fails(tmp_path):
     assert not (tmp_path / "a" / "x.lock").exists()
 
 
+def test_a_lock_that_another_process_holds_by_now_stays_when_its_folder_was_deleted_under_the_first(tmp_path):
+    folder = tmp_path / "set"
+    with ExitStack() as second:
+        with disk.lock(folder / ".lock", "d4rl/x"):
+            folder.rename(tmp_path / "trash")  # as a removal does while it holds the lock
+            second.enter_context(disk.lock(folder / ".lock", "d4rl/x", wait=0))
+        assert disk.is_locked(folder / ".lock")
+        with pytest.raises(LockedError), disk.lock(folder / ".lock", "d4rl/x", wait=0):
+            pass
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    "search", [disk.temporary_files, lambda folder: disk.claims_of(folder / "raw"), disk.files_below]
+)
+def test_a_folder_that_is_deleted_while_it_is_searched_has_nothing(tmp_path, monkeypatch, search):
+    """Another process deletes it between two looks."""
+    folder = tmp_path / "set"
+    (folder / "raw").mkdir(parents=True)
+    scandir, listdir = os.scandir, os.listdir
+
+    def deleted(look):
+        def after(path):
+            folder.rename(tmp_path / "trash")
+            return look(path)
+
+        return after
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", deleted(scandir))
+        patched.setattr(os, "listdir", deleted(listdir))
+        assert [*search(folder)] == []
+
+
 def test_a_file_that_no_process_has_locked_locks_nothing(tmp_path):
     (tmp_path / "x.lock").write_text(f"process {os.getpid()} on here")
 
@@ -424,7 +459,7 @@ def test_temporary_files_of_dead_processes_alone_are_deleted(tmp_path):
 def test_a_lock_of_another_program_is_neither_taken_nor_deleted(tmp_path):
     path = tmp_path / ".lock"
     path.write_text("4711\n")
-    with pytest.raises(IntegrityError, match="it is a file of another program"), disk.lock(path, "mine"):
+    with pytest.raises(IntegrityError, match="the file is of another program"), disk.lock(path, "mine"):
         pass
     assert path.read_text() == "4711\n"
     for left in ("", "\0" * 40, "process 1 on node3"):  # by a kill, a power cut, another host

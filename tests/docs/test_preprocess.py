@@ -48,6 +48,14 @@ def test_the_table_of_steps_is_complete():
     check_table("Steps", expected)
 
 
+def test_the_table_of_transforms_is_complete():
+    assert rows("Transforms as steps") == [
+        [one.name, step_class(one.name).__name__, one.summary.strip("`")]
+        for one in describe_steps()
+        if not issubclass(step_class(one.name), Step)
+    ]
+
+
 def in_environments(step):
     if issubclass(step, DataStep):
         return "not needed"

@@ -75,7 +75,7 @@ def test_parts_of_an_observation_become_a_tuple_that_is_named(tmp_path):
 def test_a_dataset_without_an_action_is_refused(tmp_path):
     robot = write_robot(tmp_path / "stored")
 
-    with pytest.raises(InvalidArgumentError, match="it needs one action, and the dataset has none"):
+    with pytest.raises(InvalidArgumentError, match="the format needs a single action, and the dataset has none"):
         run_export(
             Content(robot, keys=[("observation", "joints")]), "d3rlpy", tmp_path / "toy.h5", lossy=True, show=False
         )
@@ -132,7 +132,7 @@ def test_numbers_become_vectors_and_short_episodes_are_counted(tmp_path):
     assert [loss.partition(":")[0] for loss in caught.value.losses] == [
         "the observation after the last action of 2 episodes is left out",
         "2 episodes are truncated",
-        "1 of them have one step",
+        "1 of them have a single step",
         "observation",
     ]
     first, second = load(export_stored(stored, "d3rlpy", tmp_path / "toy.h5"))

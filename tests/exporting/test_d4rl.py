@@ -65,7 +65,7 @@ def test_some_unknown_final_observations_need_consent(tmp_path):
 def test_a_nested_observation_is_refused_with_its_parts(tmp_path):
     stored = write_robot(tmp_path / "stored")
 
-    with pytest.raises(InvalidArgumentError, match=r"one observation, and the dataset has observation\.joints"):
+    with pytest.raises(InvalidArgumentError, match=r"single observation, and the dataset has observation\.joints"):
         run_export(Content(stored), "d4rl", tmp_path / "toy.hdf5", lossy=True, show=False)
     assert plan_export(Content(stored), "d4rl").problems
 

@@ -34,7 +34,8 @@ def info(folder):
 
 def hub_features(info):
     """Return the features as `lerobot.datasets.utils.get_hf_features_from_features` does."""
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    # By a module of it: without the library, its name is that of the folder tests/datasets.
+    datasets = pytest.importorskip("datasets.features", reason="pip install datasets")
 
     features = {}
     for name, feature in info["features"].items():
@@ -50,7 +51,7 @@ def hub_features(info):
 
 
 def test_the_library_datasets_loads_every_value(robot, folder, info, tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = pytest.importorskip("datasets.arrow_dataset", reason="pip install datasets")
 
     paths = [str(path) for path in sorted((folder / "data").glob("*/*.parquet"))]
     data = datasets.Dataset.from_parquet(paths, features=hub_features(info), cache_dir=str(tmp_path))
@@ -137,7 +138,7 @@ def with_field(folder, column, values):
 
 @pytest.mark.parametrize("key", [("depth",), ("action",)])
 def test_arrays_of_several_axes_are_read_by_the_library_datasets(tmp_path, key):
-    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    datasets = pytest.importorskip("datasets.arrow_dataset", reason="pip install datasets")
 
     values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     stored = with_field(tmp_path / "stored", Column(key, np.dtype(np.float32), (2, 3)), values)
@@ -155,7 +156,7 @@ def test_more_than_five_axes_are_left_out_with_consent_and_refused_as_the_action
     values = np.zeros((2, 1, 1, 1, 1, 1, 2), np.float32)
     for key, error, text in (
         (("grid",), LossyExportError, "grid: left out, having more than 5 axes"),
-        (("action",), InvalidArgumentError, "it has arrays of at most 5 axes, and action has more"),
+        (("action",), InvalidArgumentError, "the format has arrays of at most 5 axes, and action has more"),
     ):
         stored = with_field(tmp_path / key[0], Column(key, np.dtype(np.float32), values.shape[1:]), values)
         with pytest.raises(error, match=text):
@@ -165,9 +166,9 @@ def test_more_than_five_axes_are_left_out_with_consent_and_refused_as_the_action
 def test_counters_are_replaced_and_a_difference_is_a_loss(tmp_path):
     for name, values, losses in (
         ("timestamp", [0.0, 0.1], []),
-        ("timestamp", [0.0, 0.2], ["timestamp: replaced by the counters of LeRobot, whose values differ"]),
+        ("timestamp", [0.0, 0.2], ["timestamp: replaced by the counters of LeRobot, which differ"]),
         ("task_index", [0, 0], []),
-        ("task_index", [0, 1], ["task_index: replaced by the counters of LeRobot, whose values differ"]),
+        ("task_index", [0, 1], ["task_index: replaced by the counters of LeRobot, which differ"]),
     ):
         column = Column((name,), np.dtype(np.float32 if name == "timestamp" else np.int64), ())
         folder = tmp_path / f"{name}{values[1]}"
@@ -198,7 +199,7 @@ def test_fields_of_any_shape_that_counters_replace_are_a_loss(column, values, tm
 
     losses = plan_export(Content(stored), "lerobot", tmp_path / "out").losses
 
-    assert f"{column.key[0]}: replaced by the counters of LeRobot, whose values differ" in losses
+    assert f"{column.key[0]}: replaced by the counters of LeRobot, which differ" in losses
 
 
 def test_features_have_the_names_of_lerobot_and_of_the_metadata(tmp_path):
@@ -239,7 +240,7 @@ def test_a_given_frame_rate_is_no_loss_and_another_export(tmp_path):
     assert np.allclose(rows["timestamp"], [0, 0.05, 0.1])
     with pytest.raises(InvalidArgumentError, match="out is not replaced: it exists"):
         run_export(Content(stored, fps=10.0), "lerobot", tmp_path / "out", show=False)
-    with pytest.raises(InvalidArgumentError, match="fps is 0; expected a number of steps per second above 0"):
+    with pytest.raises(InvalidArgumentError, match="fps is 0, expected a number of steps per second above 0"):
         Content(stored, fps=0)
 
 

@@ -177,9 +177,9 @@ def test_the_choice_is_part_of_the_export_and_of_no_other_format(stored, tmp_pat
     assert features[CAMERA]["dtype"] == "image"
     with pytest.raises(InvalidArgumentError, match="out is not replaced: it exists"):
         run_export(Content(stored), "lerobot", tmp_path / "out", show=False)
-    with pytest.raises(InvalidArgumentError, match="images is 'raw'; expected encoded or video"):
+    with pytest.raises(InvalidArgumentError, match="images is 'raw', expected encoded or video"):
         plan_export(Content(stored, images="raw"), "lerobot")
-    with pytest.raises(InvalidArgumentError, match="images is 'video'; npz has one form of images"):
+    with pytest.raises(InvalidArgumentError, match="images is 'video': the format npz has a single form of images"):
         plan_export(Content(stored, images="video"), "npz")
 
 

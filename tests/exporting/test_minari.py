@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import h5py
-import minari
 import numpy as np
 import pytest
 from exports import equal_bits, export_stored, write_images, write_robot
@@ -18,6 +17,8 @@ from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
+
+minari = pytest.importorskip("minari", reason="pip install minari, with Python 3.11")
 
 EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2)]
 

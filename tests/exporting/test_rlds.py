@@ -170,7 +170,7 @@ def test_the_marks_of_first_steps_come_back_once_and_infos_are_named_as_a_loss(t
         columns(goal, first),
     )
 
-    with pytest.raises(LossyExportError, match=r"info\.goal: readers of RLDS take them as values of steps"):
+    with pytest.raises(LossyExportError, match=r"info\.goal: readers of RLDS take infos as values of steps"):
         run_export(Content(stored), "rlds", tmp_path / "out", show=False)
     made = downloading.download(
         "openx/toy",

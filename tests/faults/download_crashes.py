@@ -1,10 +1,11 @@
 """Kill downloads at their file-system events, and report the dataset on disk. The tests run this as a program.
 
 argument    JSON: id, root, options of `download`, choices (options of the source), steps (the distance between events)
-            or kills (about how many kills), part (fields of a selection that is stored before each download, which
+            or kills (about how many kills), about (the only events are of paths with this part; default all), part (fields of a selection that is stored before each download, which
             then adds the rest), random (number of kills at random times), jobs (default 1), small (lower values of
             constants, by dotted name), imports (modules to import before the children are forked)
-output      a line of JSON per child: event, died, folder (whole, absent, or the error of opening it), digest
+output      a line of JSON per child: event, died, folder (whole, absent, or the error of opening it), digest, left (the
+            names of what is in the folder of the dataset beside CURRENT and the version that it names)
 """
 
 import hashlib
@@ -43,10 +44,13 @@ spot = store.dataset_paths(task["id"], root=root, settings=settings)
 
 
 below = events_below(root)
+about = task.get("about", "")
 
 
 def counts(event, arguments):
     """Return whether an event concerns a path below the root, or opens a file descriptor."""
+    if about and not any(about in str(one).removeprefix(str(root)) for one in arguments):
+        return False
     return below(event, arguments) or (event == "open" and isinstance(arguments[0], int))
 
 
@@ -73,7 +77,8 @@ def state():
 def report(event, died):
     """Print the state after a child as a line of JSON."""
     folder, digest = state()
-    print(json.dumps({"event": event, "died": died, "folder": folder, "digest": digest}), flush=True)
+    left = [path.name for path in spot.entries() if path not in {spot.current, spot.exists and spot.version}]
+    print(json.dumps({"event": event, "died": died, "folder": folder, "digest": digest, "left": left}), flush=True)
 
 
 def clean():

@@ -32,7 +32,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 WARMING = [
     ["download", "demo/pendulum", "--quiet"],
-    ["preprocess", "demo/pendulum", "-t", "scale_rewards:2", "--in-place"],
+    ["preprocess", "demo/pendulum", "-t", "reward_scaling:scale=2", "--in-place"],
     ["append", "local/warm", "demo/pendulum"],
     ["sample", "demo/pendulum"],
     ["info", "demo/pendulum"],

@@ -122,7 +122,7 @@ class Commands(RuleBasedStateMachine):
 
     @rule(factor=FACTORS, fatal=FATAL, force=st.booleans())
     def preprocess_in_place(self, factor, fatal, force):
-        argv = ["preprocess", ID, "-t", f"scale_rewards:{factor}", "--in-place", *(["--force"] if force else [])]
+        argv = ["preprocess", ID, "-t", f"reward_scaling:scale={factor}", "--in-place", *(["--force"] if force else [])]
         current, versions, derived = self.state
         if current[-1:] == (factor,):
             is_lost = force and current[:-1] not in versions
@@ -133,7 +133,7 @@ class Commands(RuleBasedStateMachine):
 
     @rule(factor=FACTORS, name=NAMES, fatal=FATAL)
     def derive(self, factor, name, fatal):
-        argv = ["preprocess", ID, "-t", f"scale_rewards:{factor}", "--as", name]
+        argv = ["preprocess", ID, "-t", f"reward_scaling:scale={factor}", "--as", name]
         current, versions, derived = self.state
         made, here = (*current, factor), derived.get(name)
         refused = (here is not None and here != made) or (here is None and current[-1:] == (factor,))

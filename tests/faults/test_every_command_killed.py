@@ -36,7 +36,7 @@ from datasets_rl.format.current import VERSION_NAME
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 ID = "demo/pendulum"
-SCALE = ["-t", "scale_rewards:3"]
+SCALE = ["-t", "reward_scaling:scale=3"]
 KEEP = ["-t", "keep_lengths:3"]
 
 
@@ -109,14 +109,14 @@ READING = [
 OTHERS = [
     *READING,
     ["use", ID, "--undo"],
-    ["preprocess", ID, "-t", "scale_rewards:5", "--as", "five"],
+    ["preprocess", ID, "-t", "reward_scaling:scale=5", "--as", "five"],
     ["remove", ID, "--yes"],
     ["cache", "prune", "--builds", "--yes"],
     ["use", ID, "1"],
     ["download", ID],
     ["download", ID, "--force"],
     ["append", "local/mine", ID],
-    ["preprocess", ID, "-t", "scale_rewards:7", "--in-place"],
+    ["preprocess", ID, "-t", "reward_scaling:scale=7", "--in-place"],
     ["cache", "prune", "--versions", "--yes"],
     ["cache", "move", "{moved}"],
 ]

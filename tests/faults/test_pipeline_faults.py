@@ -85,7 +85,7 @@ def test_a_key_that_is_too_long_for_a_file_name_is_an_error_of_the_file(rlds, ho
 
     assert code == 8
     assert "info.kkkk" in err
-    assert "has a name of 305 bytes; expected 200 at most" in err
+    assert "has a name of 305 bytes, expected 200 at most" in err
     assert "--keys" in err
     assert absent(home)
 
@@ -178,7 +178,7 @@ def test_a_part_with_a_kept_raw_file_grows_without_the_network(download, home, g
 
 def test_a_preprocessed_part_is_not_replaced_by_a_larger_download(download, home, good, rlds):
     download(File(good), "--keys", "observation")
-    assert rlds("preprocess", f"d4rl/{NAME}", "-t", "scale_rewards:2", "--in-place")[0] == 0
+    assert rlds("preprocess", f"d4rl/{NAME}", "-t", "reward_scaling:scale=2", "--in-place")[0] == 0
 
     code, _, err, _ = download(File(good))
 

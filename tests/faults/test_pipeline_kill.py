@@ -28,10 +28,12 @@ def raw(tmp_path_factory):
     return path
 
 
-def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None, jobs=1, part=None):
+def killed(
+    tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None, jobs=1, part=None, about=""
+):
     root = tmp_path / "home" / name.split("/")[0]
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
-    task |= {"small": small or {}, "jobs": jobs, "part": part}
+    task |= {"small": small or {}, "jobs": jobs, "part": part, "about": about}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("download_crashes.py"), json.dumps(task)],
         capture_output=True,
@@ -47,6 +49,9 @@ def judge(reports):
     """Check that readers found the right dataset or none and that other runs completed; return the number of kills."""
     whole = {report["digest"] for report in reports if report["folder"] == "whole"}
     assert len(whole) == 1
+    assert [
+        report["left"] for report in reports if report["event"] in {"first", "again", "last"} and report["left"]
+    ] == []
     assert {report["folder"] for report in reports} <= {"whole", "absent"}
     assert all(report["folder"] == "whole" for report in reports if not report["died"] and report["event"] != "random")
     return sum(report["died"] for report in reports)
@@ -115,6 +120,16 @@ def test_a_download_killed_at_its_events_is_resumed(raw, tmp_path, steps):
 
     assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
+
+
+@pytest.mark.parametrize("steps", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_raw_files_of_a_download_that_died_before_the_pointer_moved_or_after_are_deleted(raw, tmp_path, steps):
+    with serve({UPSTREAM: File(raw)}) as server:
+        options = {"mirrors": [server.url], "hash_check": False}
+        reports, _ = killed(tmp_path, options=options, about="CURRENT", steps=steps)
+
+    assert judge(reports) >= 20 // steps
+    assert [report["folder"] for report in reports if report["died"]].count("whole") >= 6 // steps
 
 
 @pytest.mark.slow

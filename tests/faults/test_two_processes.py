@@ -83,9 +83,9 @@ def test_random_commands_of_two_processes_end_as_documented_and_lose_nothing(hom
 
     original = np.load(home / "original.npz")
     download(ID)
-    preprocess(ID, Recipe.inline(["scale_rewards:2"]), in_place=True)
+    preprocess(ID, Recipe.inline(["reward_scaling:scale=2"]), in_place=True)
     for name in DERIVED:
-        preprocess(ID, Recipe.inline(["scale_rewards:5"]), name=name.partition("@")[2], force=True)
+        preprocess(ID, Recipe.inline(["reward_scaling:scale=5"]), name=name.partition("@")[2], force=True)
     append([3, 4])
     append_episodes(OWN, MONDAY, again=True)
     prune_all(home)

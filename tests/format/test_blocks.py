@@ -199,7 +199,7 @@ def test_a_truncated_partial_is_refused(tmp_path):
     with (folder / "rows.npy").open("r+b") as file:
         file.truncate(300)
 
-    with pytest.raises(IntegrityError, match="it does not have 9 rows"):
+    with pytest.raises(IntegrityError, match="the file has fewer than 9 rows"):
         written(tmp_path / "whole", lambda to: to.append_partial(folder, commit), columns())
 
 
@@ -207,10 +207,10 @@ def test_a_truncated_partial_is_refused(tmp_path):
     ("changes", "problem"),
     [
         ({"lengths": np.array([3, 0])}, "one without a step"),
-        ({"steps": {("action",): np.zeros((5, 2), F4)}}, "steps has next.reward as nothing; expected float32"),
+        ({"steps": {("action",): np.zeros((5, 2), F4)}}, "steps has next.reward as nothing, expected float32"),
         (
             {"final_states": {("observation",): np.zeros((1, 3), F4)}},
-            r"final_states has observation as float32 \[1, 3\]; expected float32 \[2, 3\]",
+            r"final_states has observation as float32 \[1, 3\], expected float32 \[2, 3\]",
         ),
         ({"states": {("observation",): np.zeros((5, 3))}}, "states has observation as float64"),
     ],

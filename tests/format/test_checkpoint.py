@@ -308,7 +308,7 @@ class TestRefusals:
 
     def test_a_folder_without_a_checkpoint_is_an_error(self, tmp_path):
         for folder in (tmp_path, tmp_path / "absent"):
-            with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: it has no state\.json"):
+            with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: state\.json is missing"):
                 checkpoint.read_state(folder)
 
     def test_a_state_that_cannot_be_opened_is_an_error(self, tmp_path):

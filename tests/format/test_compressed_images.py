@@ -270,7 +270,7 @@ def test_only_bytes_can_be_compressed():
 
 def test_an_unknown_form_in_a_manifest_is_refused():
     entry = {**Schema.layout(COMPRESSED)[FRAME].to_json(), "form": ["video"]}
-    with pytest.raises(InvalidArgumentError, match=r"schema\[0\].form is .*; expected nothing, encoded or compressed"):
+    with pytest.raises(InvalidArgumentError, match=r"schema\[0\].form is .*, expected nothing, encoded or compressed"):
         Schema.from_json([entry])
 
 

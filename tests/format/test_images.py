@@ -173,11 +173,11 @@ def test_a_killed_writer_resumes_with_the_same_bytes(whole, stored, tmp_path):
 @pytest.mark.parametrize(
     ("images", "problem"),
     [
-        ([encoded(scene(24, 30))] * 5, r"image 0 is uint8 \[24, 30, 3\]; expected uint8 \[24, 32, 3\]"),
+        ([encoded(scene(24, 30))] * 5, r"image 0 is uint8 \[24, 30, 3\], expected uint8 \[24, 32, 3\]"),
         ([encoded(scene(24, 32, 4))] * 5, r"is uint8 \[24, 32, 4\]"),
         ([encoded(scene(24, 32))] * 4 + [b"<html>"], "image 4 is a web page"),
         ([b""] * 5, "image 0"),
-        ([encoded(scene(24, 32))] * 3, "has 3 images; expected 4"),
+        ([encoded(scene(24, 32))] * 3, "has 3 images, expected 4"),
     ],
     ids=["narrow", "alpha", "page", "empty", "few"],
 )
@@ -187,9 +187,9 @@ def test_images_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, ima
     try:
         with pytest.raises(ConversionError, match=problem):
             writer.append(Episode(good.steps, {CAMERA: EncodedImages(images)}))
-        with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded images"):
+        with pytest.raises(ConversionError, match="camera holds ndarray, expected encoded images"):
             writer.append(Episode(good.steps, {CAMERA: np.zeros((5, *SHAPE), U1)}))
-        with pytest.raises(ConversionError, match="action holds EncodedImages; expected float32"):
+        with pytest.raises(ConversionError, match="action holds EncodedImages, expected float32"):
             writer.append(Episode({**good.steps, ("action",): good.steps[WRIST]}, good.states))
     finally:
         writer.discard()

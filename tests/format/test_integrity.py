@@ -101,7 +101,7 @@ def test_a_manifest_without_a_digest_is_a_problem(folder):
     del document["digest"]
     (folder / "manifest.json").write_text(json.dumps(document))
 
-    assert verify(folder).problems == ("manifest.json has no digest: nothing vouches for it",)
+    assert verify(folder).problems == ("manifest.json has no digest: nothing vouches for the manifest",)
 
 
 def test_the_digest_covers_unknown_keys(folder):

@@ -236,7 +236,7 @@ def test_all_errors_are_reported_at_once(folder):
 def test_another_format_version_is_an_error_and_a_later_one_suggests_an_upgrade(folder, version, hint):
     put(folder, at(document_of(folder), "format_version", value=version))
 
-    with pytest.raises(ManifestError, match=f"format_version is {version}; expected 2") as caught:
+    with pytest.raises(ManifestError, match=f"format_version is {version}, expected 2") as caught:
         StoredDataset(folder)
     assert caught.value.hint.startswith(hint)
 

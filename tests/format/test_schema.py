@@ -85,7 +85,7 @@ def test_a_schema_survives_json():
         ([Field(("",), F4, ())], "name"),
         ([Field(("next", "x"), F4, (), shared=True)], "shared"),
         ([Field(("a",), F4, ()), Field(("a", "b"), F4, (), offset=4)], "other fields"),
-        ([Field(("a",), F4, (), shared=True), Field(("next", "a"), F4, (), offset=4)], "shared one"),
+        ([Field(("a",), F4, (), shared=True), Field(("next", "a"), F4, (), offset=4)], "shared field"),
         ([Field(("done",), BOOL, (1,))], "format uses"),
         ([Field(("final", "x"), F4, ())], "format uses"),
         ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "memory_dtype"),
@@ -104,7 +104,7 @@ def test_a_key_that_is_too_long_for_a_file_name_is_refused(tmp_path, shape, text
     for name in (fits.file, fits.final_file, fits.final_ends_file, fits.texts_file):
         disk.write_json(tmp_path / name, {})
 
-    with pytest.raises(InvalidArgumentError, match=r"k{40}\.\.\. has a name of 201 bytes; expected 200 at most"):
+    with pytest.raises(InvalidArgumentError, match=r"k{40}\.\.\. has a name of 201 bytes, expected 200 at most"):
         Schema.layout([Column(("k" * 201,), dtype, shape, text=text)])
 
 

@@ -51,7 +51,7 @@ def test_a_deep_verification_finds_spikes_that_are_not_those_of_the_values(tmp_p
     result = verify(stored.folder, deep=True)
 
     (problem,) = result.problems
-    assert problem.startswith("spikes is []; the values have ['action[1] is 1e+06 in row 321")
+    assert problem.startswith("spikes is [], but the values have ['action[1] is 1e+06 in row 321")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -56,7 +56,7 @@ def flags(*rows):
         (episode(without=["action", "next.reward", "next.terminated", "next.truncated"]), "it has no step"),
         (episode(without=["action"], extra=np.zeros((3, 2), F4)), "action is missing"),
         (episode(extra=np.zeros((3, 2), F4)), "extra"),
-        (episode(action=np.zeros((3, 3), F4)), r"action is float32 \[3, 3\]; expected float32 \[3, 2\]"),
+        (episode(action=np.zeros((3, 3), F4)), r"action is float32 \[3, 3\], expected float32 \[3, 2\]"),
         (episode(action=np.zeros((3, 2))), r"action is float64 \[3, 2\]"),
         (episode(action=np.zeros(3, F4)), r"action is float32 \[3\]"),
         (episode(next__reward=np.zeros((4, 1), F4)), r"next.reward is float32 \[4, 1\]"),
@@ -87,9 +87,9 @@ def test_all_errors_of_a_piece_are_reported_at_once(write):
 @pytest.mark.parametrize(
     ("marks", "problem"),
     [
-        ((0, 1, 0, 1), "row 5: its episode has an end flag before its end"),
-        ((0, 0, 0, 0), "row 7: its episode has no flag at its end"),
-        ((1, 0, 0, 0), "row 4: its episode has an end flag before its end"),
+        ((0, 1, 0, 1), "row 5: the episode has an end flag before the end"),
+        ((0, 0, 0, 0), "row 7: the episode has no flag at the end"),
+        ((1, 0, 0, 0), "row 4: the episode has an end flag before the end"),
     ],
 )
 def test_flags_are_set_on_the_last_row_only(write, monkeypatch, steps_of_a_block, marks, problem):

@@ -53,7 +53,7 @@ def states(facts: dict[str, Any], rng: np.random.Generator) -> dict[str, np.ndar
 def main() -> None:
     warnings.simplefilter("ignore")
     out: dict[str, np.ndarray] = {}
-    for name, facts in json.loads(CATALOG.read_text("utf-8"))["environments"].items():
+    for name, facts in json.loads(CATALOG.read_text("utf-8"))["groups"].items():
         if "tasks" not in facts:
             continue
         arrays = states(facts["tasks"], np.random.default_rng(len(out)))

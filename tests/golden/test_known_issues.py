@@ -400,7 +400,7 @@ class TestSurprises:
     def test_data_of_another_shape_is_an_error_with_both_shapes(self):  # pytorch/rl#3146, #1885, #1585
         rb = filled(5, TensorDict({"a": torch.zeros(2, 3)}, [2]))
 
-        with pytest.raises(InvalidArgumentError, match=r"'a' has shape \[2, 4\]; expected \[2, 3\]"):
+        with pytest.raises(InvalidArgumentError, match=r"'a' has shape \[2, 4\], expected \[2, 3\]"):
             rb.extend(TensorDict({"a": torch.zeros(2, 4)}, [2]))
         assert len(rb) == 2
 

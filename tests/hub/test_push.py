@@ -408,7 +408,7 @@ def test_a_stream_refuses_rewards_that_contradict_the_manifest(web, pendulum, tm
     web.paths["/lab/rows.npy"] = (tmp_path / "rows.npy").read_bytes().ljust(size, b"\0")
     seen = []
 
-    with pytest.raises(IntegrityError, match=r"rows\.npy: its bytes 0 to 262,144 differ from their digest"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy: the bytes 0 to 262,144 differ from their digest"):
         seen.extend(load(f"{web.url}/lab", batch_size=500, streaming=True))
     assert not seen
 
@@ -449,7 +449,7 @@ def test_a_published_dataset_without_digests_of_ranges_is_not_streamed(web, pend
     files = json.loads((pendulum / "manifest.json").read_text())["files"]
     web.paths["/lab/manifest.json"] = rewritten(pendulum, files=[one for one in files if one["path"] != "digests.npy"])
 
-    with pytest.raises(ManifestError, match=r"it does not list digests\.npy"):
+    with pytest.raises(ManifestError, match=r"the manifest does not list digests\.npy"):
         load(f"{web.url}/lab", batch_size=500, streaming=True)
 
 

@@ -53,7 +53,7 @@ def test_chosen_fields_are_shown_alone(steps):
 
 @pytest.mark.parametrize("episode", [3, -4])
 def test_an_episode_that_does_not_exist_is_an_error(steps, episode):
-    with pytest.raises(InvalidArgumentError, match=f"episode is {episode}; expected an integer from -3 to 2"):
+    with pytest.raises(InvalidArgumentError, match=f"episode is {episode}, expected an integer from -3 to 2"):
         episode_rows(steps, episode)
 
 

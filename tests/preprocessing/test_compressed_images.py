@@ -100,11 +100,11 @@ def digests(stored):
 RECIPES = {
     "a filter": ["keep_lengths:30"],
     "a part of each episode": ["keep_steps:2:20"],
-    "rewards": ["scale_rewards:2"],
+    "rewards": ["reward_scaling:scale=2"],
     "each second step": ["frame_skip:2"],
     "another name": ["rename:pixels,camera"],
     "smaller images": ["resize:48"],
-    "stacks": ["stack_frames:3"],
+    "stacks": ["cat_frames:3"],
     "a part of each image, beside it": ["crop:50,in_keys=pixels,out_keys=small"],
     "floats": ["to_tensor_image"],
     "a transform of other fields": ["step_counter:max_steps=7"],
@@ -131,7 +131,7 @@ def test_every_recipe_gives_the_values_that_it_gives_for_pixels(home, tmp_path, 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_unchanged_images_are_copied_as_bytes(home, tmp_path, monkeypatch, jobs):
     monkeypatch.setattr(compressed_images, "decompress", None)
-    recipe = Recipe.inline(["keep_lengths:30", "scale_rewards:2", "rename:pixels,camera"])
+    recipe = Recipe.inline(["keep_lengths:30", "reward_scaling:scale=2", "rename:pixels,camera"])
     result = StoredDataset(
         preprocess(home / "compressed", recipe, out=tmp_path / "out" / "long", jobs=jobs, num_parts=4)
     )
@@ -447,5 +447,5 @@ def test_a_damaged_image_is_reported_with_its_episode_where_it_is_decompressed(t
     with pytest.raises(PreprocessError, match=r"episode 2, .*frame 50 is damaged"):
         preprocess(tmp_path / "toy" / "mine", Recipe.inline(["resize:8"]), out=tmp_path / "o" / "small", jobs=1)
     assert preprocess(
-        tmp_path / "toy" / "mine", Recipe.inline(["scale_rewards:2"]), out=tmp_path / "o" / "copy", jobs=1
+        tmp_path / "toy" / "mine", Recipe.inline(["reward_scaling:scale=2"]), out=tmp_path / "o" / "copy", jobs=1
     )

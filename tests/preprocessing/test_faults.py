@@ -273,8 +273,8 @@ def test_no_more_processes_are_started_than_memory_allows(folder, monkeypatch):
     settings = replace(Settings.from_env(), jobs=2)
     monkeypatch.setattr(make.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(make, "memory_bytes", lambda: 1000.0)
-    preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=folder.parent / "little", settings=settings)
+    preprocess(folder, Recipe.inline(["reward_scaling:scale=2"]), out=folder.parent / "little", settings=settings)
 
     monkeypatch.setattr(make, "memory_bytes", lambda: 1e9)
     with pytest.raises(pytest.fail.Exception, match="processes were started"):
-        preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=folder.parent / "much", settings=settings)
+        preprocess(folder, Recipe.inline(["reward_scaling:scale=2"]), out=folder.parent / "much", settings=settings)

@@ -19,11 +19,11 @@ from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
+from datasets_rl.preprocessing.steps.rewards import DelayRewards
 from datasets_rl.progress import Report
 from datasets_rl.store import restore, version_folder
 from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.transforms import Compose, RewardClipping
+from datasets_rl.transforms import Compose, RewardClipping, RewardScaling
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 
@@ -482,14 +482,17 @@ def test_a_class_of_a_step_that_needs_arguments_is_named(own):
 
 
 def test_a_dataset_accepts_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path):
-    wanted = dataset.preprocess(Recipe([ScaleRewards(shift=-1.0)]), dest=tmp_path / "recipe")[:]
-    for number, given in enumerate(["iql_antmaze", ScaleRewards(shift=-1.0)]):
+    wanted = dataset.preprocess(Recipe([RewardScaling(loc=-1.0)]), dest=tmp_path / "recipe")[:]
+    for number, given in enumerate(["iql_antmaze", RewardScaling(loc=-1.0)]):
         came = dataset.preprocess(given, dest=tmp_path / str(number))[:]
         assert torch.equal(came["next", "reward"], wanted["next", "reward"])
-    same = dataset.preprocess(ScaleRewards, dest=tmp_path / "class")[:]
-    assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
+    delayed = [
+        dataset.preprocess(given, dest=tmp_path / kind)[:]
+        for kind, given in (("class", DelayRewards), ("step", DelayRewards()))
+    ]
+    assert torch.equal(delayed[0]["next", "reward"], delayed[1]["next", "reward"])
     with pytest.raises(InvalidArgumentError, match="a recipe determines the input"):
-        dataset.preprocess(ScaleRewards(), batched=True, in_place=True)
+        dataset.preprocess(DelayRewards(), batched=True, in_place=True)
 
 
 @pytest.mark.parametrize("how", [{}, {"batched": True}, {"chunksize": 7}], ids=str)

@@ -122,7 +122,7 @@ def test_images_that_change_in_a_later_partial_are_stored_as_pixels_everywhere(f
 
 def test_a_dry_run_reports_the_size_of_encoded_images(folder):
     stored = StoredDataset(folder)
-    found = preview(folder, Recipe.inline(["scale_rewards:2"]))
+    found = preview(folder, Recipe.inline(["reward_scaling:scale=2"]))
 
     assert [one.encoded for one in found.columns if one.key == CAMERA] == [True]
     assert (version_folder(folder) / "observation.camera.npy").stat().st_size < found.bytes < stored.manifest.bytes
@@ -198,4 +198,4 @@ def test_a_damaged_image_is_reported_with_its_episode_when_it_is_decoded(folder,
 
     with pytest.raises(PreprocessError, match=r"episode 2, .*image 2 "):
         preprocess(folder, Recipe.inline(["resize:8"]), out=tmp_path / "out" / "small", jobs=1)
-    assert preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "out" / "copy", jobs=1)
+    assert preprocess(folder, Recipe.inline(["reward_scaling:scale=2"]), out=tmp_path / "out" / "copy", jobs=1)

@@ -49,7 +49,7 @@ def strict(folder):
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
-    made = strict(preprocess(folders, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "all", num_parts=parts))
+    made = strict(preprocess(folders, Recipe.inline(["reward_scaling:scale=2"]), out=tmp_path / "all", num_parts=parts))
 
     model = Model([one for several in given for one in several])
     assert made.column(("dataset",)).tolist() == [0] * 5 + [1] * 4 + [2] * 6
@@ -124,14 +124,14 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
         InvalidArgumentError,
         match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is missing in a/data, int32 \[2\] in d/data",
     ):
-        preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), out=tmp_path / "all")
+        preprocess([folders[0], odd], Recipe.inline(["reward_scaling"]), out=tmp_path / "all")
     assert not (tmp_path / "all").exists()
     alike = Recipe.inline(["select:observation,action,dataset", "cast:float32"])
     assert len(strict(preprocess([folders[0], odd], alike, out=tmp_path / "all"))) == 8
 
 
 def test_a_merge_of_a_merge_does_not_lose_the_dataset_of_each_step(folders, tmp_path):
-    recipe = Recipe.inline(["scale_rewards:2"])
+    recipe = Recipe.inline(["reward_scaling:scale=2"])
     both = preprocess(folders[:2], recipe, out=tmp_path / "both")
 
     with pytest.raises(InvalidArgumentError, match=f"{both} has a field dataset already") as raised:
@@ -145,7 +145,7 @@ def test_a_merge_of_a_merge_does_not_lose_the_dataset_of_each_step(folders, tmp_
 
 def test_a_merge_needs_a_destination_and_at_least_one_episode(folders, tmp_path):
     with pytest.raises(InvalidArgumentError, match="the merge of 3 datasets has no destination"):
-        preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
+        preprocess(folders, Recipe.inline(["reward_scaling"]), in_place=True)
     with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
         preprocess(folders, Recipe.inline(["keep_lengths:6"]), out=tmp_path / "all")
     made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), out=tmp_path / "all"))
@@ -156,7 +156,7 @@ def test_a_dataset_and_its_derived_dataset_are_distinguished_by_their_folders(fo
     small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), out=tmp_path / "small")
 
     with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}.*, float16 \[3\] in {small}"):
-        preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), out=tmp_path / "all")
+        preprocess([folders[0], small], Recipe.inline(["reward_scaling:scale=2"]), out=tmp_path / "all")
 
 
 def shown(folder, episodes):
@@ -179,7 +179,7 @@ def test_a_selection_of_a_merge_takes_the_episodes_with_these_numbers(folders, t
 def test_copies_of_one_episode_share_their_number_and_their_side_of_a_split(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     download("demo/pendulum")
-    preprocess("demo/pendulum", Recipe.inline(["scale_rewards:2", "keep_episodes:10:40"]), name="some")
+    preprocess("demo/pendulum", Recipe.inline(["reward_scaling:scale=2", "keep_episodes:10:40"]), name="some")
     store_dataset(tmp_path / "other", [trajectory(3, seed=n) for n in range(5)], columns(), id="local/other")
     alike = Recipe.inline(["select:observation,action,dataset", "exclude:observation,action"])
     both = preprocess(
@@ -199,7 +199,7 @@ def test_copies_of_one_episode_share_their_number_and_their_side_of_a_split(tmp_
 
 def test_a_merge_of_a_merge_with_one_of_its_datasets_is_refused(folders, tmp_path):
     both = preprocess(folders[:2], Recipe.inline(["exclude:dataset"]), out=tmp_path / "both")
-    scaled = preprocess(both, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "scaled")
+    scaled = preprocess(both, Recipe.inline(["reward_scaling:scale=2"]), out=tmp_path / "scaled")
 
     with pytest.raises(InvalidArgumentError, match=r"a/data \+ b/data and a/data have copies of the same episodes"):
         preprocess([both, folders[0]], Recipe([]), out=tmp_path / "all")

@@ -154,7 +154,7 @@ def test_calql_antmaze_scales_rewards_and_adds_returns_to_go():
     """Its rule with gamma 0.9 gives the results of Cal-QL's own function; the recipe has Cal-QL's 0.99."""
     golden = GOLDEN["calql_return_to_go"]
     batch = episodes([3, 3], [0, 0, 1, 0, 0, 0])
-    came = made(Recipe.inline(["scale_rewards:10,-5", "returns_to_go:gamma=0.9,failure=-5"]), batch)
+    came = made(Recipe.inline(["reward_scaling:-5,10", "returns_to_go:gamma=0.9,failure=-5"]), batch)
     assert flat(came.steps["returns_to_go",]) == pytest.approx(
         golden["success"]["result"] + golden["failure"]["result"]
     )
@@ -597,9 +597,9 @@ def test_success_rewards_use_the_next_state():
         ("keep_top_returns:5,of=rows", "of is 'rows'; expected 'episodes' or 'steps'"),
         ("keep_where:x,3", "expected a comparison with a number, true, false or a text, as in '> 0.5', '== true'"),
         ("keep_where:next.done,false", "test is False; expected a comparison with a number, true, false or a text"),
-        ("scale_rewards:Infinity", "scale is inf; expected a finite number"),
-        ("scale_rewards:shift=NaN", "shift is nan; expected a finite number"),
-        ("target_return:Infinity", "args is inf; expected a finite number"),
+        ("reward_scaling:scale=Infinity", "scale is inf; expected a finite number"),
+        ("reward_scaling:loc=NaN", "loc is nan; expected a finite number"),
+        ("target_return:Infinity", "target_return is inf; expected a finite number"),
         ("keep_episodes:a", "'a' is not a range"),
         ("keep_episodes:4:4", "'4:4' is an empty range"),
         ("drop_episodes:1,a", "'a' is not a range"),
@@ -612,15 +612,15 @@ def test_success_rewards_use_the_next_state():
         ("split:half", "part is 'half'; expected 'train' or 'validation'"),
         ("split:train,1.5", "validation is 1.5"),
         ("frame_skip:0", "n is 0"),
-        ("stack_frames:0", "n is 0"),
-        ("stack_frames:2,dim=0", "dim is 0; expected a negative axis"),
-        ("stack_frames:2,padding=none", "padding is 'none'; expected 'same' or 'zeros'"),
+        ("cat_frames:0", "N is 0"),
+        ("cat_frames:2,dim=0", "dim is 0; expected a negative axis"),
+        ("cat_frames:2,padding=none", "padding is 'none'; expected 'same', 'constant' or 'zeros'"),
         ("reward_clipping:None,None", "clamp_min and clamp_max are both missing"),
         ("cast:float32,only=double", "only is 'double'; expected one of bool"),
         ("concatenate:dim=1", "dim is 1; expected a negative axis"),
         ("concatenate:[x,next.reward]", "next.reward cannot be concatenated: every dataset has this field"),
-        ("normalize:scale=[1,0]", r"scale is \[1, 0\]; expected numbers other than 0"),
-        ("normalize:shift=[1,2],scale=[1,2,3]", "shift has 2 numbers and scale 3"),
+        ("observation_norm:0,[1,0],standard_normal=true", r"scale is \[1\.0, 0\.0\]; expected numbers other than 0"),
+        ("gae:gamma=few", "gamma is 'few'; expected a number"),
         ("n_step_targets:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
         ("returns_to_go:2", "gamma is 2"),
         ("reward_clipping:1,0", "expected clamp_max to be at least as large as clamp_min"),
@@ -629,7 +629,7 @@ def test_success_rewards_use_the_next_state():
         ("exclude:next.reward", "next.reward cannot be excluded: every dataset has this field"),
         ("normalize:[]", "keys is empty"),
         ("select", "keys is missing"),
-        ("scale_rewards:by=2", "it has no argument 'by'"),
+        ("reward_scaling:by=2", "it has no argument 'by'"),
         ("delay_rewards:1", "expected at most 0 arguments"),
         ("resize", "w is missing"),
         ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
@@ -657,8 +657,8 @@ def test_an_unknown_recipe_is_an_error_with_a_suggestion():
         ("hindsight_goals:achieved=x", "x is not a state"),
         ("resize:4", "no state holds images"),
         ("to_uint8:x", "x holds int64; expected floating point"),
-        ("stack_frames:2,x,dim=-3", r"dim is -3; expected at least -1 for x \[\]"),
-        ("normalize:x,shift=[1,2]", r"expected one number, or one for each element of x \[\]"),
+        ("cat_frames:2,-3,x", r"dim is -3; expected at least -1 for frames of shape \[\]"),
+        ("observation_norm:[1,2],1,x", r"ObservationNorm cannot be applied to x, torch.float64 \[\]: .* shape \[2\]"),
         ("concatenate:[x,y]", "there is no field y"),
     ],
 )

@@ -30,7 +30,7 @@ def test_a_run_reads_the_version_with_which_it_started(folder, tmp_path, jobs):
     def meddling(data):
         if (data["episode"] == 3).any() and not marker.exists():
             marker.touch()
-            preprocess(folder, Recipe.inline(["scale_rewards:100"]), jobs=1, in_place=True)
+            preprocess(folder, Recipe.inline(["reward_scaling:scale=100"]), jobs=1, in_place=True)
         return data
 
     recipe = Recipe([Function(meddling, "episode")])
@@ -46,7 +46,7 @@ def test_a_run_reads_the_version_with_which_it_started(folder, tmp_path, jobs):
 
 
 def test_some_steps_replace_all_only_with_force(folder):
-    recipe = Recipe.inline(["scale_rewards:2"])
+    recipe = Recipe.inline(["reward_scaling:scale=2"])
     with pytest.raises(InvalidArgumentError, match="21 steps would be replaced"):
         preprocess(folder, recipe, num_frames=5, in_place=True)
     assert not StoredDataset(folder).manifest.history
@@ -57,8 +57,8 @@ def test_some_steps_replace_all_only_with_force(folder):
 
 
 def test_a_result_does_not_replace_another_result(folder, tmp_path):
-    preprocess(folder, Recipe.inline(["scale_rewards:2"]), in_place=True)
-    other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), out=tmp_path / "other")
+    preprocess(folder, Recipe.inline(["reward_scaling:scale=2"]), in_place=True)
+    other = preprocess(folder, Recipe.inline(["reward_scaling:scale=3"]), out=tmp_path / "other")
 
     for target in (folder, other):
         before = StoredDataset(target).manifest

@@ -67,7 +67,7 @@ def strict(folder):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_unchanged_frames_are_not_decoded_and_share_the_files(home, stored, tmp_path, monkeypatch, jobs):
     monkeypatch.setattr(video_images, "decode_pixels", None)
-    recipe = Recipe.inline(["keep_lengths:5", "scale_rewards:2", "rename:observation.image.top,camera"])
+    recipe = Recipe.inline(["keep_lengths:5", "reward_scaling:scale=2", "rename:observation.image.top,camera"])
 
     result = StoredDataset(preprocess(home / "video" / NEW, recipe, out=tmp_path / "out", jobs=jobs, num_parts=3))
 

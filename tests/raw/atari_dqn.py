@@ -384,7 +384,7 @@ LOG_FAULTS = {
     "a pickle instead of an array": Fault(
         _bytes("add_count_ckpt.1.gz", gzip.compress(pickle.dumps(119))), "is not a .npy array"
     ),
-    "an array of objects": Fault(_array(f"{_ACTION}.0.gz", _OBJECTS, pickled=True), "is object [1]; expected int32"),
+    "an array of objects": Fault(_array(f"{_ACTION}.0.gz", _OBJECTS, pickled=True), "is object [1], expected int32"),
     "a web page": Fault(_bytes(f"{_REWARD}.2.gz", b"<html>Sign in</html>"), "web page"),
     "a git-LFS pointer": Fault(_bytes(f"{_FRAMES}.2.gz", _POINTER), "LFS"),
     "an array that is far too long": Fault(_bytes(f"{_ACTION}.1.gz", _bomb()), "the file can have at most"),
@@ -394,12 +394,12 @@ LOG_FAULTS = {
     ),
     "a file that is missing": Fault(_log(f"{_REWARD}.1.gz", Path.unlink), "checkpoint 1 has no reward"),
     "columns of unequal lengths": Fault(
-        _array(f"{_REWARD}.1.gz", np.zeros(59, "f4")), "is float32 [59]; expected float32 [60]"
+        _array(f"{_REWARD}.1.gz", np.zeros(59, "f4")), "is float32 [59], expected float32 [60]"
     ),
     "frames of another size": Fault(
-        _array(f"{_FRAMES}.0.gz", np.zeros((60, 42, 42), "u1")), "is uint8 [60, 42, 42]; expected uint8 [rows, 84, 84]"
+        _array(f"{_FRAMES}.0.gz", np.zeros((60, 42, 42), "u1")), "is uint8 [60, 42, 42], expected uint8 [rows, 84, 84]"
     ),
-    "rewards of another type": Fault(_array(f"{_REWARD}.0.gz", np.zeros(60)), "is float64 [60]; expected float32 [60]"),
+    "rewards of another type": Fault(_array(f"{_REWARD}.0.gz", np.zeros(60)), "is float64 [60], expected float32 [60]"),
     "a buffer that was not full": Fault(_array("add_count_ckpt.1.gz", 110), "the cursor was at 50 of 60"),
     "another invalid range": Fault(_array("invalid_range_ckpt.1.gz", np.arange(5)), "expected [58, 59, 0, 1, 2]"),
     "a flag that is 2": Fault(changed(f"{_TERMINAL}.1.gz", lambda one: one.put(5, 2)), "terminal is 2 at row 5"),
@@ -412,7 +412,7 @@ LOG_FAULTS = {
     ),
     "the count of the first checkpoint": Fault(_array("add_count_ckpt.2.gz", 59), "that of the first checkpoint"),
     "a blank row with a frame": Fault(
-        changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 has a frame; expected a blank row"
+        changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 has a frame, expected a blank row"
     ),
     "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "belongs to this run"),
 }
@@ -423,10 +423,10 @@ RECORD_FAULTS = {
     "features without frames": Fault(_schema(lambda steps: steps.pop("observation")), "it has no steps/observation"),
     "frames that are numbers": Fault(
         _schema(lambda steps: steps.update(observation=_tensor("uint8"))),
-        "steps/observation is numbers; expected image",
+        "steps/observation is numbers, expected image",
     ),
     "a git-LFS pointer": Fault(lambda tree: _records_file()(tree).write_bytes(_POINTER), "LFS"),
-    "an end inside an episode": Fault(_replaced(is_last=[0, 1, 0, 0, 1]), "is_last is True at [1, 4]; expected only 4"),
+    "an end inside an episode": Fault(_replaced(is_last=[0, 1, 0, 0, 1]), "is_last is True at [1, 4], expected only 4"),
     "a terminal state inside an episode": Fault(
         _replaced(is_terminal=[0, 0, 1, 0, 1]), "is_terminal is True at step 2"
     ),

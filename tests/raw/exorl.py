@@ -147,14 +147,14 @@ def _inner_bomb(folder: Path) -> None:
 FAULTS = {
     "no actions": Fault(_edit(action=None), "it has no array action"),
     "no discounts": Fault(_edit(0, discount=None), "it has no array discount"),
-    "fewer rewards": Fault(_edit(reward=lambda v: v[:-1]), "reward has 25 rows; observation has 26"),
+    "fewer rewards": Fault(_edit(reward=lambda v: v[:-1]), "reward has 25 rows, but observation has 26"),
     "another number of steps in the name": Fault(
-        _edit(name="buffer/episode_3_24.npz"), "it has 26 rows; the 24 steps in its name need 25"
+        _edit(name="buffer/episode_3_24.npz"), "it has 26 rows, but the 24 steps in the name need 25"
     ),
     "observations of another size": Fault(
-        _edit(observation=lambda v: v[:, 1:]), "observation is float32 [23] per row; in the first episode float32 [24]"
+        _edit(observation=lambda v: v[:, 1:]), "observation is float32 [23], in the first episode float32 [24]"
     ),
-    "no physics in a later episode": Fault(_edit(physics=None), "info.physics is absent per row"),
+    "no physics in a later episode": Fault(_edit(physics=None), "it has no info.physics, unlike the first episode"),
     "two discounts": Fault(_edit(discount=lambda v: np.hstack([v, v])), "expected one number for each row"),
     "integer rewards": Fault(_edit(reward=lambda v: v.astype(int)), "expected floats"),
     "text for actions": Fault(_edit(action=lambda v: v.astype("S4")), "expected numbers of at most 64 bits"),
@@ -163,7 +163,7 @@ FAULTS = {
     "no episodes": Fault(
         lambda folder: write_zip(folder / WALKER, {"video/0.mp4": b"0"}), "no file with the name of an episode"
     ),
-    "an episode of 3 MB": Fault(_bomb, "has 3,000,000 bytes; expected at most 2,097,152"),
+    "an episode of 3 MB": Fault(_bomb, "has 3,000,000 bytes, expected at most 2,097,152"),
     "an array of 6 MB": Fault(_inner_bomb, "expected at most 2,097,152"),
     "a cut file": Fault(changed_bytes(WALKER, lambda data: data[:-100]), "damaged or truncated"),
     "a changed byte": Fault(changed_bytes(WALKER, flip_middle_byte), ""),

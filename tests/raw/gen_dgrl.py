@@ -268,9 +268,9 @@ _ends = np.arange(4)
 FAULTS = {
     "frames without the last one": Fault(
         _with(lambda: play(4, 2, observations=_frames(1)[:4])),
-        "observations are [4, 3, 64, 64]; the file name states [5,",
+        "observations are [4, 3, 64, 64], but the file name states [5,",
     ),
-    "frames below 0": Fault(_with(lambda: play(4, 2, observations=_frames(-1))), "row 2 have -1.0; expected integers"),
+    "frames below 0": Fault(_with(lambda: play(4, 2, observations=_frames(-1))), "row 2 have -1.0, expected integers"),
     "frames above 255": Fault(_with(lambda: play(4, 2, observations=_frames(256))), "row 2 have 256.0"),
     "frames with values between integers": Fault(
         _with(lambda: play(4, 2, observations=_frames(0.5))), "row 2 have 0.5"
@@ -281,16 +281,16 @@ FAULTS = {
     ),
     "another length than its name states": Fault(
         _with(lambda: play(4, 2, name="20220607T010203_2_5_0_0.00.npy")),
-        "actions are [4, 1]; the file name states [5, 1]",
+        "actions are [4, 1], but the file name states [5, 1]",
     ),
     "another return than its name states": Fault(
-        _with(lambda: play(4, 2, rewards=np.ones((4, 1), np.float32))), "its return is 4.00; its name states"
+        _with(lambda: play(4, 2, rewards=np.ones((4, 1), np.float32))), "the return is 4.00, but the name states"
     ),
     "more steps than a file can hold": Fault(
-        _with(lambda: play(4, 2, name="20220607T010202_2_99999999_7_0.00.npy")), "its name states 99,999,999 steps"
+        _with(lambda: play(4, 2, name="20220607T010202_2_99999999_7_0.00.npy")), "the name states 99,999,999 steps"
     ),
     "a name without its parts": Fault(
-        _with(lambda: play(4, 2, name="episode.npy")), "its name is not <time>_<episode>"
+        _with(lambda: play(4, 2, name="episode.npy")), "the name is not <time>_<episode>"
     ),
     "an end inside": Fault(_with(lambda: play(4, 2, dones=_ends == 1)), "dones of row 1 of 4 is True"),
     "no end": Fault(_with(lambda: play(4, 2, dones=_ends < 0)), "dones of row 3 of 4 is False"),

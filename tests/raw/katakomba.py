@@ -138,9 +138,9 @@ FAULTS = {
     "an end within a game": Fault(
         _put("1203/dones", _set(4, True)), "game 1203: a flag is set at step 4, within an episode"
     ),
-    "flags of two": Fault(_put("87/dones", _set(2, 2)), "game 87: dones is 2 at row 2; expected 0 or 1"),
+    "flags of two": Fault(_put("87/dones", _set(2, 2)), "game 87: dones is 2 at row 2, expected 0 or 1"),
     "no points": Fault(
-        _changed(lambda file: file["87"].attrs.__delitem__("points")), "game 87: its attribute points is None"
+        _changed(lambda file: file["87"].attrs.__delitem__("points")), "game 87: the attribute points is None"
     ),
     "an array outside of a game": Fault(_changed(lambda file: file.create_dataset("x", data=[1])), "x is an array"),
     "no game": Fault(lambda folder: h5py.File(folder / FILE, "w").close(), "it has no game"),

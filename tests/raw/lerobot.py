@@ -403,11 +403,11 @@ OLD_FAULTS = {
     ),
     "no frame rate": Fault(_edit_info(OLD, lambda info: info.update(fps=0)), "fps is 0.0"),
     "a shape that is none": Fault(
-        _edit_info(OLD, lambda info: info["features"]["action"].update(shape=["a"])), "action: its shape is ['a']"
+        _edit_info(OLD, lambda info: info["features"]["action"].update(shape=["a"])), "action: the shape is ['a']"
     ),
     "a table that is missing": Fault(lambda folder: (folder / OLD / _FIRST_OLD).unlink(), "such as data/chunk-000"),
     "an episode of another length": Fault(
-        _edit_table(OLD, _FIRST_OLD, lambda one: one.slice(1)), "episode 0 has 6 rows; meta/episodes states 7"
+        _edit_table(OLD, _FIRST_OLD, lambda one: one.slice(1)), "episode 0 has 6 rows, but meta/episodes states 7"
     ),
     "frames out of order": Fault(
         _edit_table(OLD, _FIRST_OLD, lambda one: one.take([1, 0, *range(2, 7)])),
@@ -422,7 +422,7 @@ OLD_FAULTS = {
     ),
     "images of another size": Fault(
         _edit_info(OLD, lambda info: info["features"]["observation.images.wrist"].update(shape=[40, 48, 3])),
-        "image 0 is [48, 48, 3] of uint8; expected [40, 48, 3]",
+        "image 0 is [48, 48, 3] of uint8, expected [40, 48, 3]",
     ),
     "a git-LFS pointer": Fault(_replace(OLD, _FIRST_OLD, _LFS), "git-LFS pointer"),
     "a cut table": Fault(_replace(OLD, _FIRST_OLD, lambda data: data[:-20]), ""),

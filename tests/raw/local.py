@@ -323,7 +323,7 @@ NPZ_FAULTS = {
     "a field below next that TED does not have": Fault(toml('task = "task"', 'next.info = "task"'), "is not allowed"),
     "a file that does not exist": Fault(toml('by = "file"', 'by = "file"\n[files]'), "expected a list of strings"),
     "an array that is not there": Fault(toml('"frames"', '"images"'), "it has no array images"),
-    "bounds of another shape": Fault(toml("[9.0, 9.0, 8.0]", "[9.0, 8.0]"), "its bounds have [2]"),
+    "bounds of another shape": Fault(toml("[9.0, 9.0, 8.0]", "[9.0, 8.0]"), "but the bounds have [2]"),
     "images without channels": Fault(toml('"frames"', '"obs/joints"'), "expected images, three axes per row"),
     "errors in two files": Fault(
         several(arrays("episode_10.npz", choice=np.zeros(9, int)), arrays("episode_11.npz", r=None)),
@@ -331,7 +331,7 @@ NPZ_FAULTS = {
     ),
     "a reward of two numbers": Fault(arrays("episode_3.npz", r=np.zeros((6, 2))), "expected one number per row"),
     "another dtype than in the first file": Fault(
-        arrays("episode_3.npz", obs__joints=np.zeros((7, 3))), "float64 [3]; in the first file float32 [3]"
+        arrays("episode_3.npz", obs__joints=np.zeros((7, 3))), "float64 [3], in the first file float32 [3]"
     ),
     "too few observations": Fault(
         arrays("episode_3.npz", obs__joints=np.zeros((5, 3), "f4")), "expected equal numbers"
@@ -383,12 +383,12 @@ TABLE_FAULTS = {
     "no file that matches the pattern": Fault(toml("table-*", "tables-*"), "match"),
 }
 DREAMER_FAULTS = {
-    "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "counts 9 rows; there are 8"),
+    "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "counts 9 rows, but there are 8"),
     "an episode with a negative number of rows": Fault(
-        arrays("run/0.npz", sizes=np.array([-1, 9])), "states -1 rows for its episode 0"
+        arrays("run/0.npz", sizes=np.array([-1, 9])), "states -1 rows for episode 0"
     ),
     "lengths that are not integers": Fault(arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected integers"),
-    "a missing array that marks the episodes": Fault(arrays("run/1.npz", sizes=None), "which marks its episodes"),
+    "a missing array that marks the episodes": Fault(arrays("run/1.npz", sizes=None), "which marks the episodes"),
 }
 
 

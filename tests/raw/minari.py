@@ -5,7 +5,6 @@ with written(folder, "D4RL/door/human-v2", space=SPACES["dict"], data_format="ar
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 import gymnasium
 import h5py
 import numpy as np
+import pytest
 from raw.case import Case, Fault
 from upstreams import hub
 
@@ -160,8 +160,7 @@ def write(
         jpeg: Minari's `jpeg_encoding`.
         metadata: Fields that replace those of Minari in metadata.json; None removes one.
     """
-
-    import minari
+    minari = pytest.importorskip("minari", reason="pip install minari, with Python 3.11")
     from minari.data_collector import EpisodeBuffer
 
     buffers = [
@@ -177,8 +176,6 @@ def write(
         )
         for number, one in enumerate(given)
     ]
-    # Minari can leave JPEG out from 0.5.4 on, which needs Python 3.11.
-    knows = "jpeg_encoding" in inspect.signature(minari.create_dataset_from_buffers).parameters
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(root)
     try:
@@ -190,7 +187,7 @@ def write(
                 observation_space=space,
                 action_space=action,
                 data_format=data_format,
-                **({"jpeg_encoding": jpeg} if knows else {}),
+                jpeg_encoding=jpeg,
                 algorithm_name="a drawn policy",
                 author="nobody",
                 author_email="nobody@example.org",
@@ -320,7 +317,7 @@ _HDF5 = {
     "a web page instead of the file": Fault(_bytes("main_data.hdf5", b"<html>Sign in</html>" * 99), "web page"),
     "an episode that is missing": Fault(_inside(lambda file: file.__delitem__("episode_2")), "episode"),
     "a column of another length": Fault(_replaced("episode_1/rewards", np.zeros(5)), "rows for"),
-    "a link out of the file": Fault(_linked, "is a link; expected the data itself"),
+    "a link out of the file": Fault(_linked, "is a link, expected the data itself"),
 }
 _TABLE = {
     **_ANY,

@@ -96,22 +96,22 @@ FAULTS = {
     "fewer actions": Fault(changed_arrays(FIRST, action=lambda v: v[:-1]), "action has 35 rows"),
     "two rewards for each step": Fault(changed_arrays(FIRST, reward=np.zeros((36, 2))), "expected one number per row"),
     "next observations of another width": Fault(
-        changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is float32 [36, 17]; obs is float32 [36, 18]"
+        changed_arrays(FIRST, next_obs=lambda v: v[:, 1:]), "next_obs is float32 [36, 17], but obs is float32 [36, 18]"
     ),
-    "flags of two": Fault(changed_arrays(FIRST, done=lambda v: v * 2.0), "done is 2.0 at row 9; expected 0 or 1"),
+    "flags of two": Fault(changed_arrays(FIRST, done=lambda v: v * 2.0), "done is 2.0 at row 9, expected 0 or 1"),
     "an index after the end": Fault(
-        changed_arrays(FIRST, index=lambda v: v + 1), "index[5] is 37; expected a row from 0 to 36"
+        changed_arrays(FIRST, index=lambda v: v + 1), "index[5] is 37, expected a row from 0 to 36"
     ),
     "an index between two rows": Fault(changed_arrays(FIRST, index=lambda v: v + 0.5), "index[0] is 7.5"),
     "an index that is not a number": Fault(changed_arrays(FIRST, index=lambda v: v * np.nan), "index[0] is nan"),
     "an index of lengths": Fault(
-        changed_arrays(FIRST, index=np.array(LENGTHS, float)), "index[1] is 3 after 7; expected ascending"
+        changed_arrays(FIRST, index=np.array(LENGTHS, float)), "index[1] is 3 after 7, expected ascending"
     ),
     "an index of two axes": Fault(
         changed_arrays(FIRST, index=lambda v: v[:, None]), "expected the first row of each trajectory"
     ),
     "text for actions": Fault(
-        changed_arrays(FIRST, action=lambda v: v.astype("S4")), "action has dtype |S4; expected booleans"
+        changed_arrays(FIRST, action=lambda v: v.astype("S4")), "action has dtype |S4, expected booleans"
     ),
     "Python objects": Fault(changed_arrays(FIRST, action=python_objects), "action"),
     "a truncated file": Fault(changed_bytes(FIRST, lambda data: data[:-100]), ""),

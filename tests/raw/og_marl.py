@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from raw.case import Case, Fault
 from raw.damage import changed_bytes
 from upstreams import hub
@@ -48,6 +49,7 @@ def _copy(folder: Path, path: str, scenario: str) -> None:
 
 def _written(path: str, vault: str) -> Callable[[Path], list[Episode]]:
     def write(folder: Path) -> list[Episode]:
+        pytest.importorskip("tensorstore", reason="pip install tensorstore, with Python 3.11")
         _copy(folder, path, vault.partition("/")[0])
         rows = golden_rows(vault)
         return [_episode(rows, stop - length, stop) for stop, length in zip(np.cumsum(LENGTHS), LENGTHS, strict=True)]
@@ -91,7 +93,7 @@ def write_vault(path: Path, vault: str, rows: Mapping[str, np.ndarray], block: i
         rows: The values of each leaf by its dotted name, [T, ...].
         block: The number of rows that are written at once.
     """
-    import tensorstore
+    tensorstore = pytest.importorskip("tensorstore", reason="pip install tensorstore, with Python 3.11")
 
     def opened(name: str, **options: Any) -> Any:
         kvstore = {"driver": "ocdbt", "base": f"file://{folder}/", "path": name}
@@ -162,7 +164,7 @@ FAULTS = {
         _described(lambda one: one["structure_shape"].update(x="(1, 2)")), "x: NOT_FOUND"
     ),
     "no structure": Fault(_described(lambda one: one.pop("structure_shape")), "does not describe a vault"),
-    "another version": Fault(_described(lambda one: one.update(version=2.0)), "its version is 2.0; expected 1"),
+    "another version": Fault(_described(lambda one: one.update(version=2.0)), "its version is 2.0, expected 1"),
     "a description that is not JSON": Fault(
         _rezipped(lambda name, data: b"{" if name.endswith(".json") else data), "does not describe a vault"
     ),

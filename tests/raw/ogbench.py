@@ -163,7 +163,7 @@ LARGE_FILE = f"{LARGE}/humanoidmaze-giant-navigate-v0-001.npz"
 FAULTS_LARGE = {
     "another robot in the second file": Fault(
         changed_arrays(LARGE_FILE, observations=lambda v: v[:, 1:]),
-        "observation is float32 [68]; in the first file float32 [69]",
+        "observation is float32 [68], in the first file float32 [69]",
     ),
     "fewer arrays in the second file": Fault(
         changed_arrays(LARGE_FILE, qvel=None), "it has no info.qvel, unlike the first file"

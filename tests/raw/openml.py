@@ -17,7 +17,7 @@ from servers import Call, File, Server, Status, serve
 
 from datasets_rl.ted.episode import Episode
 
-__all__ = ["CASES", "SEVEN", "Table", "draw", "openml", "put"]
+__all__ = ["CASES", "SEVEN", "Table", "answer", "draw", "openml", "put"]
 
 API = "api/v1/json/data"
 NUMBERS = {"adult": 179, "mushroom": 24, "covertype": 1596, "shuttle": 40685, "MagicTelescope": 1120, "drawn": 77}
@@ -71,6 +71,13 @@ def put(folder: Path, table: Table) -> Path:
     quality = [{"name": "NumberOfInstances", "value": f"{len(table.rows)}.0"}]
     write(folder / f"{API}/qualities/{number}", json.dumps({"data_qualities": {"quality": quality}}))
     return place
+
+
+def answer(folder: Path, address: str) -> bytes:
+    """Return what OpenML answers to a request of scikit-learn."""
+    place = folder / unquote(urlsplit(address).path).lstrip("/")
+    # Before 1.5, scikit-learn requests a table by its number alone.
+    return (next(place.iterdir()) if place.is_dir() else place).read_bytes()
 
 
 def feature(table: Table, place: int, name: str) -> dict[str, Any]:
@@ -304,34 +311,34 @@ def texts(folder: Path) -> None:
 SEARCH = f"{API}/list/data_name/drawn/limit/2/data_version/2"
 FAULTS = {
     "a table that was edited": Fault(edited, "md5"),
-    "an inactive dataset": Fault(described(status="deactivated"), "'deactivated'; expected active"),
+    "an inactive dataset": Fault(described(status="deactivated"), "'deactivated', expected active"),
     "a version that OpenML does not have": Fault(without(SEARCH), "drawn"),
     "an error instead of an answer": Fault(answered(SEARCH, '{"error": {"code": "372"}}'), "has no data.dataset"),
     "a web page instead of an answer": Fault(answered(SEARCH, "<!DOCTYPE html><title>x</title>"), "web page"),
     "an answer that is not valid JSON": Fault(answered(f"{API}/77", "{"), "is not valid JSON"),
-    "an answer about another dataset": Fault(described(name="other"), "the name 'other'; expected drawn"),
-    "a sparse table": Fault(described(format="Sparse_ARFF"), "the format 'Sparse_ARFF'; expected arff"),
+    "an answer about another dataset": Fault(described(name="other"), "the name 'other', expected drawn"),
+    "a sparse table": Fault(described(format="Sparse_ARFF"), "the format 'Sparse_ARFF', expected arff"),
     "sparse rows": Fault(sparse, "row 0 is sparse"),
     "an address on this machine": Fault(described(url="file:///etc/passwd"), "expected a web address"),
     "an address with parent folders": Fault(described(url="https://x.example/../../../etc/passwd"), ".."),
-    "a row with a missing field": Fault(row_instead("2", "3", "red", "b"), "row 1 has 4 fields; expected 5"),
+    "a row with a missing field": Fault(row_instead("2", "3", "red", "b"), "row 1 has 4 fields, expected 5"),
     "a row with an additional field": Fault(
-        row_instead("2", "3", "red", "b", "3", "4"), "row 1 has 6 fields; expected 5"
+        row_instead("2", "3", "red", "b", "3", "4"), "row 1 has 6 fields, expected 5"
     ),
     "a category that is not declared": Fault(
-        row_instead("2", "3", "pink", "b", "3"), "color is 'pink'; expected one of"
+        row_instead("2", "3", "pink", "b", "3"), "color is 'pink', expected one of"
     ),
     "a text instead of a number": Fault(
-        row_instead("2", "three", "red", "b", "3"), "is 'three'; expected a finite number"
+        row_instead("2", "three", "red", "b", "3"), "is 'three', expected a finite number"
     ),
-    "an empty number": Fault(row_instead("2", "", "red", "b", "3"), "is ''; expected a finite number"),
-    "a NaN": Fault(row_instead("2", "NaN", "red", "b", "3"), "is 'NaN'; expected a finite number"),
+    "an empty number": Fault(row_instead("2", "", "red", "b", "3"), "is '', expected a finite number"),
+    "a NaN": Fault(row_instead("2", "NaN", "red", "b", "3"), "is 'NaN', expected a finite number"),
     "an infinite number": Fault(row_instead("2", "1e999", "red", "b", "3"), "expected a finite number"),
     "numbers too large to scale": Fault(row_instead("2", "1e308", "red", "b", "3"), "too large"),
     "a class that is a number": Fault(
-        changed(target="flat"), "its class is flat (numeric); expected one nominal column"
+        changed(target="flat"), "the class is flat (numeric), expected one nominal column"
     ),
-    "no class": Fault(changed(target=""), "its class is none"),
+    "no class": Fault(changed(target=""), "the class is none"),
     "a column of texts": Fault(texts, "flat is of type string"),
     "columns that are not those that OpenML lists": Fault(
         answered(f"{API}/features/77", json.dumps({"data_features": {"feature": [feature(SMALL, 0, "row")]}})),
@@ -340,8 +347,10 @@ FAULTS = {
     "features that cannot be understood": Fault(
         answered(f"{API}/features/77", '{"data_features": {"feature": [{"index": "x"}]}}'), "cannot be parsed"
     ),
-    "no row with all values": Fault(changed(rows=[("1", "?", "red", "a", "3")]), "it has 1 rows, of which none"),
-    "no row": Fault(changed(rows=[]), "it has 0 rows, of which none"),
+    "no row with all values": Fault(
+        changed(rows=[("1", "?", "red", "a", "3")]), "it has 1 rows, but no row has all values"
+    ),
+    "no row": Fault(changed(rows=[]), "it has 0 rows, but no row has all values"),
 }
 
 

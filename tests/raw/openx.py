@@ -405,7 +405,7 @@ RECORD_FAULTS = {
     "a git-LFS pointer instead of records": Fault(partial(corrupt_bytes, lambda _: LFS), "git-LFS pointer"),
     "a web page instead of records": Fault(partial(corrupt_bytes, lambda _: HTML), "web page"),
     "a file has more records than dataset_info.json states": Fault(
-        partial(corrupt_bytes, lambda data: data + data), "it has 2 records; dataset_info.json states 1"
+        partial(corrupt_bytes, lambda data: data + data), "it has 2 records, but dataset_info.json states 1"
     ),
     "a file of the split is not there": Fault(lambda root: records_file(root).unlink(), "lacks file 1 of the 3"),
     "dataset_info.json has no lengths": Fault(

@@ -186,27 +186,27 @@ SMALL = {
 }
 FAULTS = {
     "fewer rewards than steps": Fault(_record(FINGER, reward=lambda v: v[:-1]), "reward has 5 values"),
-    "two rewards per step": Fault(_record(FINGER, reward=lambda v: v * 2), "reward has 2 values per step; expected 1"),
+    "two rewards per step": Fault(_record(FINGER, reward=lambda v: v * 2), "reward has 2 values per step, expected 1"),
     "no discounts": Fault(_record(FINGER, 1, discount=None), "discount is missing"),
     "no actions": Fault(_record(FINGER, action=None), "action is missing"),
     "no observations": Fault(
         _record(FINGER, **dict.fromkeys([f"observation__{name}" for name in SIZES[FINGER][0]])), "it has no feature"
     ),
     "integers for an observation": Fault(
-        _record(FINGER, observation__touch=[1] * 12), "observation/touch has integers; expected floats"
+        _record(FINGER, observation__touch=[1] * 12), "observation/touch has integers, expected floats"
     ),
     "another observation in a later file": Fault(
         _record(FINGER, 1, observation__smell=[1.0] * 6), "it has observation/smell, unlike the first record"
     ),
     "an observation of another size in a later file": Fault(
         _record(FINGER, 1, observation__touch=[1.0] * 6),
-        "observation/touch is float32 [1] per step; in the first record float32 [2]",
+        "observation/touch is float32 [1] per step, in the first record float32 [2]",
     ),
-    "no number in a later file": Fault(_record(FINGER, 1, episode_id=None), "episode_id is not one integer"),
+    "no number in a later file": Fault(_record(FINGER, 1, episode_id=None), "episode_id is not a single integer"),
     "a last step inside": Fault(
-        _record(FINGER, step_type=[0.0, 1.0, 2.0, 1.0, 1.0, 2.0]), "step_type is 2 at step 2; expected 1"
+        _record(FINGER, step_type=[0.0, 1.0, 2.0, 1.0, 1.0, 2.0]), "step_type is 2 at step 2, expected 1"
     ),
-    "no first step": Fault(_record(FINGER, step_type=[1.0] * 6), "step_type is 1 at step 0; expected 0"),
+    "no first step": Fault(_record(FINGER, step_type=[1.0] * 6), "step_type is 1 at step 0, expected 0"),
     "a first step at the end": Fault(
         _record(FINGER, step_type=[0.0, *[1.0] * 4, 0.0]), "step_type is 0 at the last step, 5"
     ),

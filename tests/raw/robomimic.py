@@ -348,15 +348,17 @@ FAULTS = {
         corrupted(renamed("data/demo_2", "data/demo_010")), "demo_010 have the same number"
     ),
     "another number of samples": Fault(
-        corrupted(attribute("data/demo_10", "num_samples", 6)), "demo_10: num_samples is 6; it has 7 actions"
+        corrupted(attribute("data/demo_10", "num_samples", 6)), "demo_10: num_samples is 6, but there are 7 actions"
     ),
     "a shorter observation": Fault(
-        corrupted(put("data/demo_10/obs/object", np.zeros((6, 6)))), "obs/object has 6 rows; its actions have 7"
+        corrupted(put("data/demo_10/obs/object", np.zeros((6, 6)))), "obs/object has 6 rows, but the actions have 7"
     ),
     "a filter key with an absent name": Fault(
         corrupted(put("mask/train", np.array([b"demo_0", b"demo_7"]))), "mask/train names 'demo_7'"
     ),
-    "another total": Fault(corrupted(attribute("data", "total", 99)), "total is 99; its demonstrations have 17 rows"),
+    "another total": Fault(
+        corrupted(attribute("data", "total", 99)), "total is 99, but the demonstrations have 17 rows"
+    ),
     "simulator states only": Fault(corrupted(raw_only), "this file holds simulator states only: take low_dim"),
     "next_obs of another state": Fault(
         corrupted(lambda file: file["data/demo_10/next_obs/object"].__setitem__((2, 0), 99.0)),
@@ -378,7 +380,7 @@ FAULTS = {
         corrupted(
             lambda file: [put(f"data/demo_10/{name}/object", np.zeros((7, 5)))(file) for name in ("obs", "next_obs")]
         ),
-        "obs/object is float64 [5] per row; in the first demonstration float64 [6]",
+        "obs/object is float64 [5] per row, in the first demonstration float64 [6]",
     ),
     "dones of two": Fault(corrupted(put("data/demo_10/dones", np.full(7, 2))), "numbers other than 0 and 1"),
     "text for actions": Fault(corrupted(put("data/demo_10/actions", ["a"] * 7)), "data/demo_10/actions is"),

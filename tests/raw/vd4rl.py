@@ -272,10 +272,10 @@ _PAGE = b"<html><title>Rate limited</title></html>"
 _rows = np.arange(40)
 FAULTS_64 = {
     "rows that differ from key to key": Fault(
-        _npz(1, reward=np.zeros(39, np.float32)), "reward has 39 rows; image has 40"
+        _npz(1, reward=np.zeros(39, np.float32)), "reward has 39 rows, but image has 40"
     ),
     "two more flags than images": Fault(_npz(1, is_last=np.zeros(42, bool)), "is_last has 42 rows"),
-    "another number of rows than the name states": Fault(_renamed, "it has 40 rows; its name states 41"),
+    "another number of rows than the name states": Fault(_renamed, "it has 40 rows, but the name states 41"),
     "a first row that is not marked": Fault(_npz(1, is_first=_rows < 0), "row 0 is not marked as the first row"),
     "two first rows": Fault(_npz(1, is_first=_rows % 20 == 0), "row 20 is marked as the first row, like row 0"),
     "a last row that is not marked": Fault(
@@ -285,9 +285,13 @@ FAULTS_64 = {
     "a terminal row inside": Fault(_npz(1, is_terminal=_rows == 4), "row 4 is marked terminal, but not last"),
     "flags that are not flags": Fault(_npz(1, is_last=_rows.astype("f4")), "is_last has values other than 0 and 1"),
     "images of floats": Fault(_npz(0, image=np.zeros((501, 64, 64, 3), "f4")), "expected uint8 [H, W, 3]"),
-    "images of another size": Fault(_npz(1, image=np.zeros((40, 32, 32, 3), "u1")), "in other files uint8 [64, 64, 3]"),
-    "actions of another size": Fault(_npz(1, action=np.zeros((40, 5), "f4")), "action is float32 [5] per row"),
-    "a missing column": Fault(_npz(1, height=None), "state.height is absent"),
+    "images of another size": Fault(
+        _npz(1, image=np.zeros((40, 32, 32, 3), "u1")), "in the first file uint8 [64, 64, 3]"
+    ),
+    "actions of another size": Fault(
+        _npz(1, action=np.zeros((40, 5), "f4")), "action is float32 [5], in the first file"
+    ),
+    "a missing column": Fault(_npz(1, height=None), "it has no state.height, unlike the first file"),
     "no images": Fault(_npz(0, image=None), "it has no array image"),
     "Python objects": Fault(_npz(0, action=_pickled([print] * 501)), "action has Python objects"),
     "a cut file": Fault(_bytes("*.npz", lambda data: data[:-100]), ""),
@@ -297,7 +301,7 @@ FAULTS_64 = {
 }
 FAULTS_84 = {
     "rows that differ from key to key": Fault(
-        _hdf5(3, "reward", lambda v: v[:-1]), "reward has 8 rows; observation has 9"
+        _hdf5(3, "reward", lambda v: v[:-1]), "reward has 8 rows, but observation has 9"
     ),
     "no reset at the start": Fault(_hdf5(0, "step_type", lambda v: np.maximum(v, 1)), "row 0 is not a reset"),
     "an episode that continues after its end": Fault(

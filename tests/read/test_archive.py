@@ -180,7 +180,7 @@ def test_members_that_are_not_plain_files_are_refused(kind, says):
     entry = tarfile.TarInfo("odd")
     entry.type, entry.linkname = kind, "/etc/passwd"
 
-    assert faults(tarred(extra=[entry])) == (f"odd is {says}; expected a plain file",)
+    assert faults(tarred(extra=[entry])) == (f"odd is {says}, expected a plain file",)
 
 
 def test_a_duplicate_name_is_refused():

@@ -73,8 +73,8 @@ def test_blocks_may_end_anywhere(opened, monkeypatch, size):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"{HEADER}1,a\n1\n1,b,2\n", "row 1 has 1 fields; expected 2.*row 2 has 3 fields"),
-        (f"{HEADER}1,c\nx,a\n", "row 0: c is 'c'; expected one of a, b; row 1: n is 'x'; expected a finite number"),
+        (f"{HEADER}1,a\n1\n1,b,2\n", "row 1 has 1 fields, expected 2.*row 2 has 3 fields"),
+        (f"{HEADER}1,c\nx,a\n", "row 0: c is 'c', expected one of a, b; row 1: n is 'x', expected a finite number"),
         (f"{HEADER}1,a\n{{0 1}}\n", "row 1 is sparse"),
         (f"{HEADER}nan,a\n", "n is 'nan'"),
         (f"{HEADER}inf,a\n", "n is 'inf'"),
@@ -118,7 +118,7 @@ def test_blanks_around_values_and_after_rows_are_ignored(opened):
 
 @pytest.mark.parametrize("value", ["1_0", "\uff11\uff12", "1_000.5"])
 def test_numbers_in_python_syntax_are_refused(opened, value):
-    with pytest.raises(ConversionError, match=f"row 1: n is '{value}'; expected a finite number"):
+    with pytest.raises(ConversionError, match=f"row 1: n is '{value}', expected a finite number"):
         values(opened(f"{HEADER}1,a\n{value},b\n"))
 
 
@@ -131,7 +131,7 @@ def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, 
     frame = pd.DataFrame({0: [1.0, 2.0], 1: pd.Categorical.from_codes([0, -1], ["a", "b", "?"])})
     monkeypatch.setattr(ArffFile, "_parse_frame", lambda *_: frame)
 
-    with pytest.raises(ConversionError, match="row 1: c is 'z'; expected one of a, b"):
+    with pytest.raises(ConversionError, match="row 1: c is 'z', expected one of a, b"):
         values(opened(f"{HEADER}1,a\n2,z\n"))
 
 

@@ -156,7 +156,7 @@ def test_all_invalid_images_are_reported_at_once():
     problems = faults([good] * 20 + [small, b"?", grey] + [good] * 20)
 
     assert [problem.split(" is ")[0] for problem in problems] == ["image 20", "image 21", "image 22"]
-    assert "[8, 24, 3] of uint8; expected [16, 24, 3] of uint8" in problems[0]
+    assert "[8, 24, 3] of uint8, expected [16, 24, 3] of uint8" in problems[0]
     assert "[16, 24, 1]" in problems[2]
 
 

@@ -128,7 +128,7 @@ class TestNpy:
                 NpzFile(tmp_path / "x.npz")
 
     def test_reading_more_rows_than_exist_is_refused(self):
-        with pytest.raises(ConversionError, match="it has 100 rows; expected 101"):
+        with pytest.raises(ConversionError, match="it has 100 rows, expected 101"):
             reader(npy(ARRAY)).read_into(np.empty((101, 7, 3), np.uint8))
 
     @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_inconsistent_shapes_are_refused():
     schema = features(steps=sequence(features(depth=tensor("uint16", None, 2, None, encoding="bytes"))))
     value = {"steps/depth/value": [bytes(24)]}
 
-    assert "24 bytes; expected 48" in faults(schema, value | {"steps/depth/shape": [2, 2, 6]})[0]
+    assert "24 bytes, expected 48" in faults(schema, value | {"steps/depth/shape": [2, 2, 6]})[0]
     assert "expected [None, 2, None]" in faults(schema, value | {"steps/depth/shape": [2, 3, 2]})[0]
     assert "expected [None, 2, None]" in faults(schema, value | {"steps/depth/shape": [-2, 2, -3]})[0]
     assert "1 values and 2 shapes" in faults(schema, value | {"steps/depth/shape": [2, 2, 3, 2, 2, 3]})[0]
@@ -245,14 +245,14 @@ def test_all_errors_of_an_episode_are_reported_at_once():
     del broken["episode_metadata/episode_id"]
 
     assert faults(STEPS, broken) == (
-        "steps/observation/state has 13 numbers; expected a multiple of 7",
-        "steps/observation/step has the value 256; expected uint8",
-        "steps/action has integers; expected floats",
-        "steps/is_first has the value 2; expected bool",
+        "steps/observation/state has 13 numbers, expected a multiple of 7",
+        "steps/observation/step has the value 256, expected uint8",
+        "steps/action has integers, expected floats",
+        "steps/is_first has the value 2, expected bool",
         "steps/language_instruction has text that is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
-        "steps/embedding has a value of 5 bytes; expected 16",
-        "steps/mask has a value of 5 bytes; expected 4",
-        "episode_metadata/file_path has 2 values; expected 1",
+        "steps/embedding has a value of 5 bytes, expected 16",
+        "steps/mask has a value of 5 bytes, expected 4",
+        "episode_metadata/file_path has 2 values, expected 1",
         "episode_metadata/episode_id is missing from the record",
     )
 
@@ -277,7 +277,7 @@ def test_lists_of_a_fixed_length_must_have_it():
     schema = features(x=sequence(tensor("int64"), 3), steps=sequence(sequence(tensor("int64"), 2)))
     record = {"x": [1, 2], "steps/ragged_flat_values": [1, 2, 3], "steps/ragged_row_lengths_0": [2, 1]}
 
-    assert faults(schema, record) == ("x has 2 values; expected 3", "steps has lists of 1 to 2 values; expected 2")
+    assert faults(schema, record) == ("x has 2 values, expected 3", "steps has lists of 1 to 2 values, expected 2")
 
 
 @pytest.mark.parametrize(

@@ -519,4 +519,4 @@ def test_layers_of_different_widths_are_refused_where_all_are_equal(name, capsys
     with pytest.raises(SystemExit):
         read_arguments(program_files()[name], ["--dataset", "demo/pendulum", "--hidden", "16", "32"])
 
-    assert "argument --hidden: the widths are 16 32; expected equal widths" in capsys.readouterr().err
+    assert "argument --hidden: the widths are 16 32, expected equal widths" in capsys.readouterr().err

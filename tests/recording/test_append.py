@@ -14,8 +14,8 @@ from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownId
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.steps.keep import Split
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.recording.adding import column_differences
+from datasets_rl.transforms import RewardScaling
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp
     download("demo/pendulum")
     append_episodes("local/a", transitions(1, 3))
 
-    with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\]; the dataset has float32 \[2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\], and the dataset has float32 \[2\]"):
         append_episodes("local/a", "demo/pendulum")
     assert len(load("local/a")) == 3
     assert not (tmp_path / "local" / ".recorded").exists()
@@ -103,7 +103,7 @@ def test_pixels_do_not_fit_a_dataset_that_stores_the_images_in_another_form():
     for form in ("encoded", "compressed"):
         stored = Schema.layout([replace(pixels, form=form)])
         assert column_differences(stored, [pixels]) == [
-            f"pixels is uint8 [64, 64, 3]; the dataset has uint8 [64, 64, 3] {form}"
+            f"pixels is uint8 [64, 64, 3], and the dataset has uint8 [64, 64, 3] {form}"
         ]
 
 
@@ -129,8 +129,8 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4]
 
     held = Manifest.read(tmp_path / "local" / "a").recordings
-    preprocess("local/a", Recipe([ScaleRewards(2.0)]), name="twice")
-    preprocess("local/a", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess("local/a", Recipe([RewardScaling(0.0, 2.0)]), name="twice")
+    preprocess("local/a", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
     assert Manifest.read(tmp_path / "local" / "a@twice").recordings == held
     with pytest.warns(RecordingWarning, match="already"):
         append_episodes("local/a", "local/b")

@@ -148,6 +148,6 @@ def test_images_of_another_size_do_not_fit(home):
     store_dataset(home / "small", [small], [Column(PIXELS, np.dtype("u1"), (32, 32), shared=True), *columns()])
 
     with pytest.raises(
-        InvalidArgumentError, match=r"pixels is uint8 \[32, 32\] shared.*; the dataset has uint8 \[64, 64\]"
+        InvalidArgumentError, match=r"pixels is uint8 \[32, 32\] shared.*, and the dataset has uint8 \[64, 64\]"
     ):
         append_episodes("local/a", home / "small")

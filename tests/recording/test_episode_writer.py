@@ -8,9 +8,9 @@ import torch
 
 from datasets_rl import EpisodeWriter, Recipe, load, normalized_score, preprocess, verify
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.settings import Settings
 from datasets_rl.specs import Bounded
+from datasets_rl.transforms import RewardScaling
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +178,7 @@ def test_steps_that_differ_from_the_first_are_refused_and_nothing_else_is_lost()
         record(writer, 2, terminated=True)
         writer.start(np.zeros(2))
         with pytest.raises(
-            InvalidArgumentError, match=r"observation is float64 \[3\]; the first value was float64 \[2\]"
+            InvalidArgumentError, match=r"observation is float64 \[3\], expected float64 \[2\] as the first value"
         ):
             writer.step(0, np.zeros(3), 0.0)
         with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\]; the first value was int64"):
@@ -201,7 +201,7 @@ def test_episodes_with_other_fields_than_the_dataset_are_refused_at_their_first_
     with EpisodeWriter("local/a") as writer:
         writer.start(np.zeros(3, np.float32))
         with pytest.raises(
-            InvalidArgumentError, match=r"observation is float32 \[3\] shared; the dataset has float64 \[2\]"
+            InvalidArgumentError, match=r"observation is float32 \[3\] shared, and the dataset has float64 \[2\]"
         ):
             writer.step(0, np.zeros(3, np.float32), 0.0)
         record(writer, 1)
@@ -216,7 +216,7 @@ def test_only_datasets_of_the_users_own_are_recorded(dataset):
 
 
 def test_a_name_without_its_source_is_completed_in_the_advice():
-    with pytest.raises(InvalidArgumentError, match=r"'my-arm'; expected an id local/NAME") as raised:
+    with pytest.raises(InvalidArgumentError, match=r"'my-arm', expected an id local/NAME") as raised:
         EpisodeWriter("my-arm")
     assert raised.value.hint == "name the dataset local/my-arm"
 
@@ -224,7 +224,7 @@ def test_a_name_without_its_source_is_completed_in_the_advice():
 def test_a_dataset_that_was_preprocessed_in_place_does_not_grow(tmp_path):
     with EpisodeWriter("local/a") as writer:
         record(writer, 2)
-    preprocess(tmp_path / "local" / "a", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess(tmp_path / "local" / "a", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
 
     with pytest.raises(InvalidArgumentError, match="a preprocessed dataset does not grow"):
         EpisodeWriter("local/a")
@@ -267,9 +267,9 @@ def test_steps_per_second_and_names_of_elements_are_metadata_that_every_version_
 
     expected = {"robot": "arm 2", "fps": 30, "names": {"action": ["shoulder", "elbow"], "observation.state": ["x"]}}
     assert load("local/arm").metadata == expected
-    preprocess(tmp_path / "local" / "arm", Recipe([ScaleRewards(2.0)]), in_place=True)
+    preprocess(tmp_path / "local" / "arm", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
     assert load("local/arm").metadata == expected
-    other = preprocess("local/arm", Recipe([ScaleRewards(3.0)]), name="other")
+    other = preprocess("local/arm", Recipe([RewardScaling(0.0, 3.0)]), name="other")
     preprocess([tmp_path / "local" / "arm", other], Recipe([]), out=tmp_path / "both")
     assert load(tmp_path / "both").metadata["0"]["names"] == expected["names"]
     assert is_intact("local/arm")

@@ -19,9 +19,9 @@ import pytest
 from datasets_rl import EpisodeWriter, Recipe, append_episodes, info, list_datasets, load, preprocess, verify
 from datasets_rl.cli.app import main
 from datasets_rl.errors import DatasetsRLError, IntegrityError, NotADatasetError, RecordingWarning
-from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.recording import adding
 from datasets_rl.store import version_folder
+from datasets_rl.transforms import RewardScaling
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL, links and named pipes")
 
@@ -443,12 +443,12 @@ def test_a_link_in_place_of_the_folder_of_recordings_is_not_followed(home, tmp_p
     shutil.rmtree(hidden)
     hidden.symlink_to(others)
 
-    with pytest.raises(IntegrityError, match="symbolic link; expected a plain folder"):
+    with pytest.raises(IntegrityError, match="symbolic link, expected a plain folder"):
         append_episodes(ID)
     assert main(["info", ID]) == 0
     with (
         contextlib.suppress(NotADatasetError),
-        pytest.warns(RecordingWarning, match="symbolic link; expected a plain folder"),
+        pytest.warns(RecordingWarning, match="symbolic link, expected a plain folder"),
     ):
         EpisodeWriter(ID)
     assert (others / "chapter" / "one.tex").read_text() == "text"
@@ -491,7 +491,7 @@ def test_recordings_of_other_fields_stay_and_the_others_are_added(home):
 def test_recorded_episodes_are_not_mixed_into_a_preprocessed_dataset(home):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordingWarning)
-        preprocess(home / "local" / "toy", Recipe([ScaleRewards(2.0)]), in_place=True)
+        preprocess(home / "local" / "toy", Recipe([RewardScaling(0.0, 2.0)]), in_place=True)
 
     with pytest.raises(DatasetsRLError, match="a preprocessed dataset does not grow"):
         append_episodes(ID)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,6 +32,12 @@ from datasets_rl.rlhf import (
 )
 from datasets_rl.rlhf import loader as loading
 from datasets_rl.rlhf.tokenizers import load_tokenizer
+
+LIBRARIES = [find_spec(name) for name in ("datasets", "tokenizers", "transformers")]
+# Without the library datasets, its name is that of the folder tests/datasets, which has no origin.
+pytestmark = pytest.mark.skipif(
+    not all(found and found.origin for found in LIBRARIES), reason="pip install 'datasets-rl[rlhf]'"
+)
 
 END = "<end>"
 LENGTH = 24
@@ -128,7 +135,7 @@ def test_a_text_becomes_padded_tokens(tokenizer):
     assert [text(tokenizer, row) for row in two["input_ids"]] == ["it is good", "a b"]
     nested = TensorDictTokenizer(tokenizer, max_length=10, padding=False)({"text": ["it is good", "a b"]})
     assert [text(tokenizer, row) for row in nested["input_ids"].unbind()] == ["it is good", "a b"]
-    with pytest.raises(errors.InvalidArgumentError, match="no key 'text'; it has words"):
+    with pytest.raises(errors.InvalidArgumentError, match="no key 'text', and has words"):
         process({"words": "it is"})
 
 
@@ -354,7 +361,7 @@ def test_errors_name_what_is_missing(folder, settings, tmp_path, monkeypatch):
         stored.load()
     with pytest.raises(errors.InvalidArgumentError, match="0 files of the split 'test'"):
         TokenizedDatasetLoader("test", LENGTH, folder / "prompts", TensorDictTokenizer, **settings).load()
-    with pytest.raises(errors.InvalidArgumentError, match="no key 'text'; it has prompt, label"):
+    with pytest.raises(errors.InvalidArgumentError, match="no key 'text', and has prompt, label"):
         TokenizedDatasetLoader("train", LENGTH, folder / "prompts", TensorDictTokenizer, **settings).load()
     with pytest.raises(errors.InvalidArgumentError, match="is valid: all 23 have 3 tokens or more"):
         TokenizedDatasetLoader("train", 3, folder / "prompts", PromptTensorDictTokenizer, **settings).load()
@@ -603,7 +610,7 @@ def test_the_coefficient_of_the_kl_term_follows_its_controller(language_models):
     assert controller.update([-0.954]) == pytest.approx(0.53 * (1 - 0.1 * 0.1))
     with pytest.raises(ValueError, match="kl_values is empty"):
         controller.update([])
-    with pytest.raises(errors.InvalidArgumentError, match="target is 0; expected a number above 0"):
+    with pytest.raises(errors.InvalidArgumentError, match="target is 0, expected a number above 0"):
         AdaptiveKLController(init_kl_coef=1, target=0, horizon=1)
 
     rollouts = RolloutFromModel(

@@ -89,7 +89,7 @@ def test_two_buffers_give_no_slice_the_same_number():
 def test_a_part_with_too_few_steps_is_refused():
     """Otherwise slices of another length would silently fill it."""
     sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
-    with pytest.raises(InvalidArgumentError, match=r"returned 6 of 8 steps; .*same number"):
+    with pytest.raises(InvalidArgumentError, match=r"returned 6 of 8 steps, .*same number"):
         sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
@@ -128,8 +128,8 @@ def test_the_probabilities_can_be_set_later(storages):
         ([1.0, -1.0, 1.0], "expected finite numbers >= 0"),
         ([1.0, float("nan"), 1.0], "nan"),
         ([1.0, float("inf"), 1.0], "inf"),
-        ([0.0, 0.0, 0.0], "at least one of them above 0"),
-        ([1.0, 1.0], r"shape \[2\]; expected \[3\]"),
+        ([0.0, 0.0, 0.0], "at least one above 0"),
+        ([1.0, 1.0], r"shape \[2\], expected \[3\]"),
     ],
     ids=repr,
 )
@@ -149,7 +149,7 @@ def test_arguments_that_exclude_each_other_are_refused(storages):
         SamplerEnsemble()
     with pytest.raises(InvalidArgumentError, match="num_buffer_sampled is 0"):
         three(num_buffer_sampled=0)
-    with pytest.raises(InvalidArgumentError, match="batch_size is 10; expected a multiple of num_buffer_sampled, 3"):
+    with pytest.raises(InvalidArgumentError, match="batch_size is 10, expected a multiple of num_buffer_sampled, 3"):
         three().sample(storages, 10)
     with pytest.raises(InvalidArgumentError, match="3 samplers for no storages"):
         three().sample(filled(3), 3)
@@ -218,7 +218,7 @@ def test_an_invalid_state_is_refused(samplers):
 def test_a_state_of_other_samplers_is_refused_with_all_reasons():
     sampler = SamplerEnsemble(PrioritizedSampler(2, 1.0, 1.0), SamplerWithoutReplacement())
 
-    with pytest.raises(InvalidArgumentError, match="the state has 1 samplers; expected 2"):
+    with pytest.raises(InvalidArgumentError, match="the state has 1 samplers, expected 2"):
         sampler.load_state_dict({"samplers": [{}]})
     with pytest.raises(
         InvalidArgumentError, match=r"sampler 0: priorities are not a float64 tensor.*sampler 1: held is None"

@@ -332,7 +332,7 @@ def test_equal_ranks_have_equal_batches(life, uneven):
 
 def test_ranks_of_which_one_never_has_a_full_batch_are_refused():
     for one in _job([1, 1, 1], 3, None, pool=6, uneven="drop"):
-        with pytest.raises(InvalidArgumentError, match="drops all of them"):
+        with pytest.raises(InvalidArgumentError, match="drops all units"):
             one.next(2)
 
 
@@ -368,7 +368,7 @@ def test_a_sampler_is_pickled_without_the_dataset(ranks):
 def test_the_rank_is_that_of_the_arguments_or_of_torchrun(monkeypatch):
     assert Share.of_process(None, None) == Share(0, 1)
     monkeypatch.setenv("RANK", "2")
-    with pytest.raises(InvalidArgumentError, match="RANK is '2' and WORLD_SIZE is ''; expected two integers"):
+    with pytest.raises(InvalidArgumentError, match="RANK is '2' and WORLD_SIZE is '', expected two integers"):
         Share.of_process(None, None)
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert Share.of_process(None, None) == Share(2, 4)
@@ -382,11 +382,11 @@ def test_the_rank_is_that_of_the_arguments_or_of_torchrun(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"rank": 2, "world_size": 2}, "rank is 2; expected at least 0 and below world_size 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2, expected at least 0 and below world_size 2"),
         ({"rank": 1}, "expected both, or neither"),
-        ({"seed": -1}, "seed is -1; expected None or an integer >= 0"),
-        ({"uneven": "cut"}, "uneven is 'cut'; expected 'keep', 'drop' or 'pad'"),
-        ({"pool_steps": 0}, "pool_steps is 0; expected an integer >= 1"),
+        ({"seed": -1}, "seed is -1, expected None or an integer >= 0"),
+        ({"uneven": "cut"}, "uneven is 'cut', expected 'keep', 'drop' or 'pad'"),
+        ({"pool_steps": 0}, "pool_steps is 0, expected an integer >= 1"),
     ],
 )
 def test_wrong_arguments_are_named(options, says):
@@ -400,12 +400,14 @@ def test_more_ranks_than_episodes_are_an_error(ranks):
 
 
 def test_a_batch_that_no_rank_has_is_an_error(ranks):
-    with pytest.raises(InvalidArgumentError, match="has no batch of 90 in an epoch: uneven='drop' drops all of them"):
+    with pytest.raises(InvalidArgumentError, match="has no batch of 90 in an epoch: uneven='drop' drops all units"):
         ranks(2, uneven="drop", batch_size=90)[0].sample()
 
 
 def test_a_storage_that_can_be_written_is_refused():
-    with pytest.raises(InvalidArgumentError, match="samples the episodes of a stored dataset; got a LazyTensorStorage"):
+    with pytest.raises(
+        InvalidArgumentError, match="samples the episodes of a stored dataset, and the storage is a LazyTensorStorage"
+    ):
         TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=EpisodeSampler(), batch_size=2)
 
 
@@ -428,11 +430,11 @@ def test_the_state_of_another_dataset_is_refused(ranks, attached):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"seed": 1}, "seed is 1; expected 0, the seed of this sampler"),
-        ({"pool": 7}, "pool is 7; expected 20"),
-        ({"shuffle": False}, "shuffle is False; expected True"),
-        ({"drawn": -1}, "drawn is -1; expected an integer >= 0"),
-        ({"world_size": 0}, "world_size is 0; expected an integer >= 1"),
+        ({"seed": 1}, "seed is 1, expected 0, the seed of this sampler"),
+        ({"pool": 7}, "pool is 7, expected 20"),
+        ({"shuffle": False}, "shuffle is False, expected True"),
+        ({"drawn": -1}, "drawn is -1, expected an integer >= 0"),
+        ({"world_size": 0}, "world_size is 0, expected an integer >= 1"),
         ({"history": [[0, 1]]}, "history is .*expected a list of pairs"),
     ],
 )

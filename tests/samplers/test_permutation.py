@@ -182,7 +182,7 @@ class TestEpochs:
         [
             ({"position": LARGE + 1}, "order is .*expected None, or how the rows are computed"),
             ({"seed": -1}, "order is "),
-            ({"count": 7, "position": 3}, f"order has 7 rows; expected {LARGE:,}, those of this rank"),
+            ({"count": 7, "position": 3}, f"order has 7 rows, expected {LARGE:,}, the rows of this rank"),
         ],
     )
     def test_an_invalid_order_is_refused(self, storage, change, message):

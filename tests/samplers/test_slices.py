@@ -236,7 +236,7 @@ class TestDraws:
         assert found == {"ab", "bc", "de", "ef"}
 
     def test_given_ends_must_cover_all_steps(self):
-        with pytest.raises(InvalidArgumentError, match="ends has 3 elements; the storage holds 20 steps"):
+        with pytest.raises(InvalidArgumentError, match="ends has 3 elements, expected 20, the number of stored steps"):
             ring(steps(), sampler=SliceSampler(slice_len=2, ends=torch.tensor([True, False, True]))).sample(2)
 
 
@@ -470,7 +470,7 @@ class TestDatasets:
         assert not {4, 5} & set(rows[:, 0].tolist())
 
     def test_padded_trajectories_have_no_slices(self, storage):
-        with pytest.raises(InvalidArgumentError, match="whole trajectories, so") as caught:
+        with pytest.raises(InvalidArgumentError, match="whole trajectories, which slices cannot") as caught:
             SliceSampler(slice_len=3).sample(PaddedTrajectories(storage), 3)
         assert "steps" in caught.value.hint
 
@@ -494,7 +494,7 @@ class TestErrors:
             ),
             ({"slice_len": 3, "ends": torch.zeros(3), "trajectories": torch.zeros(3)}, "mutually exclusive"),
             ({"slice_len": 3, "end_key": "a", "end_keys": ["b"]}, "end_key and end_keys"),
-            ({"slice_len": 3, "span": 3}, "span is 3; expected less than slice_len, 3"),
+            ({"slice_len": 3, "span": 3}, "span is 3, expected less than slice_len, 3"),
             ({"slice_len": 3, "span": -1}, "span is -1"),
             ({"slice_len": 3, "span": (1, 2, 3)}, "span is"),
             ({"slice_len": 3, "starts": "middle"}, "starts is 'middle'"),
@@ -515,7 +515,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("size", "match"),
         [
-            ({"slice_len": 3}, "batch_size is 10; expected a multiple of slice_len, 3"),
+            ({"slice_len": 3}, "batch_size is 10, expected a multiple of slice_len, 3"),
             ({"num_slices": 4}, "multiple of num_slices, 4"),
         ],
         ids=["length", "number"],

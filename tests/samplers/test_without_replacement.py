@@ -224,7 +224,7 @@ class TestState:
         [
             ({}, "held is None.*envs is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
             (state(held=4) | {"left": torch.tensor([0.5])}, "left is not an int64 tensor"),
-            (state(left=[4], held=4), "left has rows from 4 to 4; expected 0 to 3"),
+            (state(left=[4], held=4), "left has rows from 4 to 4, expected 0 to 3"),
             (state(left=[0], held=4, joining=[-1]), "joining has rows from -1 to -1"),
         ],
         ids=["nothing", "floats", "outside", "below"],
@@ -269,9 +269,9 @@ class TestShares:
     @pytest.mark.parametrize(
         ("rank", "world_size", "message"),
         [
-            (0, None, "rank is 0 and world_size is None; expected both"),
+            (0, None, "rank is 0 and world_size is None, expected both"),
             (None, 2, "rank is None and world_size is 2"),
-            (2, 2, "rank is 2; expected at least 0 and below world_size 2"),
+            (2, 2, "rank is 2, expected at least 0 and below world_size 2"),
             (-1, 2, "rank is -1"),
             (0, 0, "below world_size 0"),
         ],

@@ -198,10 +198,10 @@ def test_a_folder_of_episodes_of_exorl_is_recognized(written, tmp_path):
 
 
 def test_a_file_of_several_vaults_needs_one_to_be_chosen(written):
-    with pytest.raises(ConversionError, match="it has several vaults; expected one of Good, Poor") as caught:
+    with pytest.raises(ConversionError, match="it has several vaults, expected one of Good, Poor") as caught:
         downloading.download(str(written("og_marl")))
     assert "choose one with" in str(caught.value.hint)
-    with pytest.raises(ConversionError, match="vault is 'Best'; expected one of Good, Poor"):
+    with pytest.raises(ConversionError, match="vault is 'Best', expected one of Good, Poor"):
         downloading.download(str(written("og_marl")), selection=Selection(options={"vault": "Best"}))
     with pytest.raises(InvalidArgumentError, match="names its vault"):
         downloading.download("og_marl/core/smac_v1/3m/Good", selection=Selection(options={"vault": "Poor"}))
@@ -297,8 +297,8 @@ def test_files_with_two_layouts_are_refused_until_one_is_chosen(written, tmp_pat
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("dsrl", "its files do not have the layout of dsrl; they have that of d4rl"),
-        ("atari_dqn", "layout is 'atari_dqn'; expected one of d4rl, dsrl"),
+        ("dsrl", "its files do not have the layout of dsrl: they have the layout of d4rl"),
+        ("atari_dqn", "layout is 'atari_dqn', expected one of d4rl, dsrl"),
     ],
 )
 def test_a_layout_that_the_files_do_not_have_is_refused(tmp_path, layout, message):
@@ -442,7 +442,7 @@ def test_the_command_prints_the_layout_before_and_after(written, capsys):
     ("name", "problem"),
     [
         ("missing.npz", "missing.npz cannot be read: it does not exist"),
-        ("notes.txt", "notes.txt is no dataset; expected a folder, or a file that ends with .hdf5, .h5, .npz"),
+        ("notes.txt", "notes.txt is no dataset, expected a folder, or a file that ends with .hdf5, .h5, .npz"),
         ("empty", "empty cannot be read: it is neither a file"),
         ("pipe.npz", "pipe.npz cannot be read: it is neither a file"),
     ],

@@ -231,7 +231,7 @@ def test_a_requested_checkpoint_that_is_missing_is_refused(tree, convert):
     for path in (tree / LOGS).glob("*.1.gz"):
         path.unlink()
 
-    with pytest.raises(InvalidArgumentError, match="checkpoint 1 does not exist; expected some of 0, 2, 3, 4"):
+    with pytest.raises(InvalidArgumentError, match="checkpoint 1 does not exist, expected some of 0, 2, 3, 4"):
         convert(checkpoints="0:3")
     assert convert(checkpoints="0,2:4").manifest.selection["options"] == {"checkpoints": "0,2:4"}
 

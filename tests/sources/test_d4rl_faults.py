@@ -36,7 +36,7 @@ def test_a_missing_column_is_named(tmp_path, columns, name):
     columns.pop(f"next_{name}", None)
 
     assert refusal(tmp_path / "x.h5", columns) == (
-        f"{name} is missing; expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]",
+        f"{name} is missing, expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]",
     )
 
 
@@ -46,7 +46,7 @@ def test_a_column_of_another_length_is_named_with_both_numbers(tmp_path, columns
     columns[name] = columns[name][:-13]
 
     assert refusal(tmp_path / "x.h5", columns) == (
-        f"{name} has shape {list(columns[name].shape)}; expected 300 rows, as many as the other columns",
+        f"{name} has shape {list(columns[name].shape)}, expected 300 rows, as many as the other columns",
     )
 
 
@@ -67,7 +67,7 @@ def test_all_errors_are_reported_at_once(tmp_path, columns):
     ):
         assert any(problem.startswith(part) for problem in problems), problems
     assert any("done has a name that TED reserves" in problem for problem in problems)
-    assert any("next_observations has shape [300, 3]; expected that of observations" in problem for problem in problems)
+    assert any("next_observations has shape [300, 3], expected that of observations" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_flag_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path, column
     columns[name] = columns[name].astype(np.float32)
     columns[name][[123, 200]] = value
 
-    assert refusal(tmp_path / "x.h5", columns) == (f"{name} is {shown} at row 123; expected 0 or 1 (2 such rows)",)
+    assert refusal(tmp_path / "x.h5", columns) == (f"{name} is {shown} at row 123, expected 0 or 1 (2 such rows)",)
 
 
 def test_invalid_terminals_and_timeouts_are_reported_at_once(tmp_path, columns):
@@ -91,7 +91,7 @@ def test_invalid_terminals_and_timeouts_are_reported_at_once(tmp_path, columns):
 def test_flags_with_several_values_per_step_are_refused(tmp_path, columns):
     columns["terminals"] = np.zeros((300, 2), bool)
 
-    assert refusal(tmp_path / "x.h5", columns) == ("terminals has shape [300, 2]; expected [300] or [300, 1]",)
+    assert refusal(tmp_path / "x.h5", columns) == ("terminals has shape [300, 2], expected [300] or [300, 1]",)
 
 
 def test_a_file_without_rows_is_refused(tmp_path, columns):
@@ -137,7 +137,7 @@ def test_objects_in_the_metadata_are_refused(tmp_path, columns):
     with h5py.File(tmp_path / "x.h5", "a") as file:
         file.create_dataset("metadata/pointer", data=file.ref, dtype=h5py.ref_dtype)
 
-    assert refusal(tmp_path / "x.h5") == ("metadata/pointer has dtype object; expected numbers or text",)
+    assert refusal(tmp_path / "x.h5") == ("metadata/pointer has dtype object, expected numbers or text",)
 
 
 def test_a_truncated_file_is_refused(tmp_path, columns):

@@ -92,5 +92,5 @@ def test_a_file_that_contradicts_the_layout_is_refused_with_all_problems(rlds, e
     code, _, err = rlds("download", "rig/reach-low", "--from-local", tmp_path)
 
     assert code == 8
-    assert "reward has shape [11, 2]; expected one number per row" in err
+    assert "reward has shape [11, 2], expected one number per row" in err
     assert "torque has dtype |S4" in err

@@ -162,7 +162,7 @@ def test_a_damaged_depth_image_is_named(convert, folder):
         convert("image")
     text = str(caught.value)
     assert "observation.image.far: image 1 " in text
-    assert "image 2 is [16, 32] of mode I;16; expected [16, 32] of float32" in text
+    assert "image 2 is [16, 32] of mode I;16, expected [16, 32] of float32" in text
 
 
 def test_language_is_json_text_with_the_rows_that_lerobot_wrote(convert):

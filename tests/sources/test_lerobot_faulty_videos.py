@@ -142,7 +142,7 @@ FAULTS = {
     "frames that are no key frames": (list_all_as_key_frames, {}, "the file lists it as a key frame, which it is not"),
     "cut": (cut, {}, "it is damaged or truncated; FFmpeg reports: Invalid data"),
     "cut behind its index": (cut_behind_the_index, {"bf": "0"}, "frames for 12 rows"),
-    "empty": (lambda path: path.write_bytes(b""), {}, "it is empty; expected a video"),
+    "empty": (lambda path: path.write_bytes(b""), {}, "it is empty, expected a video"),
     "text": (lambda path: path.write_text("AVI?"), {}, "it is not a video"),
     "no frames": (write_no_frames, {}, "it has no video stream"),
     "another size": (
@@ -150,7 +150,7 @@ FAULTS = {
         {},
         "its frames are [48, 96]; meta/info.json states [64, 96]",
     ),
-    "two descriptions": (describe_the_codec_twice, {}, "a track of it has 2 descriptions of codecs; expected 1"),
+    "two descriptions": (describe_the_codec_twice, {}, "a track of it has 2 descriptions of codecs, expected 1"),
     "damaged": (flip_bytes, {**LONG_GOP, "bf": "0"}, "s cannot be decoded: Invalid data"),
 }
 
@@ -291,7 +291,7 @@ def test_a_description_of_videos_that_is_no_object_is_named(convert, folder, dra
     info["features"][CAMERA]["info"] = about
     (folder / "meta/info.json").write_text(json.dumps(info))
 
-    with pytest.raises(ConversionError, match=f"{CAMERA}: its info is .*; expected an object"):
+    with pytest.raises(ConversionError, match=f"{CAMERA}: its info is .*, expected an object"):
         convert(OLD)
 
 

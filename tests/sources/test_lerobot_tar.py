@@ -181,9 +181,9 @@ def _link(name, kind):
 @pytest.mark.parametrize(
     ("member", "problem"),
     [
-        (_link("lerobot/data/link.parquet", tarfile.SYMTYPE), "is a symbolic link; expected a plain file"),
-        (_link("lerobot/data/hard.parquet", tarfile.LNKTYPE), "is a hard link; expected a plain file"),
-        (_link("lerobot/data/pipe", tarfile.FIFOTYPE), "is a pipe; expected a plain file"),
+        (_link("lerobot/data/link.parquet", tarfile.SYMTYPE), "is a symbolic link, expected a plain file"),
+        (_link("lerobot/data/hard.parquet", tarfile.LNKTYPE), "is a hard link, expected a plain file"),
+        (_link("lerobot/data/pipe", tarfile.FIFOTYPE), "is a pipe, expected a plain file"),
         (tarfile.TarInfo("../outside.parquet"), "leads out of the archive"),
         (tarfile.TarInfo("/etc/outside.parquet"), "leads out of the archive"),
         (tarfile.TarInfo("lerobot/meta/info.json"), "is duplicated"),

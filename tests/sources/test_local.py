@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import zipfile
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdE
 from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
+from datasets_rl.read.toml import parse_toml
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, local
 from datasets_rl.sources.local.description import Description
@@ -340,12 +340,9 @@ def test_all_errors_of_a_description_are_reported_at_once():
     assert all(any(word in problem for problem in caught.value.problems) for word in wrong)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
 def test_the_description_in_the_documentation_can_be_read():
-    import tomllib
-
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    said = Description.read(tomllib.loads(text), "local/arm")
+    said = Description.read(parse_toml(text), "local/arm")
     assert (said.by, said.marks, said.alignment) == ("column", "episode_index", "one-more")
     assert (said.table, said.final_known) == ("episodes.parquet", "episodes/final_known")
     assert said.final.format("joints") == "episodes/final.joints"
@@ -543,11 +540,11 @@ def test_scores_and_the_environment_are_stored(folder, convert):
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("low = 1", "score.low and score.high are 1 and None; expected two numbers"),
-        ("low = 3\nhigh = 1", "score.low is 3 and score.high is 1; expected a low one below a high one"),
+        ("low = 1", "score.low and score.high are 1 and None, expected two numbers"),
+        ("low = 3\nhigh = 1", "score.low is 3 and score.high is 1, expected a low one below a high one"),
         ("low = [1]\nhigh = [2]", "expected two numbers"),
-        ("low = 0\nhigh = 1\nhihg = 2", "score.hihg is unknown; expected one of high"),
-        ("low = 0\nhigh = 1\norigin = 3", "score.origin is 3; expected a string"),
+        ("low = 0\nhigh = 1\nhihg = 2", "score.hihg is unknown, expected one of high"),
+        ("low = 0\nhigh = 1\norigin = 3", "score.origin is 3, expected a string"),
     ],
 )
 def test_an_invalid_score_is_an_error(folder, convert, table, problem):
@@ -560,10 +557,10 @@ def test_an_invalid_score_is_an_error(folder, convert, table, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[episodes]\nfinal = "last"', "episodes.final is 'last'; expected a name with {}"),
-        ('[episodes]\nfinal_known = "known"', "episodes has final_known; expected also episodes.final"),
-        ("[episodes]\ntable = 3", "episodes.table is 3; expected a string"),
-        ('[fields]\nobs = { array = "obs", state = 1.5 }', "fields.obs.state is 1.5; expected true or false"),
+        ('[episodes]\nfinal = "last"', "episodes.final is 'last', expected a name with {}"),
+        ('[episodes]\nfinal_known = "known"', "episodes has final_known, expected also episodes.final"),
+        ("[episodes]\ntable = 3", "episodes.table is 3, expected a string"),
+        ('[fields]\nobs = { array = "obs", state = 1.5 }', "fields.obs.state is 1.5, expected true or false"),
         ('[fields]\nnext.info = "info"', "fields.next.info is not allowed"),
         ('[episodes]\nby = "file"\nfinal = "last/{}"', "it has no array last/obs, of the states after the last steps"),
         ('[episodes]\ntable = "none.parquet"', "episodes.table is none.parquet, which is not in the folder"),

@@ -133,7 +133,7 @@ def test_a_part_that_is_missing_is_named_with_what_to_download_instead(cache, se
     [
         (
             h5py.ExternalLink("/etc/secrets.hdf5", "/episode_0"),
-            "is a link to /etc/secrets.hdf5; expected a file of drawn",
+            "is a link to /etc/secrets.hdf5, expected a file of drawn",
         ),
         (h5py.ExternalLink("../../other/data/main_data.hdf5", "/episode_0"), r"is a link to \.\./\.\./other"),
         (h5py.ExternalLink(f"/tmp/{NAMES[0]}/data/main_data.hdf5", "/keys"), "is a link to '/keys'"),

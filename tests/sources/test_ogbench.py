@@ -16,7 +16,7 @@ from datasets_rl.sources import find, get_source
 from datasets_rl.sources.ogbench.tasks import Task
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ogbench.npz"
-ENVIRONMENTS = {name: one for name, one in get_source("ogbench").catalog["environments"].items() if "tasks" in one}
+ENVIRONMENTS = {name: one for name, one in get_source("ogbench").catalog["groups"].items() if "tasks" in one}
 
 
 @pytest.fixture

@@ -7,17 +7,15 @@ import io
 import json
 import subprocess
 import sys
-import urllib.request
 import warnings
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from oracles import comparison
-from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
+from raw.openml import NUMBERS, SEVEN, SMALL, Table, answer, draw, openml, put
 
 from datasets_rl import OpenMLExperienceReplay, Selection, downloading, load
 from datasets_rl.errors import ConversionError, FetchError, OfflineError, UnknownIdError
@@ -64,8 +62,7 @@ def asked(answers, monkeypatch):
     """Redirect the requests of scikit-learn to www.openml.org to the folder."""
 
     def opened(request, *_, **__):
-        path = answers / urllib.request.unquote(urlsplit(request.full_url).path).lstrip("/")
-        body = io.BytesIO(path.read_bytes())
+        body = io.BytesIO(answer(answers, request.full_url))
         body.info = dict
         return body
 

@@ -308,7 +308,7 @@ def test_integers_that_fit_no_signed_type_are_refused(tmp_path, convert):
     features = {"steps/observation": [1, -2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
     raw.write_records(tmp_path / "tree", [[features]], document=document(observation=raw.tensor("uint64"), **FLAGS))
 
-    with pytest.raises(ConversionError, match="observation has 18446744073709551614; expected int64"):
+    with pytest.raises(ConversionError, match="observation has 18446744073709551614, expected int64"):
         convert()
 
 
@@ -544,7 +544,7 @@ def test_names_that_are_not_text_are_refused(tmp_path, convert):
         step["observation"][1] = 2.0
     pickled(tmp_path, made)
 
-    with pytest.raises(ConversionError, match="the field name 1; expected a string"):
+    with pytest.raises(ConversionError, match="the field name 1, expected a string"):
         convert(ARCHIVES)
 
 

@@ -302,7 +302,7 @@ def test_more_than_one_flag_per_row_is_refused(convert, rng, tmp_path):
         del file["Trial0/done"]
         file["Trial0/done"] = np.zeros((4, 2), bool)
 
-    with pytest.raises(ConversionError, match=r"Trial0/done is \[4, 2\]; expected one flag per row"):
+    with pytest.raises(ConversionError, match=r"Trial0/done is \[4, 2\], expected one flag per row"):
         convert()
 
 

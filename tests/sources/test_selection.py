@@ -116,7 +116,7 @@ def test_one_name_is_not_a_list_of_letters():
     assert Selection(keys="observation", include="*.npz", exclude=["a", "b"]) == Selection(
         keys=("observation",), include=("*.npz",), exclude=("a", "b")
     )
-    with pytest.raises(TypeError, match=r"keys has \('next', 'reward'\); expected text, a name such as"):
+    with pytest.raises(TypeError, match=r"keys has \('next', 'reward'\), expected text, a name such as"):
         Selection(keys=[("next", "reward")])
 
 
@@ -250,6 +250,6 @@ def test_a_selection_without_options_adopts_those_of_a_stored_part():
 def test_a_source_reports_all_unsupported_selections_at_once():
     with pytest.raises(
         InvalidArgumentError,
-        match=r"d4rl can select whole files, but not episodes; d4rl has no option 'split'; it has images$",
+        match=r"d4rl can select whole files, but not episodes; d4rl has no option 'split', only images$",
     ):
         get_source("d4rl").check(Selection(episodes="0:5", options={"split": "test"}))

@@ -198,7 +198,7 @@ print(datasets_rl.datasets.ArmExperienceReplay.__name__, hasattr(datasets_rl.dat
     hint = "; correct or uninstall the package that registers it"
     absent = "the source absent cannot be imported from no_such_module: ModuleNotFoundError: No module named 'no_such_module'"
     raises = "the source raises cannot be imported from raises_source: RuntimeError: two lines"
-    renamed = "SOURCE of arm_source is 'arm'; expected a Source named 'renamed'"
+    renamed = "SOURCE of arm_source is 'arm', expected a Source named 'renamed'"
     assert printed == [
         *(text + hint for text in (absent, absent, raises, raises, renamed, renamed)),
         "ArmExperienceReplay False",
@@ -264,7 +264,7 @@ if __name__ == "__main__":
     for refused, episodes in ((printed[1], "2:"), (printed[2], "0:"), (printed[4], "2:"), (printed[5], "0:")):
         assert (
             f"the episodes {episodes} are selected, and the reader of the source unnumbered yields an episode without its"
-            " number; expected the number of the episode upstream in metadata['source']" in refused
+            " number, expected the number of the episode upstream in metadata['source']" in refused
         )
         assert "report this to the authors of the source; without " in refused
 

@@ -139,15 +139,15 @@ def test_values_outside_of_the_spec_are_reported_with_path_value_and_bound():
     value["next", "flag"][0, 1] = 7
 
     assert spec.problems(value) == [
-        "action is -9.0 at [3, 1, 1] (and 1 more of 24); expected a number in [-1.0, 1.0]",
-        "next.flag is 7 at [0, 1, 0]; expected an integer in [0, 2)",
+        "action is -9.0 at [3, 1, 1] (and 1 more of 24), expected a number in [-1.0, 1.0]",
+        "next.flag is 7 at [0, 1, 0], expected an integer in [0, 2)",
     ]
     with pytest.raises(InvalidArgumentError, match=r"not in the spec: action is -9\.0 at \[3, 1, 1\]"):
         spec.assert_is_in(value)
-    assert spec.problems(5) == ["value is a int; expected a TensorDict"]
+    assert spec.problems(5) == ["value is a int, expected a TensorDict"]
     assert spec.problems(TensorDict({"action": torch.zeros(3), "next": {"flag": torch.zeros(2, 1)}})) == [
-        "action has shape [3]; expected [..., 2, 3]",
-        "next.flag has dtype torch.float32; expected torch.int64",
+        "action has shape [3], expected [..., 2, 3]",
+        "next.flag has dtype torch.float32, expected torch.int64",
     ]
 
 
@@ -155,9 +155,9 @@ def test_a_spec_with_other_leading_axes_or_another_device_is_refused():
     spec = toy(device="cpu")
     before = spec.clone()
 
-    with pytest.raises(InvalidArgumentError, match=r"more has shape \[3, 2\]; expected the leading axes \[2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"more has shape \[3, 2\], expected the leading axes \[2\]"):
         spec["more"] = UnboundedContinuousTensorSpec((3, 2))
-    with pytest.raises(InvalidArgumentError, match="more is on meta; expected cpu"):
+    with pytest.raises(InvalidArgumentError, match="more is on meta, expected cpu"):
         spec["more"] = UnboundedContinuousTensorSpec((2,), device="meta")
     with pytest.raises(InvalidArgumentError, match="more is a int"):
         spec["more"] = 5
@@ -356,6 +356,6 @@ def test_a_new_box_replaces_the_bounds():
     assert spec == BoundedTensorSpec(0.0, 3.0, (3,))
     with pytest.raises(InvalidArgumentError, match="do not broadcast to"):
         spec.space = BoundedTensorSpec(0.0, 3.0, (2,)).space
-    with pytest.raises(TypeError, match="cannot be set to CategoricalBox; expected a ContinuousBox"):
+    with pytest.raises(TypeError, match="cannot be set to CategoricalBox, expected a ContinuousBox"):
         spec.space = DiscreteTensorSpec(3).space
     assert spec == BoundedTensorSpec(0.0, 3.0, (3,))

@@ -26,7 +26,7 @@ from datasets_rl.specs import (
 )
 
 spaces = pytest.importorskip("gymnasium.spaces")
-serialization = pytest.importorskip("minari.serialization")
+serialization = pytest.importorskip("minari.serialization", reason="pip install minari, with Python 3.11")
 
 INF = np.inf
 SPACES = {

@@ -282,7 +282,7 @@ class TestSpecsOfSpaces:
         assert rl.TensorSpec((3,), rl.BinaryBox(3)) == rl.Binary(3)
 
     def test_other_spaces_are_refused(self):
-        with pytest.raises(InvalidArgumentError, match="space is a str; expected a ContinuousBox"):
+        with pytest.raises(InvalidArgumentError, match="space is a str, expected a ContinuousBox"):
             rl.TensorSpec((3,), "box")
 
     def test_a_bounded_spec_of_floats_is_continuous(self):

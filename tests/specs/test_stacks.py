@@ -308,8 +308,8 @@ def test_an_entry_that_is_a_lazy_stack_is_consolidated_by_empty_tensors(entry, e
 def test_values_that_do_not_fit_a_stack_are_reported():
     spec = boxes(1, 2)
 
-    assert spec.problems(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4]; expected 2 components along axis 0"]
-    assert spec.problems(5) == ["value is a int; expected 2 components along axis 0"]
+    assert spec.problems(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4], expected 2 components along axis 0"]
+    assert spec.problems(5) == ["value is a int, expected 2 components along axis 0"]
     assert spec.domain == "continuous"
     spec.type_check(torch.zeros(2, 3, 4))
     for call in (

@@ -101,42 +101,42 @@ def test_members_are_distinguished_from_other_values(spec, value, inside):
 @pytest.mark.parametrize(
     ("spec", "value", "message"),
     [
-        (BoundedTensorSpec(0, 1, ()), torch.tensor(2.0), "value is 2.0; expected a number in [0.0, 1.0]"),
+        (BoundedTensorSpec(0, 1, ()), torch.tensor(2.0), "value is 2.0, expected a number in [0.0, 1.0]"),
         (
             BoundedTensorSpec([0, 5], [3, 9], dtype=torch.int64),
             torch.tensor([[0, 7], [4, 4]]),
-            "value is 4 at [1, 0] (and 1 more of 4); expected an integer in [0, 3]",
+            "value is 4 at [1, 0] (and 1 more of 4), expected an integer in [0, 3]",
         ),
         (
             DiscreteTensorSpec(3, mask=bits("101")),
             torch.tensor(1),
-            "value is 1; expected an integer in [0, 3) that the mask allows",
+            "value is 1, expected an integer in [0, 3) that the mask allows",
         ),
-        (MultiDiscreteTensorSpec((3, 2)), torch.tensor([0, 5]), "value is 5 at [1]; expected an integer in [0, 2)"),
+        (MultiDiscreteTensorSpec((3, 2)), torch.tensor([0, 5]), "value is 5 at [1], expected an integer in [0, 2)"),
         (
             OneHotDiscreteTensorSpec(2, (2, 2)),
             torch.tensor([[True, False], [True, True]]),
-            "value is [True, True] at [1]; expected a one-hot vector of size 2",
+            "value is [True, True] at [1], expected a one-hot vector of size 2",
         ),
         (
             MultiOneHotDiscreteTensorSpec((1, 2)),
             bits("011"),
-            "value is [False, True, True]; expected concatenated one-hot vectors of sizes [1, 2]",
+            "value is [False, True, True], expected concatenated one-hot vectors of sizes [1, 2]",
         ),
-        (NonTensorSpec((2,)), torch.zeros(2), "value is a Tensor; expected a non-tensor value"),
-        (NonTensorSpec((2,)), NonTensorData("a", batch_size=[3]), "value has batch size [3]; expected [..., 2]"),
+        (NonTensorSpec((2,)), torch.zeros(2), "value is a Tensor, expected a non-tensor value"),
+        (NonTensorSpec((2,)), NonTensorData("a", batch_size=[3]), "value has batch size [3], expected [..., 2]"),
         (
             ChoiceSpec([BoundedTensorSpec(0, 1, ()), BoundedTensorSpec(5, 6, ())]),
             torch.tensor(3.0),
             (
-                "value is not in any of 2 choices: value is 3.0; expected a number in [0.0, 1.0]; "
-                "or value is 3.0; expected a number in [5.0, 6.0]"
+                "value is not in any of 2 choices: value is 3.0, expected a number in [0.0, 1.0]; "
+                "or value is 3.0, expected a number in [5.0, 6.0]"
             ),
         ),
         (
             ChoiceSpec([NonTensorData("a"), NonTensorData("b")]),
             NonTensorData("c"),
-            "value is 'c'; expected one of ['a', 'b']",
+            "value is 'c', expected one of ['a', 'b']",
         ),
     ],
     ids=str,

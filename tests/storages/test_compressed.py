@@ -571,13 +571,13 @@ class TestSaving:
 class TestErrors:
     def test_a_key_that_holds_no_bytes_is_named(self):
         storage = LazyTensorStorage(10, compress=("pixel", "number"))
-        with pytest.raises(InvalidArgumentError, match="'pixel' is missing; expected uint8; 'number' is int64"):
+        with pytest.raises(InvalidArgumentError, match="'pixel' is missing, expected uint8; 'number' is int64"):
             storage.set(range(3), steps(range(3)))
         assert not storage.initialized
 
     @pytest.mark.parametrize("compress", [None, True, 3])
     def test_what_is_no_collection_of_keys_is_refused(self, compress):
-        with pytest.raises(InvalidArgumentError, match=f"compress is {compress}; expected keys of images"):
+        with pytest.raises(InvalidArgumentError, match=f"compress is {compress}, expected keys of images"):
             LazyTensorStorage(10, compress=compress)
 
     def test_a_nested_key_that_is_not_in_a_tuple_is_shown_in_one(self):

@@ -116,7 +116,7 @@ def test_a_dataset_returns_to_its_files(folder):
 
 def test_a_generator_of_another_device_is_named(folder):
     dataset = load(folder, 6, generator=torch.Generator()).to("meta")
-    with pytest.raises(InvalidArgumentError, match="the generator is on cpu; expected one on meta"):
+    with pytest.raises(InvalidArgumentError, match="the generator is on cpu, expected a generator on meta"):
         dataset.sample()
 
 

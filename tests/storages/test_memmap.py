@@ -95,7 +95,7 @@ class TestFolder:
 
     def test_an_earlier_storage_that_does_not_fit_is_refused_with_all_reasons(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
-        with pytest.raises(InvalidArgumentError, match="max_size is 100; expected 50; ndim is 1; expected 2"):
+        with pytest.raises(InvalidArgumentError, match="max_size is 100, expected 50; ndim is 1, expected 2"):
             LazyMemmapStorage(50, scratch_dir=tmp_path, ndim=2, existsok=True)
 
     def test_data_of_another_structure_is_refused_by_an_earlier_storage(self, tmp_path):
@@ -116,7 +116,7 @@ class TestFolder:
     def test_files_that_are_too_short_are_refused(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         (tmp_path / "rows.1.bin").unlink()
-        with pytest.raises(InvalidArgumentError, match=r"rows.1.bin is missing; expected 500000 bytes"):
+        with pytest.raises(InvalidArgumentError, match=r"rows.1.bin is missing, expected 500000 bytes"):
             LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
 
     def test_counts_that_contradict_each_other_are_refused(self, tmp_path):
@@ -236,7 +236,7 @@ def test_another_process_writes_the_first_data_into_memory_that_was_shared_befor
 
 
 def test_memory_of_another_device_is_shared_after_the_first_data_only():
-    with pytest.raises(InvalidArgumentError, match="has no data yet and is on meta; expected the CPU"):
+    with pytest.raises(InvalidArgumentError, match="has no data yet and is on meta, expected the CPU"):
         LazyTensorStorage(30, device="meta", shared_init=True)
 
 

@@ -111,5 +111,5 @@ def test_an_episode_that_does_not_exist_is_damage(tmp_path):
     rows.flush()
     del rows
 
-    with pytest.raises(IntegrityError, match="belongs to no episode; there are 12 episodes"):
+    with pytest.raises(IntegrityError, match="does not belong to any of the 12 episodes"):
         DatasetStorage(stored).get(slice(None))

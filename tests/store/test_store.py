@@ -49,7 +49,7 @@ def folder(home):
 
 
 def scaled(folder, factor, **how):
-    return preprocess(folder, Recipe.inline([f"scale_rewards:{factor}"]), **how)
+    return preprocess(folder, Recipe.inline([f"reward_scaling:scale={factor}"]), **how)
 
 
 def rewards(folder):
@@ -76,10 +76,10 @@ def test_a_dataset_is_derived_by_default_and_reused(folder):
     before = current(folder)
     made = scaled(folder, 3)
 
-    assert made == folder.with_name("pendulum@scale_rewards-3")
+    assert made == folder.with_name("pendulum@reward_scaling-scale-3")
     assert current(folder) == before
     assert np.isclose(rewards(made), 3 * rewards(folder))
-    assert StoredDataset(made).manifest.id == "demo/pendulum@scale_rewards-3"
+    assert StoredDataset(made).manifest.id == "demo/pendulum@reward_scaling-scale-3"
     version = current(made)
     assert scaled(folder, 3) == made
     assert current(made) == version
@@ -119,7 +119,7 @@ def test_a_recipe_is_not_applied_to_its_own_result_without_force(folder):
     with pytest.raises(InvalidArgumentError, match="is already the result of this recipe"):
         scaled(made, 3)
     twice = scaled(made, 3, force=True)
-    assert twice == folder.with_name("pendulum@scale_rewards-3@scale_rewards-3")
+    assert twice == folder.with_name("pendulum@reward_scaling-scale-3@reward_scaling-scale-3")
     assert np.isclose(rewards(twice), 9 * rewards(folder))
 
 
@@ -131,7 +131,7 @@ def test_in_place_the_same_recipe_is_applied_once(folder):
     scaled(folder, 3, in_place=True, force=True)
     assert np.isclose(rewards(folder), 3 * before)
     assert len(names(store.dataset_paths(ID))) == 2
-    preprocess(folder, Recipe.inline(["scale_rewards:3", "scale_rewards:3"]), in_place=True)
+    preprocess(folder, Recipe.inline(["reward_scaling:scale=3", "reward_scaling:scale=3"]), in_place=True)
     assert np.isclose(rewards(folder), 27 * before)
 
 
@@ -284,7 +284,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder, round
         for number in range(rounds):
             factor = 2 + number
             scaled(folder, factor, in_place=True)
-            sums[f"scale_rewards:{factor}"] = float(rewards(folder))
+            sums[f"reward_scaling:scale={factor}"] = float(rewards(folder))
             wait_for_a_look()
             store.restore(folder)
     finally:
@@ -320,10 +320,10 @@ def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_p
     scaled(folder, 2, in_place=True)
     (folder / "CURRENT").unlink()
     name = names(store.dataset_paths(ID))[-1]
-    with pytest.raises(NotADatasetError, match="it has no file CURRENT, and 2 versions, none current") as caught:
+    with pytest.raises(NotADatasetError, match="there is no file CURRENT, and 2 versions, none current") as caught:
         load(ID if by == "its id" else folder, download=False)
     dataset = ID if by == "its id" else str(folder)
-    assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last one current"
+    assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last version current"
     store.restore(dataset, name)
     assert current(folder) == name
 
@@ -370,7 +370,7 @@ def test_a_folder_on_another_disk_is_changed_where_it_is(folder, home, tmp_path)
 
 def test_a_dataset_derives_another_and_opens_it(folder):
     dataset = load(ID, batch_size=4)
-    made = dataset.derive(Recipe.inline(["scale_rewards:3"]), name="x", batch_size=4)
+    made = dataset.derive(Recipe.inline(["reward_scaling:scale=3"]), name="x", batch_size=4)
 
     assert made.dataset_id == "pendulum@x"
     assert np.isclose(rewards(made.data_path), 3 * rewards(folder))
@@ -476,7 +476,7 @@ def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, h
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
 
-    made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), name="x")
+    made = load(ID).derive(Recipe.inline(["reward_scaling:scale=3"]), name="x")
     assert made.data_path == home / "demo" / "pendulum@x"
     assert locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
@@ -517,6 +517,68 @@ def test_a_derived_dataset_is_not_downloaded(folder):
     scaled(folder, 3, name="x")
     with pytest.raises(InvalidArgumentError, match="cannot be downloaded"):
         download(f"{ID}@x", force=True)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_sweep_leaves_no_folder_where_another_process_begins_and_ends_meanwhile(monkeypatch):
+    paths = store.dataset_paths(f"{ID}@x")
+    derived = paths.folder
+    paths.mark()
+    remove_empty, mark, began = disk.remove_empty, DatasetPaths.mark, []
+
+    def other_begins(path):
+        if path == derived and not began:
+            began.append(path)
+            (path / ".lock").touch()
+        return remove_empty(path)
+
+    def other_ends(paths):
+        if began and (paths.folder / ".lock").exists():
+            (paths.folder / ".lock").unlink()
+            paths.folder.rmdir()
+        mark(paths)
+
+    monkeypatch.setattr(disk, "remove_empty", other_begins)
+    monkeypatch.setattr(DatasetPaths, "mark", other_ends)
+    store.sweep_dataset(paths)
+
+    assert began
+    assert not derived.exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_sweep_passes_over_a_dataset_that_another_process_is_deleting(monkeypatch):
+    paths = store.dataset_paths(f"{ID}@x")
+    paths.mark()
+
+    def deleted(paths):
+        (paths.folder / ".lock").touch()
+        paths.mark_file.unlink()
+        return []
+
+    monkeypatch.setattr(versions, "leftovers", deleted)
+    assert store.sweep_dataset(paths) == {}
+    assert [path.name for path in paths.folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_dataset_begins_where_another_process_deletes_one_at_that_moment(monkeypatch):
+    """The other process has created its lock, and restores the mark that this one has deleted."""
+    paths = store.dataset_paths(f"{ID}@x")
+    paths.mark()
+    (paths.folder / ".lock").touch()
+    paths.mark_file.unlink()
+    looked = []
+
+    def is_locked(path):
+        looked.append(path)
+        if len(looked) == 2:
+            paths.mark()
+        return False
+
+    monkeypatch.setattr(disk, "is_locked", is_locked)
+    paths.check_changeable()
+    assert len(looked) == 2
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])

@@ -170,7 +170,7 @@ def test_a_dataset_as_written_breaks_no_rule(rules):
         ({"next__truncated": {6: False}}, r"next.done is not next.terminated \| next.truncated: row 6"),
         ({"episode": {4: 0, 8: 7}}, "episode is not the number .*: row 4 and 1 more"),
         ({"next__observation": {5: 9}}, "next.observation is not observation of the next row .*: row 5"),
-        ({"next__observation": {6: 9}}, "next.observation is not zeros where the final one is unknown: row 6"),
+        ({"next__observation": {6: 9}}, "next.observation is not zeros where the final state is unknown: row 6"),
         ({"next__reward": {2: 50}}, "the return of episode 0 is"),
     ],
 )

@@ -148,7 +148,7 @@ class TestSlices:
         assert lengths.tolist()[0] == 2
 
     def test_without_a_slice_the_error_names_the_longest_trajectory(self, back_to_back):
-        with pytest.raises(InvalidArgumentError, match="no trajectory has 5 steps; the longest of 3 has 4"):
+        with pytest.raises(InvalidArgumentError, match="no trajectory has 5 steps, and the longest of 3 has 4"):
             back_to_back.slices(5).check_any_left()
         with pytest.raises(InvalidArgumentError, match="empty storage"):
             Trajectories(index(), index()).slices(1).check_any_left()

@@ -65,7 +65,7 @@ def test_nothing_is_evaluated_without_environments(run):
 def test_an_environment_without_goals_is_refused(run):
     run.envs = SimpleNamespace(reset=lambda **_: (np.zeros((2, 1)), {}))
 
-    with pytest.raises(InvalidArgumentError, match="has no goals; expected info\\['goal'\\]"):
+    with pytest.raises(InvalidArgumentError, match="has no goals, expected info\\['goal'\\]"):
         evaluate_tasks(run, lambda: None)
 
 

@@ -102,7 +102,7 @@ class TestActions:
             (lambda: ActionScaling(["a", "b"]), "expected a single key"),
             (lambda: ActionScaling().normalize(torch.ones(2)), "are not set"),
             (lambda: ActionScaling(loc=torch.ones(2), scale=1.0).normalize(torch.ones(3)), r"expected \[..., 2\]"),
-            (lambda: FlattenAction(0, 1), "first_dim is 0; expected a negative axis"),
+            (lambda: FlattenAction(0, 1), "first_dim is 0, expected a negative axis"),
             (lambda: FlattenAction(-1, -2), "expected at most last_dim"),
             (lambda: FlattenAction().invert_value(torch.ones(6)), "shape of the merged axes is unknown"),
             (lambda: DiscreteActionProjection(3, 2), "max_actions is 2"),

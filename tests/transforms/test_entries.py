@@ -231,7 +231,7 @@ class TestNorms:
             norm.init_stats({})
 
     def test_missing_statistics_are_an_error(self):
-        with pytest.raises(InvalidArgumentError, match="are not set\npass them"):
+        with pytest.raises(InvalidArgumentError, match="are not set\npass both"):
             ObservationNorm(in_keys=["a"])(one(a=1.0))
 
     def test_an_invalid_state_is_refused(self):

@@ -106,7 +106,7 @@ class TestTokensAtTheEndOfAVocabulary:
         [
             ({"num_bins": 1}, "num_bins is 1"),
             ({"full_vocab_size": 128}, "full_vocab_size is 128"),
-            ({"norm_low": [0.0]}, "together"),
+            ({"norm_low": [0.0]}, "expected both"),
         ],
     )
     def test_impossible_vocabularies_are_refused(self, options, message):

@@ -56,7 +56,7 @@ def test_if_one_state_does_not_fit_no_state_is_loaded(ensemble):
 
     with pytest.raises(InvalidArgumentError, match=r"writer 0: .*; writer 1: rank_key is"):
         other.load_state_dict(state)
-    with pytest.raises(InvalidArgumentError, match="the state has 2 writers; expected 1"):
+    with pytest.raises(InvalidArgumentError, match="the state has 2 writers, expected 1"):
         other[:1].load_state_dict(state)
     assert other[1].state_dict()["ranks"].tolist() == []
     for states in (None, 3, [3, 4]):

@@ -184,7 +184,7 @@ class TestRefusals:
             writing_to(LazyTensorStorage(4, ndim=2))
 
     def test_an_unknown_reduction_is_an_error_with_the_known_ones(self):
-        with pytest.raises(InvalidArgumentError, match="'first'; expected one of sum, min, max, mean, median"):
+        with pytest.raises(InvalidArgumentError, match="'first', expected one of sum, min, max, mean, median"):
             TensorDictMaxValueWriter("rank", "first")
 
 
@@ -245,9 +245,9 @@ class TestState:
         before = {**state}
 
         other = writing_to(LazyTensorStorage(3), ("next", "reward"), "max")
-        with pytest.raises(InvalidArgumentError, match=r"rank_key is \['rank'\].*; reduction is 'sum'; expected 'max'"):
+        with pytest.raises(InvalidArgumentError, match=r"rank_key is \['rank'\].*; reduction is 'sum', expected 'max'"):
             other.load_state_dict(state)
-        with pytest.raises(InvalidArgumentError, match="the state has 3 ranks; expected at most 2"):
+        with pytest.raises(InvalidArgumentError, match="the state has 3 ranks, expected at most 2"):
             writing_to(LazyTensorStorage(2)).load_state_dict(state)
         with pytest.raises(InvalidArgumentError, match=r"no 'ranks'; .* no 'arrived'"):
             writer.load_state_dict({"rank_key": ["rank"]})

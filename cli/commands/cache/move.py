@@ -17,14 +17,14 @@ from ...output import Lines, Result, size_text
 
 def run(
     shell: Shell,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder, on this disk or another one.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder, on this disk or another disk.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and move nothing.")] = False,
 ) -> Result:
     """Move the data folder to another place, and change the setting of its place. Prints the new folder.
 
     Run the same command again to resume it. Every file is copied and compared before the setting changes, and the old files are deleted last,
-    so that nothing is lost if the command is killed. Where RLDS_HOME, a project or --root names the old place, change it
-    and run the same command again, which deletes the old files.
+    so that nothing is lost if the command is killed. Where RLDS_HOME, a project or --root names the old place, change
+    this setting and run the same command again, which deletes the old files.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def run(
         shell.printer.note("the data folder is there already")
     elif dry_run:
         shell.printer.note(
-            f"{size_text(plan.bytes)} would be moved from {plan.source}; {size_text(plan.free)} are free"
+            f"{size_text(plan.bytes)} would be moved from {plan.source}, and {size_text(plan.free)} are free"
         )
     else:
         with report("moving", plan.bytes, show=shell.settings.progress) as advance:
@@ -62,7 +62,7 @@ def run(
             )
         elif plan.source.exists():
             shell.printer.note(
-                f"{plan.source} has other files, which are not of datasets or differ from those of the new place; they stay"
+                f"{plan.source} has other files, which are not of datasets or differ from the files at the new place, and stay"
             )
     return Result(data, [Lines((target,))], quiet=[target])
 

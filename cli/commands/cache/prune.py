@@ -63,7 +63,7 @@ def run(
 ) -> Result:
     """Delete the temporary files of killed commands and, with options, files that datasets no longer need.
 
-    Scratch folders of buffers whose process is dead are deleted, too. Files that the options select are deleted after a
+    Scratch folders of buffers of dead processes are deleted, too. Files that the options select are deleted after a
     confirmation. Every path is listed with its size. Nothing is deleted outside the folders of datasets, and nothing to
     which a link leads out of the data folder, unless that dataset is named.
 
@@ -105,7 +105,8 @@ _Prune = Callable[..., list[_Item]]
 def _prunes(
     shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool, streams: bool
 ) -> Iterator[tuple[str, _Prune]]:
-    """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
+    """Yield the kinds of things to delete, each with the function that deletes and returns such paths, or only returns
+    the paths."""
     from datasets_rl import store
     from datasets_rl.disk import sweep_scratch
 
@@ -141,7 +142,7 @@ def _named(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     """Return the paths of the named datasets.
 
     Raises:
-        NotADatasetError: If nothing of one of them is stored.
+        NotADatasetError: If nothing of a dataset is stored.
     """
     from datasets_rl import store
     from datasets_rl.store.find import missing_error

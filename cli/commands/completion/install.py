@@ -12,12 +12,12 @@ from ...output import Lines, Result
 
 Name = Annotated[
     Literal["bash", "fish", "zsh"] | None,
-    typer.Argument(metavar="[SHELL]", help="bash, fish or zsh; by default the shell of $SHELL."),
+    typer.Argument(metavar="[SHELL]", help="bash, fish or zsh. By default the shell of $SHELL."),
 ]
 
 
 def run(shell: Shell, name: Name = None) -> Result:
-    """Install the completion of command lines for your shell. Prints the files that it changes.
+    """Install the completion of command lines for your shell. Prints the changed files.
 
     New shells then complete commands, options, ids, recipes and steps.
 

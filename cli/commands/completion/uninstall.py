@@ -9,7 +9,7 @@ from .install import Name
 
 
 def run(shell: Shell, name: Name = None) -> Result:
-    """Remove the completion of command lines for your shell. Prints the files that it changes.
+    """Remove the completion of command lines for your shell. Prints the changed files.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ Examples:
 
 
 def run(shell: Shell) -> Result:
-    """Return every setting with its value and its origin."""
+    """Return every setting with value and origin."""
     values = dict(setting_values())
     if shell.root is not None:
         values["home"] = SettingValue(shell.settings.home, "--root")

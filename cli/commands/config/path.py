@@ -17,7 +17,7 @@ def run(shell: Shell) -> Result:
       rlds config path -q
       rlds config path --json
     """
-    shell.detail("the first one takes precedence")
+    shell.detail("the first file takes precedence")
     files = [("project", project_file()), ("user", user_file())]
     rows = tuple((name, str(path), "yes" if path.is_file() else "no") for name, path in files)
     data = [{"name": name, "path": str(path), "exists": path.is_file()} for name, path in files]

@@ -19,7 +19,7 @@ Key = Annotated[
     str,
     typer.Argument(
         metavar="KEY",
-        help="A key that `rlds config` lists, or mirrors.SOURCE for the mirrors of one source.",
+        help="A key that `rlds config` lists, or mirrors.SOURCE for the mirrors of a source.",
         autocompletion=candidates.setting_keys,
     ),
 ]
@@ -29,7 +29,7 @@ Project = Annotated[bool, typer.Option("--project", help="Change the project's r
 def run(
     shell: Shell,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value; separate the items of a list by commas.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value. Separate the items of a list by commas.")],
     project: Project = False,
 ) -> Result:
     """Set a setting in the user's file, or in the project's. Prints the file.
@@ -47,7 +47,7 @@ def run(
     name = split_key(key)[0]
     try:
         used = setting_values()[name]
-    except InvalidArgumentError as error:  # of other settings, which are corrected one by one
+    except InvalidArgumentError as error:  # of other settings, which are corrected separately
         shell.printer.note(error.message)
     else:
         if not used.origin.startswith(f"{path}:"):

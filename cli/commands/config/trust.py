@@ -17,14 +17,14 @@ from . import setting_text
 def run(
     shell: Shell,
     path: Annotated[
-        Path | None, typer.Argument(metavar="[PATH]", help="The settings file or its folder; by default the project's.")
+        Path | None, typer.Argument(metavar="[PATH]", help="The settings file or its folder. By default the project's.")
     ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the trust.")] = False,
 ) -> Result:
     """Use the home and the mirrors that a project's rlds.toml sets. Prints the file.
 
-    They are ignored by default, because the file may come from other people, as in a clone. After the file changes, it has
-    to be trusted again.
+    Such settings are ignored by default, because the file may come from other people, as in a clone. After a change,
+    the file has to be trusted again.
 
     \b
     Examples:

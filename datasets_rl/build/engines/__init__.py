@@ -1,4 +1,4 @@
-"""Engines, which write partial datasets in other processes; the results do not depend on the engine."""
+"""Engines, which write partial datasets in other processes. The results do not depend on the engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from datasets_rl.progress import Report
 __all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "useful_job_count"]
 
 TaskFunction = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
-"""Writes the partial dataset that a task describes, unless it exists already; task and result are JSON values."""
+"""Writes the partial dataset that a task describes, unless present already. Task and result are JSON values."""
 TaskResult = Callable[[], Mapping[str, Any]]
-"""Waits for the result of a task, and raises the error of its function; `WorkerDiedError` if the process died."""
+"""Waits for the result of a task, and raises the error of its function, `WorkerDiedError` if the process died."""
 
 
 MIN_PARALLEL_BYTES = 64 << 20
@@ -28,7 +28,7 @@ def useful_job_count(sizes: Sequence[int | None], shards: int, jobs: int) -> int
     """Return the number of processes of this machine that should read the shards of a dataset.
 
     Args:
-        sizes: The sizes of its files in bytes; None where unknown.
+        sizes: The sizes of the dataset's files in bytes, None where unknown.
         shards: The number of shards.
         jobs: The number of processes that the user allows.
     """
@@ -39,7 +39,7 @@ def useful_job_count(sizes: Sequence[int | None], shards: int, jobs: int) -> int
 class Engine(Protocol):
     """An executor that writes partial datasets in other processes, several at once.
 
-    A context manager; on exit, its tasks end.
+    A context manager. On exit, the tasks end.
     """
 
     @property
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
         Args:
             make: A function of this package.
-            task: Its first argument; the key ``folder`` has the folder of the partial dataset.
+            task: The first argument of `make`. The key ``folder`` has the folder of the partial dataset.
             report: Called with the number of steps since its last call, if the engine supports it.
         """
         ...
@@ -63,10 +63,10 @@ class Engine(Protocol):
 
 
 class WorkerDiedError(Exception):
-    """Raised when a process died while it wrote a partial dataset.
+    """Raised when a process died while writing a partial dataset.
 
     Args:
-        how: How it died, as in "ended with 3".
+        how: How the process died, as in "ended with 3".
         hint: What to do next, if the engine knows.
     """
 

@@ -1,7 +1,7 @@
 """The engine that writes partial datasets in processes of this machine.
 
 The processes are started as programs, and not by `multiprocessing`, which would import the script of the user again.
-Each task is sent as a line of JSON. Results return as pickles, which preserve errors with their attributes.
+Each task is sent as a line of JSON. Results return as pickles, which preserve the attributes of errors.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from datasets_rl.build.engines.local import main
 main()
 """
 _AHEAD = 2
-"""Partial datasets in addition to those being written: one is appended, one is queued."""
+"""Partial datasets in addition to the current ones: a partial dataset is appended, another is queued."""
 _REPORT_INTERVAL = 0.2
-"""Seconds between two reports of steps: to send one costs as much as to read a short episode."""
+"""Seconds between two reports of steps: a report costs as much as reading a short episode."""
 
 
 class LocalEngine:
@@ -41,8 +41,8 @@ class LocalEngine:
 
     Args:
         jobs: The number of processes.
-        threads: The number of threads that the libraries in each process may use; by default set by the environment.
-        max_tasks_per_child: The number of tasks after which a process is replaced; None for never.
+        threads: The number of threads that the libraries in each process may use. By default set by the environment.
+        max_tasks_per_child: The number of tasks after which a process is replaced. None for never.
     """
 
     def __init__(self, jobs: int, *, threads: int | None = None, max_tasks_per_child: int | None = None) -> None:
@@ -52,11 +52,11 @@ class LocalEngine:
 
     @property
     def max_in_flight(self) -> int:
-        """The number of partial datasets to have at once: one for each process, and two more."""
+        """The number of partial datasets to have at once: as many as processes, and two more."""
         return self._jobs + _AHEAD
 
     def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:
-        """Submit a task to one of the processes; see `Engine.submit`."""
+        """Submit a task to a process, see `Engine.submit`."""
         return self._pool.submit(self._run, make, task, report).result
 
     def _run(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
@@ -96,7 +96,7 @@ class LocalEngine:
 
 
 class _Worker:
-    """A process that runs tasks one after the other, because starting it costs as much as reading 50 MB."""
+    """A process that runs tasks in order, because a start costs as much as reading 50 MB."""
 
     def __init__(self, threads: int | None) -> None:
         self.tasks = 0
@@ -105,7 +105,7 @@ class _Worker:
             [sys.executable, "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C interrupts only the parent process, which then ends this one
+            start_new_session=True,  # Ctrl-C interrupts only the parent process, which then ends this process
             env={**os.environ, **limit, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
@@ -116,7 +116,7 @@ class _Worker:
         try:
             stdin.write(json.dumps([make.__module__, make.__qualname__, task]).encode() + b"\n")
             stdin.flush()
-            while isinstance(message := pickle.load(stdout), int):  # noqa: S301 -- from a child process of this one
+            while isinstance(message := pickle.load(stdout), int):  # noqa: S301 -- from a child process
                 report(message)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # the process has ended, or was closed
             raise WorkerDiedError(f"ended with {self._process.wait()}") from None
@@ -147,7 +147,10 @@ class _Worker:
 
 
 def main() -> None:
-    """Run the tasks that arrive as lines on stdin; write numbers of steps and then the result of each to stdout."""
+    """Run the tasks that arrive as lines on stdin.
+
+    Write numbers of steps and then the result of each task to stdout.
+    """
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to stdout must not corrupt the pickles
     lines: SimpleQueue[str] = SimpleQueue()
@@ -166,7 +169,7 @@ def main() -> None:
 
 
 def _queue_stdin_lines(lines: SimpleQueue[str]) -> None:
-    """Read lines, also while a task runs: at the end of stdin the parent process is gone, and this one exits."""
+    """Read lines, also while a task runs: at the end of stdin the parent process is gone, and this process exits."""
     for line in sys.stdin:
         lines.put(line)
     os._exit(1)

@@ -1,7 +1,7 @@
-"""The engine that writes partial datasets by tasks of a Ray cluster, whose nodes share the folder of the datasets.
+"""The engine that writes partial datasets by tasks of a Ray cluster with a shared folder of datasets.
 
-If a node dies, Ray runs its tasks again on other nodes. Two attempts at one task do not conflict, because each writes
-into a separate folder until it is complete.
+If a node dies, Ray runs the node's tasks again on other nodes. Two attempts at a task do not conflict, because each
+writes into a separate folder until complete.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TASKS_PER_CORE = 2
 _MAX_RETRIES = 3
 """The number of times that a task is run again after its node died."""
 _EXIT_TIMEOUT = 10.0
-"""Seconds to wait on exit for tasks whose results are no longer needed, so that they do not write after the run."""
+"""Seconds to wait on exit for tasks with results that are no longer needed, so that no task writes after the run."""
 
 _OBJECT_STORE_BYTES = 80 << 20
-"""Shared memory of a cluster that is started here; Ray requires at least as much."""
+"""Shared memory of a cluster that is started here. Ray requires at least as much."""
 
 
 class RayEngine:
     """An engine that writes partial datasets in the processes of a Ray cluster.
 
     Args:
-        address: "auto" for the cluster of this machine, "ray://HOST:10001" for another one; by default the cluster of
-            RAY_ADDRESS or of this machine, or else one that is started here and shut down on exit.
+        address: "auto" for the cluster of this machine, "ray://HOST:10001" for another cluster. By default the cluster
+            of RAY_ADDRESS or of this machine, or else a cluster that is started here and shut down on exit.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -66,8 +66,8 @@ class RayEngine:
         return self
 
     def __exit__(self, *details: object) -> None:
-        # No task is cancelled: Ray 2.60 crashes if one ends at that moment. The tasks are few, and a later run uses
-        # their partial datasets.
+        # No task is cancelled: Ray 2.60 crashes if a task ends at that moment. The tasks are few, and a later run uses
+        # the partial datasets.
         if self._own:
             self._ray.shutdown()
             self._redirect.__exit__(None, None, None)
@@ -80,10 +80,10 @@ class RayEngine:
         return _TASKS_PER_CORE * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
     def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- Ray reports no steps
-        """Submit a task to the cluster; all nodes must see the paths in `task`.
+        """Submit a task to the cluster. All nodes must see the paths in `task`.
 
-        If its node dies, the task is run again on another node up to `_MAX_RETRIES` times; the result then raises
-        `WorkerDiedError`.
+        If the node of a task dies, the task is run again on another node up to `_MAX_RETRIES` times. The result then
+        raises `WorkerDiedError`.
         """
         reference = self._remote_call.remote(make, task, converter_version())
         self._running.add(reference)
@@ -96,7 +96,7 @@ class RayEngine:
             except self._ray.exceptions.RayError as error:
                 raise WorkerDiedError(
                     f"was lost: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                    hint="run it again to continue after the completed partial datasets; `ray status` shows the nodes",
+                    hint="repeat the same call to continue after the completed partial datasets. `ray status` shows the nodes",
                 ) from error
             self._running.remove(reference)
             return result
@@ -122,7 +122,7 @@ def connect(ray: Any, address: str | None, object_store_bytes: int = _OBJECT_STO
         if address is not None or "RAY_ADDRESS" in os.environ:
             raise InvalidArgumentError(
                 f"no Ray cluster answers at {address or os.environ['RAY_ADDRESS']}: {error}",
-                hint="start one with `ray start --head`, or leave the address out",
+                hint="start a cluster with `ray start --head`, or leave the address out",
             ) from error
         # Only tasks and results go through Ray: the data is in files. Ray's warnings about access without a password do
         # not apply to a cluster that only this process uses.
@@ -134,9 +134,9 @@ def _run_task(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapp
     """Run a task on a node, after checking that the node has the same version and sees the folder."""
     if converter_version() != version:
         raise InvalidArgumentError(
-            f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, the version of the process "
+            f"{socket.gethostname()} has datasets-rl {converter_version()}, expected {version}, the version of the process "
             "that submitted the task",
-            hint="all nodes need the same version, or their partial datasets would not match",
+            hint="all nodes need the same version, or the partial datasets would not match",
         )
     folder = Path(task["folder"]).parent
     if not folder.is_dir():

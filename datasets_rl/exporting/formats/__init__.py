@@ -22,7 +22,7 @@ FORMATS: tuple[str, ...] = tuple(sorted(module.name for module in pkgutil.iter_m
 
 
 def get_format(to: str | ExportFormat) -> ExportFormat:
-    """Return the format with a name; a format of another package is returned as it is.
+    """Return the format with a name. A format of another package is returned as it is.
 
     Raises:
         InvalidArgumentError: If no format has this name.
@@ -34,7 +34,7 @@ def get_format(to: str | ExportFormat) -> ExportFormat:
     if to not in FORMATS:
         near = difflib.get_close_matches(str(to), FORMATS, n=1)
         raise InvalidArgumentError(
-            f"the format is {to!r}; expected one of {', '.join(FORMATS)}",
+            f"the format is {to!r}, expected one of {', '.join(FORMATS)}",
             hint=f"did you mean {near[0]}?" if near else "",
         )
     module = import_module(f"{__name__}.{to}")

@@ -1,4 +1,4 @@
-"""One HDF5 file as ``ReplayBuffer.dump`` of d3rlpy writes it, version 2.1: arrays of each episode.
+"""An HDF5 file in the layout of ``ReplayBuffer.dump`` of d3rlpy 2.1: arrays of each episode.
 
 observations_0 [T, ...] (or observations_0_0, observations_0_1)   actions_0 [T, ...]   rewards_0 [T, 1]   terminated_0
 """
@@ -22,7 +22,7 @@ _VERSION = "2.1"
 
 
 class D3rlpy(ExportFormat):
-    """One file for ``ReplayBuffer.load``; an observation of several parts becomes a tuple."""
+    """A file for ``ReplayBuffer.load``. An observation of several parts becomes a tuple."""
 
     name = "d3rlpy"
     title = "an HDF5 file for ReplayBuffer.load of d3rlpy"
@@ -31,23 +31,23 @@ class D3rlpy(ExportFormat):
     @override
     def problems(self, content: Content) -> Iterator[str]:
         if not content.observations:
-            yield "it needs an observation, and the dataset has none"
+            yield "the format needs an observation, and the dataset has none"
         if [field.key for field in content.actions] != [ACTION]:
-            yield f"it needs one action, and the dataset has {names_of(content.actions) or 'none'}"
+            yield f"the format needs a single action, and the dataset has {names_of(content.actions) or 'none'}"
         if texts := [field for field in (*content.observations, *content.actions) if field.text]:
-            yield f"it has no texts, and {names_of(texts)} has"
+            yield f"the format has no texts, and {names_of(texts)} has"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
         yield from dropped_final_losses(content)
         if cut := content.count_truncated():
-            yield f"{cut:,} episodes are truncated: d3rlpy draws no transition of their last step, whose next observation it lacks"
+            yield f"{cut:,} episodes are truncated: d3rlpy draws no transition of their last step, which has no next observation there"
         if short := content.count_truncated(1):
-            yield f"{short:,} of them have one step: d3rlpy draws nothing from them"
+            yield f"{short:,} of them have a single step: d3rlpy draws nothing from such episodes"
         if scalars := [field for field in content.observations if not field.shape]:
-            yield f"{names_of(scalars)}: single numbers become vectors of one"
+            yield f"{names_of(scalars)}: single numbers become vectors of a number"
         if content.both_flags:
-            yield f"{content.both_flags:,} episodes are terminated and truncated: they become terminated"
+            yield f"{content.both_flags:,} episodes are terminated and truncated, and become terminated"
         if len(content.observations) > 1:
             names = ", ".join(dotted_name(field.key) for field in content.observations)
             yield f"the observation becomes a tuple without names, in the order {names}"

@@ -1,4 +1,4 @@
-"""One HDF5 file in D4RL's layout, as ``offline_env.get_dataset`` of D4RL reads it.
+"""An HDF5 file in D4RL's layout, for ``offline_env.get_dataset`` of D4RL.
 
 observations  actions  rewards  terminals  timeouts  next_observations  infos/...        [N, ...]
 """
@@ -31,7 +31,7 @@ _SCALARS = frozenset({"rewards", "terminals", "timeouts"})
 
 
 class D4rl(ExportFormat):
-    """One HDF5 file; final observations are in ``next_observations``, which D4RL's newer files have too."""
+    """An HDF5 file. Final observations are in ``next_observations``, which D4RL's newer files have too."""
 
     name = "d4rl"
     title = "an HDF5 file in D4RL's layout"
@@ -44,12 +44,12 @@ class D4rl(ExportFormat):
         for key in (OBSERVATION, ACTION):
             if key not in keys:
                 parts = names_of([field for field in content.fields if field.key[0] == key[0]])
-                yield f"it needs one {key[0]}, and the dataset has {parts or 'none'}"
+                yield f"the format needs a single {key[0]}, and the dataset has {parts or 'none'}"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
         if content.known.any():
-            yield from final_losses(content, "it becomes zeros, as if it were known")
+            yield from final_losses(content, "it becomes zeros, as if known")
         separate = [field for field in content.next_fields if field.key != (NEXT, *OBSERVATION)]
         if separate:
             yield f"{names_of(separate)}: the values after the step are left out"

@@ -1,4 +1,4 @@
-"""One HDF5 file with the keys of TED as groups, row by row, and the final states in the group ``episodes``.
+"""An HDF5 file with the keys of TED as groups, row by row, and the final states in the group ``episodes``.
 
 observation  action  next/reward  next/terminated  next/truncated      [N, ...]
 episodes/length  final_known  final/observation  source                [E, ...]
@@ -26,10 +26,10 @@ _FILE = "data.hdf5"
 
 
 class Hdf5(ExportFormat):
-    """A folder with one HDF5 file; images stay encoded, as variable-length arrays of bytes."""
+    """A folder with an HDF5 file. Images stay encoded, as variable-length arrays of bytes."""
 
     name = "hdf5"
-    title = "a folder with one HDF5 file, whose groups are TED's keys"
+    title = "a folder with an HDF5 file with TED's keys as groups"
 
     @override
     def write(self, content: Content, target: Path, progress: Report) -> None:
@@ -87,7 +87,7 @@ def write_images(dataset: h5py.Dataset, start: int, images: EncodedImages) -> No
     column = np.empty(len(images), h5py.vlen_dtype(np.uint8))
     for row, image in enumerate(images.images):
         column[row] = np.frombuffer(image, np.uint8)
-    # The assignment to a slice makes one array of the rows, which fails if they happen to have the same length.
+    # The assignment to a slice makes a single array of the rows, which fails for rows of the same length.
     space = dataset.id.get_space()
     space.select_hyperslab((start,), (len(images),))
     dataset.id.write(h5s.create_simple((len(images),)), space, column, h5t.py_create(column.dtype))

@@ -72,7 +72,7 @@ _INSTRUCTIONS = frozenset({"language_instruction", "instruction", "task", "natur
 
 
 class LeRobot(ExportFormat):
-    """A folder for ``LeRobotDataset(repo_id, root=folder)``; steps only, because LeRobot has no final observation."""
+    """A folder for ``LeRobotDataset(repo_id, root=folder)``. Steps only, because LeRobot has no final observation."""
 
     name = "lerobot"
     title = "a LeRobot dataset, version 3.0"
@@ -83,7 +83,7 @@ class LeRobot(ExportFormat):
     @override
     def problems(self, content: Content) -> Iterator[str]:
         if odd := [field for field in content.actions if _has_many_axes(field)]:
-            yield f"it has arrays of at most {_AXES_MAX} axes, and {names_of(odd)} has more"
+            yield f"the format has arrays of at most {_AXES_MAX} axes, and {names_of(odd)} has more"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
@@ -98,7 +98,7 @@ class LeRobot(ExportFormat):
         if fields := _next_states(content):
             yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
         if fields := [field for field, is_equal in _counters(content).items() if not is_equal]:
-            yield f"{names_of(fields)}: replaced by the counters of LeRobot, whose values differ"
+            yield f"{names_of(fields)}: replaced by the counters of LeRobot, which differ"
         depths = _depths(content)
         encoded = [field for field in _video_fields(content) if field.key not in content.clips]
         if fields := [field for field in encoded if field not in depths]:
@@ -134,7 +134,7 @@ class LeRobot(ExportFormat):
 
 
 class _Writer:
-    """Writer of the tables; it keeps only counts, sums and texts in memory."""
+    """Writer of the tables, which keeps only counts, sums and texts in memory."""
 
     def __init__(self, content: Content, target: Path) -> None:
         self._content, self._target = content, target
@@ -279,7 +279,7 @@ class _Writer:
         return arrow_array(array, _arrow_type(field))
 
     def _images(self, batch: EpisodeBatch, name: str, field: Field) -> Any:
-        """Return the images of a batch, after adding some of them to the statistics."""
+        """Return the images of a batch, after adding some images to the statistics."""
         values = column_of(batch, field)
         at = np.arange(-self._rows % self._every, batch.count, self._every)
         if len(at):
@@ -361,7 +361,7 @@ class _Writer:
 
 
 class _Stats(Moments):
-    """Moments of each element of a field, however many it has; of cameras, those of each channel."""
+    """Moments of each element of a field, of cameras of each channel."""
 
     MAX_ELEMENTS = sys.maxsize
 
@@ -376,14 +376,17 @@ class _Stats(Moments):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as in stats.json; those of cameras are [channels, 1, 1], and pixels between 0 and 1."""
+        """Return the statistics as in stats.json.
+
+        Statistics of cameras are [channels, 1, 1], of pixels between 0 and 1.
+        """
         axes = (-1, 1, 1) if self._has_channels else (-1,)
         numbers = {name: np.reshape(value, axes).tolist() for name, value in super().to_json().items()}
         return {name: numbers[name] for name in ("min", "max", "mean", "std")} | {"count": [self._samples]}
 
 
 def _feature_fields(content: Content) -> dict[str, Field]:
-    """Return the fields by the name of their feature: ``observation.state``, ``observation.images.top``, or the dotted key."""
+    """Return the fields by feature name: ``observation.state``, ``observation.images.top``, or the dotted key."""
     fields: dict[str, Field] = {}
     replaced = {*_counters(content), *_next_states(content), _task(content)}
     for field in content.fields:
@@ -425,7 +428,7 @@ def _next_states(content: Content) -> list[Field]:
 
 
 def _video_fields(content: Content) -> list[Field]:
-    """Return the fields that become videos: those whose videos are stored, and with ``images="video"`` others that can be."""
+    """Return the fields that become videos: fields with stored videos, and with ``images="video"`` others that can."""
 
     def can_be_video(field: Field) -> bool:
         return is_image(field) and field.shape[2] == 3 and field.shape[0] % 2 == field.shape[1] % 2 == 0
@@ -483,7 +486,7 @@ def _equals_counter(content: Content, field: Field) -> bool:
 
 
 def _ranked(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the distinct codes in the order in which they appear, and the position of each code in it, [N]."""
+    """Return the distinct codes in the order of appearance, and the position of each code among them, [N]."""
     distinct, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     ranks = np.empty(len(order), np.int64)
@@ -492,7 +495,7 @@ def _ranked(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _file_index(file: Any) -> dict[str, Any]:
-    """Return the numbers of the folder and of the file for a number of a file, or for an array of them."""
+    """Return the numbers of the folder and of the file for a number of a file, or for an array of numbers."""
     return {"chunk_index": file // _FILES_PER_CHUNK, "file_index": file % _FILES_PER_CHUNK}
 
 
@@ -517,13 +520,13 @@ def _default_task(content: Content) -> str:
 
 
 def _describe(field: Field, names: Sequence[str]) -> dict[str, Any]:
-    """Return a feature of info.json; `names` are the names of its elements, if they have names."""
+    """Return a feature of info.json. `names` are the names of the elements, if any."""
     if is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": [*_AXES]}
     if field.text:
         return {"dtype": "language" if _is_language(field) else "string", "shape": [1], "names": None}
     shape = list(field.shape or (1,))
-    # LeRobot names the elements of vectors alone: of other arrays, the names are those of the axes.
+    # LeRobot names the elements of vectors alone: of other arrays, the names are the names of the axes.
     return {"dtype": field.read_dtype.name, "shape": shape, "names": [*names] if names and len(shape) == 1 else None}
 
 

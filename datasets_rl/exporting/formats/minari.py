@@ -25,14 +25,14 @@ from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _VERSION = "0.5.1"
-"""The version of Minari whose layout is written."""
+"""The version of Minari with the written layout."""
 _FLAT: Mapping[Key, str] = {NEXT_REWARD: "rewards", NEXT_TERMINATED: "terminations", NEXT_TRUNCATED: "truncations"}
 _IMAGE_SIDE_MIN = 32  # smaller arrays are not images for Minari
 _JPEG = b"\xff\xd8\xff"
 
 
 class Minari(ExportFormat):
-    """A folder for Minari. JPEG images stay encoded if every image is one; otherwise pixels are written."""
+    """A folder for Minari. JPEG images stay encoded if every image is JPEG. Otherwise pixels are written."""
 
     name = "minari"
     title = "a Minari dataset"
@@ -40,16 +40,16 @@ class Minari(ExportFormat):
     @override
     def problems(self, content: Content) -> Iterator[str]:
         if not content.observations:
-            yield "it needs an observation, and the dataset has none"
+            yield "the format needs an observation, and the dataset has none"
         if not content.actions:
-            yield "it needs an action, and the dataset has none"
+            yield "the format needs an action, and the dataset has none"
         fields = [*content.observations, *content.actions]
         if odd := [field for field in fields if field.read_dtype.kind == "b" and not field.shape]:
-            yield f"it has no space for single booleans, as {names_of(odd)} is"
+            yield f"the format has no space for single booleans, as {names_of(odd)} is"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
-        yield from final_losses(content, "it becomes zeros, as if it were known")
+        yield from final_losses(content, "it becomes zeros, as if known")
         yield from metadata_losses(content, "seed")
         yield from next_losses(content)
 
@@ -86,7 +86,7 @@ def _arrays(content: Content, episode: Episode) -> Iterator[tuple[str, Any]]:
     for key, path in info_paths(
         [field for field in (*content.infos, *content.extras) if field.key not in observed]
     ).items():
-        # T rows of infos are those that the steps returned, after them; with T + 1 rows, row t belongs to step t.
+        # T rows of infos are the infos after each step. With T + 1 rows, row t belongs to step t.
         yield "/".join(("infos", *path)), with_final_row({**episode.states, **episode.steps}[key], steps)
 
 
@@ -95,7 +95,10 @@ def _space_path(root: str, key: Key) -> str:
 
 
 def _path_in_space(key: Key) -> Key:
-    """Return the names below the observation or the action; a dataset without an observation has all of its states."""
+    """Return the names below the observation or the action.
+
+    In a dataset without an observation, all states are below it.
+    """
     return key[1:] if key[0] in {"observation", "action"} else key
 
 
@@ -109,7 +112,10 @@ def _write_array(group: h5py.Group, name: str, values: Any, *, jpeg: bool) -> No
 
 
 def _keeps_jpeg(content: Content) -> bool:
-    """Return whether all images of the spaces are JPEG files, with a known final one; Minari has one flag for all."""
+    """Return whether all images of the spaces are JPEG files, with a known final image.
+
+    Minari has a single flag for all.
+    """
     images = [field for field in (*content.observations, *content.actions) if _is_image(field)]
     if not images or not all(field.encoded for field in images) or not content.known.all():
         return False

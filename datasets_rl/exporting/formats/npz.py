@@ -1,4 +1,4 @@
-"""npz files, one per episode: ``numpy.load`` opens them, and so does the source ``local``.
+"""npz files, one per episode, for ``numpy.load`` and for the source ``local``.
 
 episode_000000.npz    observation [T + 1, ...], action [T, ...], next.reward [T, 1], next.terminated, ...
 """
@@ -22,7 +22,7 @@ from datasets_rl.ted.keys import dotted_name
 
 
 class Npz(ExportFormat):
-    """A folder of npz files, one per episode; images are decoded, because npz has no arrays of byte strings."""
+    """A folder of npz files, one per episode. Images are decoded, because npz has no arrays of byte strings."""
 
     name = "npz"
     title = "a folder with an npz file per episode"
@@ -40,7 +40,7 @@ class Npz(ExportFormat):
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
-    """Write an uncompressed npz file; unlike ``numpy.savez``, it takes any name and copies no array."""
+    """Write an uncompressed npz file, unlike ``numpy.savez`` with any names and without a copy of an array."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, values in arrays.items():
             array = np.asarray(text_list(values), np.str_) if isinstance(values, TextStates) else pixels(values)

@@ -1,4 +1,4 @@
-"""Two Parquet tables: one row per step, with the keys of TED as columns, and one row per episode.
+"""Two Parquet tables: a row per step, with the keys of TED as columns, and a row per episode.
 
 steps.parquet       observation  action  next.reward  next.terminated  next.truncated  episode     [N]
 episodes.parquet    length  final_known  final.observation  source                                 [E]
@@ -29,7 +29,7 @@ _SCALARS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 
 
 class Parquet(ExportFormat):
-    """A folder with two Parquet tables; images stay encoded, in a column of byte strings."""
+    """A folder with two Parquet tables. Images stay encoded, in a column of byte strings."""
 
     name = "parquet"
     title = "a folder with Parquet tables of the steps and the episodes"

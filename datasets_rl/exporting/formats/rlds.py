@@ -1,8 +1,8 @@
-"""RLDS: TFRecord files with an episode per record, as TensorFlow Datasets lays them out, written without TensorFlow.
+"""RLDS: TFRecord files with an episode per record, in the layout of TensorFlow Datasets, written without TensorFlow.
 
     1.0.0/features.json  dataset_info.json  NAME-train.tfrecord-00000-of-00003
 
-An episode of T actions has T + 1 steps: the last one has the final observation, and zeros for action and reward.
+An episode of T actions has T + 1 steps: the last step has the final observation, and zeros for action and reward.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLOATS, _INTEGERS = 2, 3
 
 @dataclass(frozen=True)
 class _Feature:
-    """A field of the steps, as records store it."""
+    """A field of the steps, as stored in records."""
 
     path: str
     field: Field
@@ -75,7 +75,7 @@ class _Feature:
 
 
 class Rlds(ExportFormat):
-    """A folder that ``tfds.builder_from_directory`` opens. Images stay encoded; pixels become PNG images."""
+    """A folder that ``tfds.builder_from_directory`` opens. Images stay encoded, and pixels become PNG images."""
 
     name = "rlds"
     title = "RLDS: TFRecord files of TensorFlow Datasets"
@@ -84,15 +84,15 @@ class Rlds(ExportFormat):
     def problems(self, content: Content) -> Iterator[str]:
         episode_bytes = int(content.lengths.max()) * max(content.bytes // max(content.steps, 1), 1)
         if episode_bytes > _RECORD_MAX_BYTES:
-            yield f"an episode is one record of at most 2 GiB, and the longest has about {episode_bytes:,} bytes"
+            yield f"an episode is a single record of at most 2 GiB, and the longest has about {episode_bytes:,} bytes"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
-        yield from final_losses(content, "it becomes zeros, as if it were known")
+        yield from final_losses(content, "it becomes zeros, as if known")
         if content.both_flags:
-            yield f"{content.both_flags:,} episodes are terminated and truncated: they become terminated"
+            yield f"{content.both_flags:,} episodes are terminated and truncated, and become terminated"
         if content.infos:
-            yield f"{names_of(content.infos)}: readers of RLDS take them as values of steps, and leave out those after the last one"
+            yield f"{names_of(content.infos)}: readers of RLDS take infos as values of steps, and leave out the infos after the last step"
         yield from next_losses(content)
 
     @override
@@ -139,7 +139,7 @@ def _marks_starts(content: Content) -> bool:
 
 
 def _path_in_step(content: Content, field: Field) -> Key:
-    """Return the path of a field in a step; names that RLDS defines get an underscore."""
+    """Return the path of a field in a step. Names that RLDS defines get an underscore."""
     key = field.key
     if field in content.observations:
         return key if key[0] == OBSERVATION[0] else (*OBSERVATION, *key)
@@ -152,12 +152,12 @@ def _kind(field: Field) -> str:
     if is_image(field):
         return "image"
     dtype = field.read_dtype
-    # Records have float32 only: other floats are stored as their bytes.
+    # Records have float32 only: other floats are stored as bytes.
     return "floats" if dtype == np.float32 else "bytes" if dtype.kind == "f" else "integers"
 
 
 def _image_format(content: Content, field: Field) -> str:
-    """Return the format of the images by the first one; images of the other format stay valid, as readers look at them."""
+    """Return the format of the images by the first image. Images of the other format stay valid for readers."""
     column: Any = content.stored.items(field.key)
     return "jpeg" if bytes(column.read_stored(0, 1).images[0][:2]) == b"\xff\xd8" else "png"
 
@@ -264,7 +264,7 @@ def _shard_starts(content: Content) -> list[int]:
     return sorted(set(cuts.tolist()))
 
 
-# --- messages of protocol buffers, and the records around them
+# --- messages of protocol buffers, and the records around messages
 
 
 def _varint(value: int) -> bytes:

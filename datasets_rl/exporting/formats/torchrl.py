@@ -31,7 +31,7 @@ from datasets_rl.ted.keys import (
 
 
 class TorchRL(ExportFormat):
-    """A folder with a file per key, of all rows; images are decoded."""
+    """A folder with a file per key, of all rows. Images are decoded."""
 
     name = "torchrl"
     title = "a memory-mapped TensorDict for TorchRL's storages"
@@ -39,7 +39,7 @@ class TorchRL(ExportFormat):
     @override
     def losses(self, content: Content) -> Iterator[str]:
         if texts := [field for field in content.fields if field.text]:
-            yield f"{names_of(texts)}: texts become numbers; rlds-export.json has the text of each number"
+            yield f"{names_of(texts)}: texts become numbers, and rlds-export.json has the text of each number"
         yield from metadata_losses(content)
 
     @override
@@ -76,7 +76,7 @@ def _columns(content: Content, *, unknown: bool) -> Iterator[tuple[Key, np.dtype
 
 
 def _batch_columns(content: Content, batch: EpisodeBatch, *, unknown: bool) -> Iterator[tuple[Key, NDArray[Any]]]:
-    """Yield the columns of a batch; the root flags are False, as in a new file."""
+    """Yield the columns of a batch. The root flags are False, as in a new file."""
     for field in content.fields:
         values = column_of(batch, field)
         yield field.key, pixels(values).astype(field.read_dtype, copy=False)

@@ -121,7 +121,7 @@ def _rows(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict
 
 def _panel(panels: Sequence[Panel], number: int) -> Panel:
     if number >= len(panels):
-        raise InvalidArgumentError(f"dataset {number} does not exist; expected 0 to {len(panels) - 1}")
+        raise InvalidArgumentError(f"dataset {number} does not exist, expected 0 to {len(panels) - 1}")
     return panels[number]
 
 
@@ -132,7 +132,7 @@ def _list_order(query: Query) -> tuple[str, str, bool]:
 def _integer(name: str, text: str) -> int:
     if not re.fullmatch("[0-9]{1,15}", text):
         shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-        raise InvalidArgumentError(f"{name} is {shown!r}; expected an integer >= 0 of at most 15 digits")
+        raise InvalidArgumentError(f"{name} is {shown!r}, expected an integer >= 0 of at most 15 digits")
     return int(text)
 
 

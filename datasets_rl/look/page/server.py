@@ -116,7 +116,7 @@ class ViewServer:
 
 def _listen(port: int | None) -> socket.socket:
     if port is not None and not 0 <= port < 1 << 16:
-        raise InvalidArgumentError(f"the port is {port}; expected 0 to 65535", hint="0 takes any free port")
+        raise InvalidArgumentError(f"the port is {port}, expected 0 to 65535", hint="0 takes any free port")
     for candidate in range(PORT, PORT + _TRIES) if port is None else [port]:
         try:
             listening = socket.create_server((HOST, candidate))

@@ -1,79 +1,52 @@
-"""The steps that recipes can name: those of the modules beside this one, and transforms."""
+"""The steps that recipes can name: the dataclasses of the modules beside this one, and the transforms with `in_recipes`.
+
+The names are read from the texts of the modules, because an import of a transform takes seconds. The command line runs this
+file alone, whose imports are those of the standard library.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datasets_rl.preprocessing.base import Step
     from datasets_rl.transforms import Transform
 
-__all__ = ["STEPS", "step_class"]
+__all__ = ["INSTEAD", "STEPS", "snake", "step_class"]
 
-STEPS: Mapping[str, str] = {
-    "action_chunk": "transforms:ActionChunkTransform",
-    "action_scaling": "transforms:ActionScaling",
-    "binarize_reward": "transforms:BinarizeReward",
-    "cast": "preprocessing.steps.fields:Cast",
-    "center_crop": "transforms:CenterCrop",
-    "clip": "transforms:ClipTransform",
-    "compress_images": "preprocessing.steps.forms:CompressImages",
-    "concatenate": "preprocessing.steps.fields:Concatenate",
-    "crop": "transforms:Crop",
-    "delay_rewards": "preprocessing.steps.rewards:DelayRewards",
-    "discrete_action_projection": "transforms:DiscreteActionProjection",
-    "drop_episodes": "preprocessing.steps.keep:DropEpisodes",
-    "drop_timeouts": "preprocessing.steps.times:DropTimeouts",
-    "drop_unknown_final": "preprocessing.steps.times:DropUnknownFinal",
-    "exclude": "preprocessing.steps.fields:Exclude",
-    "expand_as": "transforms:ExpandAs",
-    "flatten_action": "transforms:FlattenAction",
-    "flatten_observation": "transforms:FlattenObservation",
-    "frame_skip": "preprocessing.steps.times:FrameSkip",
-    "gae": "preprocessing.steps.advantages:GAE",
-    "gray_scale": "transforms:GrayScale",
-    "hindsight_goals": "preprocessing.steps.goals:HindsightGoals",
-    "init_tracker": "transforms:InitTracker",
-    "keep_episodes": "preprocessing.steps.keep:KeepEpisodes",
-    "keep_lengths": "preprocessing.steps.keep:KeepLengths",
-    "keep_returns": "preprocessing.steps.keep:KeepReturns",
-    "keep_steps": "preprocessing.steps.times:KeepSteps",
-    "keep_success": "preprocessing.steps.keep:KeepSuccess",
-    "keep_top_returns": "preprocessing.steps.keep:KeepTopReturns",
-    "keep_where": "preprocessing.steps.keep:KeepWhere",
-    "linearise_rewards": "transforms:LineariseRewards",
-    "n_step_targets": "preprocessing.steps.returns:NStepTargets",
-    "normalize": "preprocessing.steps.normalize:Normalize",
-    "normalize_quantiles": "preprocessing.steps.normalize:NormalizeQuantiles",
-    "normalize_range": "preprocessing.steps.normalize:NormalizeRange",
-    "permute": "transforms:PermuteTransform",
-    "rename": "preprocessing.steps.fields:Rename",
-    "resize": "transforms:Resize",
-    "returns_to_go": "preprocessing.steps.returns:ReturnsToGo",
-    "reward_clipping": "transforms:RewardClipping",
-    "reward_sum": "transforms:RewardSum",
-    "scale_by_returns": "preprocessing.steps.rewards:ScaleByReturns",
-    "scale_rewards": "preprocessing.steps.rewards:ScaleRewards",
-    "select": "preprocessing.steps.fields:Select",
-    "sign": "transforms:SignTransform",
-    "split": "preprocessing.steps.keep:Split",
-    "squeeze": "transforms:SqueezeTransform",
-    "stack": "transforms:Stack",
-    "stack_frames": "preprocessing.steps.images:StackFrames",
-    "step_counter": "transforms:StepCounter",
-    "success_rewards": "preprocessing.steps.rewards:SuccessRewards",
-    "target_return": "transforms:TargetReturn",
-    "td_lambda": "preprocessing.steps.advantages:TDLambda",
-    "time_max_pool": "transforms:TimeMaxPool",
-    "to_tensor_image": "transforms:ToTensorImage",
-    "to_uint8": "preprocessing.steps.images:ToUint8",
-    "unsqueeze": "transforms:UnsqueezeTransform",
-}
-"""The module and the class of each step by its name. The command line reads the names from this file without importing it.
+_STEP = re.compile(r"^@dataclass\nclass ([A-Z]\w*)", re.MULTILINE)
+_TRANSFORM = re.compile(r'^class (\w+)|^    (in_recipes) = True$|^    instead = "(\w+)"$', re.MULTILINE)
 
-Not among them are transforms that need a model, a function or another object, take text, have no effect on stored data,
+
+def snake(name: str) -> str:
+    """Return the name of a class as recipes write it: ``cat_frames`` for ``CatFrames``, ``permute`` for ``PermuteTransform``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name.removesuffix("Transform")).lower()
+
+
+def _steps_and_others() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    folder, steps, instead = Path(__file__).parent, {}, {}
+    for path in folder.glob("*.py"):
+        for name in _STEP.findall(path.read_text("utf-8")):
+            steps[snake(name)] = f"preprocessing.steps.{path.stem}:{name}"
+    for path in (folder.parents[1] / "transforms").glob("*.py"):
+        name = ""
+        for new, in_recipes, other in _TRANSFORM.findall(path.read_text("utf-8")):
+            name = new or name
+            if in_recipes:
+                steps[snake(name)] = f"transforms.{path.stem}:{name}"
+            if other:
+                instead[snake(name)] = other
+    return dict(sorted(steps.items())), instead
+
+
+STEPS, INSTEAD = _steps_and_others()
+"""The module and the class of each step by its name, and the steps for other transforms by the names of the transforms.
+
+Not among the steps are transforms that need a model, a function or another object, take text, have no effect on stored data,
 depend on the order of batches, or repeat steps in windows. Some transforms do what a step does for certain arguments:
 ``clip`` with ``in_keys=next.reward`` does what ``reward_clipping`` does."""
 

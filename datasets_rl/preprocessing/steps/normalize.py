@@ -104,13 +104,7 @@ class _Affine(Step):
 
         def scaled(key: Key, values: NDArray[Any]) -> NDArray[Any]:
             dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
-            shift, scale = self._shift[key], self._scale[key]
-            if (shift + scale).shape not in {(), values.shape[1:], values.shape[1:][-1:]}:
-                raise InvalidArgumentError(
-                    f"shift and scale have shape {list((shift + scale).shape)}; expected one number, or one for each"
-                    f" element of {'.'.join(key)} {list(values.shape[1:])}"
-                )
-            result: NDArray[Any] = self._finished((values - shift) / scale, values).astype(dtype)
+            result: NDArray[Any] = self._finished((values - self._shift[key]) / self._scale[key], values).astype(dtype)
             return result
 
         return map_fields(batch, require_keys(batch, self.keys), scaled)
@@ -118,39 +112,18 @@ class _Affine(Step):
 
 @dataclass
 class Normalize(_Affine):
-    """Normalize fields to mean 0 and standard deviation 1 over all steps, or by a given shift and scale.
+    """Normalize fields to mean 0 and standard deviation 1 over all steps.
 
-        y = (x - mean) / (std + eps)          y = (x - shift) / scale
+        y = (x - mean) / (std + eps)
 
-    Final states are transformed alike. Values that are not finite do not count, and stay what they are.
+    The step `observation_norm` does so with given numbers, such as the statistics of another dataset. Final states are transformed alike. Values that are not finite do not count, and stay what they are.
 
     Args:
         keys: The fields.
         eps: A constant that is added to the standard deviations; 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
-        shift: Numbers to subtract, one or one for each element of a field, instead of the means of this dataset: the
-            statistics of another dataset, such as the one that a policy was trained on.
-        scale: Numbers by which the differences are divided, with `shift` or alone; 1 by default.
     """
 
     eps: float = 1e-3
-    shift: tuple[float, ...] = ()
-    scale: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 0 in self.scale:
-            raise InvalidArgumentError(f"scale is {list(self.scale)}; expected numbers other than 0")
-        if len({len(values) for values in (self.shift, self.scale)} - {0, 1}) > 1:
-            raise InvalidArgumentError(
-                f"shift has {len(self.shift)} numbers and scale {len(self.scale)}; expected one or equally many"
-            )
-        if self.shift or self.scale:
-            self.requires_fit = False
-            shift, scale = (
-                values[0] if len(values) == 1 else values for values in (self.shift or (0.0,), self.scale or (1.0,))
-            )
-            self._shift = {as_key(name): np.array(shift, np.float64) for name in self.keys}
-            self._scale = {as_key(name): np.array(scale, np.float64) for name in self.keys}
 
     def _moments(self, values: NDArray[Any]) -> Array:
         values = values.astype(np.float64)

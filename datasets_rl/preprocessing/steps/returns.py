@@ -1,63 +1,17 @@
-"""Steps that add returns-to-go and n-step targets."""
+"""Steps that add n-step targets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
-from datasets_rl.returns import discounted
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
-
-
-@dataclass
-class ReturnsToGo(DataStep):
-    """Add the return-to-go: the discounted sum of the rewards from each step to the end of its episode.
-
-        step             0                    1           2        episode of 3 steps
-        next.reward      r0                   r1          r2
-        returns_to_go    r0 + g r1 + g^2 r2   r1 + g r2   r2
-
-    Args:
-        gamma: The discount factor, g.
-        key: The name of the new field, [N, 1], with the dtype of the rewards.
-        scale: A number by which the sums are divided.
-        failure: The reward of every step of a failed episode, if rewards are sparse: an episode of only such rewards
-            counts as one that never ends, whose return-to-go is failure / (1 - gamma) in every step. This is the rule of
-            Cal-QL (Nakamoto et al., 2023, arXiv:2303.05479).
-    """
-
-    gamma: float = 1.0
-    key: str = "returns_to_go"
-    scale: float = 1.0
-    failure: float | None = None
-
-    def __post_init__(self) -> None:
-        problems = [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number in [0, 1]"]
-        problems += ["scale is 0; expected another number"] * (self.scale == 0)
-        problems += ["gamma is 1; expected a smaller number with failure"] * (
-            self.failure is not None and self.gamma == 1
-        )
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
-
-    @override
-    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        rewards = batch.steps[NEXT_REWARD]
-        carry = np.full((batch.count, 1), self.gamma)
-        carry[batch.table.stops - 1] = 0
-        sums = discounted(torch.from_numpy(rewards.astype(np.float64)), torch.from_numpy(carry)).numpy()
-        if self.failure is not None:
-            other = rewards != rewards.dtype.type(self.failure)
-            failed = ~np.logical_or.reduceat(other[:, 0], batch.table.starts)
-            sums[np.repeat(failed, batch.lengths)] = self.failure / (1 - self.gamma)
-        return with_steps(batch, {as_key(self.key): (sums / self.scale).astype(rewards.dtype)})
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
 
 
 @dataclass

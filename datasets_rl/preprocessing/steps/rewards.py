@@ -24,18 +24,6 @@ def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
 
 
 @dataclass
-class ScaleRewards(DataStep):
-    """Scale rewards, and then shift them: r * scale + shift."""
-
-    scale: float = 1.0
-    shift: float = 0.0
-
-    @override
-    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _with_rewards(batch, batch.steps[NEXT_REWARD] * self.scale + self.shift)
-
-
-@dataclass
 class DelayRewards(DataStep):
     """Replace the reward of the last step of an episode by its return, and all others by 0.
 

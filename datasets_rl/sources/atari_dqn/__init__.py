@@ -1,6 +1,6 @@
 """Atari DQN Replay: the experience of a DQN agent in 60 games, 5 runs each, about 50 million steps per run.
 
-    dqn/<Game>/<run>/replay_logs/$store$_observation_ckpt.<n>.gz     the agent's replay buffer, logged when it was full
+    dqn/<Game>/<run>/replay_logs/$store$_observation_ckpt.<n>.gz     the agent's replay buffer, logged when full
                                  $store$_action_ckpt.<n>.gz, ... reward, terminal
                                  add_count_ckpt.<n>.gz, invalid_range_ckpt.<n>.gz
 
@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
 
@@ -45,14 +37,14 @@ _FIELDS = ("observation", "action", "reward", "terminal", "add_count", "invalid_
 _NEIGHBOR_FIELDS = ("action", "reward", "terminal", "add_count")
 """Fields of the adjacent checkpoints that determine the first and last rows of a checkpoint."""
 _RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d{1,4})|train)\.tfrecord-(\d+)-of-(\d+)")
-"""Files of episodes; files that are not sorted by checkpoint form a single checkpoint."""
+"""Files of episodes. Files that are not sorted by checkpoint form a single checkpoint."""
 _PLAIN = re.compile(r"(replay_logs|\d+\.\d+\.\d+)?")
-"""Folders allowed between the listed folder and the files: none whose name could be the number of a run."""
+"""Folders allowed between the listed folder and the files: a folder with the number of a run as its name is not allowed."""
 _UPSTREAM = Argument("selection", Call("Selection", options={"upstream": _RLU}))
 _GZIP = b"\x1f\x8b"
 _GROWTH = {_DQN: {"compressed": 1.5, "raw": 25.0}, _RLU: {"compressed": 0.5, "raw": 8.0}}
 """Assumed number of stored bytes per fetched byte, of a log and of records with PNG images, to estimate sizes. Of frames
-of ten games, compressed ones have 1.35 times the bytes of a log."""
+of ten games, compressed frames have 1.35 times the bytes of a log."""
 
 
 class AtariDQN(Source):
@@ -71,7 +63,7 @@ class AtariDQN(Source):
         return (f"{self.catalog['bucket']}/dqn/{name}/replay_logs",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """List the checkpoints of a run, each of which is a shard; see `Source.resolve`."""
+        """List the checkpoints of a run, each of which is a shard, see `Source.resolve`."""
         entry = self.entry(name)
         if selection.options.get("upstream") == _RLU:
             return self._select_episodes(entry, selection, upstream)
@@ -88,7 +80,7 @@ class AtariDQN(Source):
         if not entry.params["rlu"]:
             count = sum(group["rlu"] for group in self.catalog["groups"].values())
             raise InvalidArgumentError(
-                f"RL Unplugged has no {entry.name}; it has {count} of the 60 games",
+                f"RL Unplugged has no {entry.name}, only {count} of the 60 games",
                 hint=Remedy("omit {}", _UPSTREAM),
             )
         path = f"rlu_atari_checkpoints_ordered/{entry.name.replace('/', '_run_')}"
@@ -184,7 +176,7 @@ def _list_records(entry: Entry, folder: Folder, path: str, selection: Selection)
         counts = {asset.path.rpartition("-of-")[2] for asset in assets}
         if {len(assets)} != {int(count) for count in counts}:
             problems.append(
-                f"checkpoint {number} has {len(assets)} files; their names state {' and '.join(sorted(counts))}"
+                f"checkpoint {number} has {len(assets)} files, but the names state {' and '.join(sorted(counts))}"
             )
     if problems:
         raise ConversionError(entry.id, problems)
@@ -201,7 +193,7 @@ def _list_records(entry: Entry, folder: Folder, path: str, selection: Selection)
 
 
 def _files_of_run(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]) -> list[Asset]:
-    """Return the files of a run whose names match a pattern, of the newest version.
+    """Return the files of a run with names that match a pattern, of the newest version.
 
     A local folder of the user may contain several runs.
     """
@@ -215,7 +207,7 @@ def _files_of_run(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]
     if not parents:
         examples = ", ".join(asset.path for asset in folder.assets[:3])
         raise ConversionError(
-            entry.id, [f"no file below {folder.address} belongs to this run; the first files are {examples}"]
+            entry.id, [f"no file below {folder.address} belongs to this run. The first files are {examples}"]
         )
     return inside[max(parents, key=lambda parent: [int(n) for n in re.findall(r"\d+", parent.rpartition("/")[2])])]
 
@@ -230,12 +222,12 @@ def _selected_checkpoints(selection: Selection, by_checkpoint: Mapping[int, Any]
         return sorted(by_checkpoint)
     if (last := max(by_checkpoint)) >= MAX_EPISODES:
         raise ConversionError(
-            "atari_dqn", [f"a file has the number of a checkpoint {last}; expected less than {MAX_EPISODES:,}"]
+            "atari_dqn", [f"a file has the number of a checkpoint {last}, expected less than {MAX_EPISODES:,}"]
         )
     numbers = read_numbers(text, last + 1, "checkpoints")
     if missing := [number for number in numbers if number not in by_checkpoint]:
         raise InvalidArgumentError(
-            f"checkpoints are {text!r}; checkpoint {missing[0]} does not exist; "
+            f"checkpoints are {text!r}, but checkpoint {missing[0]} does not exist, "
             f"expected some of {', '.join(map(str, sorted(by_checkpoint)))}"
         )
     return numbers

@@ -37,19 +37,19 @@ _KINDS = {
 }
 _CHECKPOINT_MAX = 1 << 31
 _TEXTS = {
-    "last-step-without-action": "the last step of an episode has only its final observation; its action was ignored",
+    "last-step-without-action": "the last step of an episode has only the final observation. The action was ignored",
     **NO_TRANSITION,
     "end-without-terminal": "episodes that end before the game was over were marked truncated",
 }
 
 
 class RecordReader(EpisodeReader):
-    """Reader of a file of records, with ``features.json``, which describes their features.
+    """Reader of a file of records, with ``features.json``, which describes the features.
 
     Args:
         dataset_id: Id of the dataset, for messages.
         files: Both local files, by path.
-        metadata: `Listing.params`; "frames" is whether to read the observations.
+        metadata: `Listing.params`. "frames" is whether to read the observations.
 
     Raises:
         ConversionError: If features.json describes other features.
@@ -81,7 +81,7 @@ class RecordReader(EpisodeReader):
                 checkpoint = int(columns.pop("checkpoint_id", part))
                 if not 0 <= checkpoint < _CHECKPOINT_MAX:
                     raise ConversionError(
-                        name, [f"checkpoint_id is {checkpoint:,}; expected the number of a checkpoint"]
+                        name, [f"checkpoint_id is {checkpoint:,}, expected the number of a checkpoint"]
                     )
                 named = {key.rpartition("/")[2]: values for key, values in columns.items()}
                 yield from self._split(named, name, checkpoint)
@@ -112,7 +112,7 @@ class RecordReader(EpisodeReader):
 
 
 def _feature_problem(name: str, leaf: Leaf | None) -> str:
-    """Return how a feature differs from the expected one; empty if it does not.
+    """Return how a feature differs from the expected feature, or an empty text if the feature does not differ.
 
     Files that are not sorted by checkpoint have no checkpoint_id.
     """
@@ -120,9 +120,9 @@ def _feature_problem(name: str, leaf: Leaf | None) -> str:
     if leaf is None:
         return f"it has no {name}" if of_steps else ""
     if leaf.kind != kind:
-        return f"{name} is {leaf.kind}; expected {kind}"
+        return f"{name} is {leaf.kind}, expected {kind}"
     if len(leaf.lists) != of_steps or (kind == "numbers" and leaf.shape):
-        return f"{name} has lists or arrays; expected one value{' per step' if of_steps else ''}"
+        return f"{name} has lists or arrays, expected one value{' per step' if of_steps else ''}"
     return ""
 
 
@@ -131,16 +131,16 @@ def _contradictions(raw: Mapping[str, Any]) -> Iterator[str]:
     if not len(action):
         return
     if last[:-1].any() or not last[-1]:
-        yield f"is_last is True at {np.flatnonzero(last).tolist()[:5]}; expected only {len(last) - 1}, the last step"
+        yield f"is_last is True at {np.flatnonzero(last).tolist()[:5]}, expected only {len(last) - 1}, the last step"
     if terminal[:-1].any():
         yield (
-            f"is_terminal is True at step {int(terminal.argmax())}; "
+            f"is_terminal is True at step {int(terminal.argmax())}, "
             f"expected only at the last step, {len(last) - 1}, or at no step"
         )
     if len(rows := np.flatnonzero(~np.isfinite(reward[:-1]))):
-        yield f"reward is {reward[rows[0]]} at step {rows[0]:,}; expected a finite number"
+        yield f"reward is {reward[rows[0]]} at step {rows[0]:,}, expected a finite number"
     if len(rows := np.flatnonzero((action[:-1] < 0) | (action[:-1] >= ACTIONS))):
-        yield f"action is {action[rows[0]]} at step {rows[0]:,}; expected 0 to {ACTIONS - 1}"
+        yield f"action is {action[rows[0]]} at step {rows[0]:,}, expected 0 to {ACTIONS - 1}"
 
 
 def _decode_frames(images: Any, start: int, stop: int, name: str) -> NDArray[np.uint8]:

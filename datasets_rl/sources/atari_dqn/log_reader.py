@@ -1,17 +1,17 @@
 """Reader of the logs of a replay buffer.
 
 The buffer is circular: the n-th row ever added, counted from 0, is stored at index n % C, and a log is written when the
-cursor is at the last index, C - 1. `add_count` is then A, and the rows are those from A - C to A - 1. With C = 8:
+cursor is at the last index, C - 1. `add_count` is then A, and the rows are the rows from A - C to A - 1. With C = 8:
 
     index                 0   1   2   3   4   5   6   7
     checkpoint 0, A = 7   0   1   2   3   4   5   6   ?      never written: uninitialized memory
     checkpoint 1, A = 15  8   9  10  11  12  13  14   7      the row between the two logs, before all others
 
-The rows of a checkpoint in chronological order are therefore its last row and then the others. The frame of the last
-row is at the end of a file that has gigabytes of frames before it: the row is yielded first, and its frame later.
+The rows of a checkpoint in chronological order are therefore the last row and then the others. The frame of the last
+row is at the end of a file that has gigabytes of frames before that frame: the row is yielded first, and the frame later.
 
-Each row is a frame, the action taken on it, and the reward and the end flag of that action. The next frame is the frame
-of the next row. No next frame is stored after an end flag; three blank rows follow, and then the next trajectory:
+Each row is a frame, the action taken on the frame, and the reward and the end flag of that action. The next frame is
+the frame of the next row. No next frame is stored after an end flag. Three blank rows follow, and then the next trajectory:
 
     row        5    6    7    8    9    10   11   12
     frame      f    f    0    0    0    f    f    f
@@ -19,7 +19,7 @@ of the next row. No next frame is stored after an end flag; three blank rows fol
                |-- a --|           |------ b ------
 
 At the end of training the buffer is logged once more, with the cursor c as `add_count`: only the rows before c are new,
-and the last row, which precedes them.
+and the last row, which precedes the new rows.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ _DTYPES = dict(zip(_SHAPES, map(np.dtype, ("u1", "i4", "f4", "u1", "i8", "i8")),
 _FIELDS = tuple(_SHAPES)
 _BLANKS = _STACK - 1
 ACTIONS = 18
-_BLOCK = 256  # frames: the decompressed bytes are copied while the second-level cache still has them
+_BLOCK = 256  # frames: the decompressed bytes are copied while the second-level cache still has the bytes
 _TEXTS = {
     "blank-rows": "rows of zeros that the buffer inserts before each episode were dropped",
-    "row-never-written": "the last row of the first checkpoint was never written by the agent; it was dropped",
+    "row-never-written": "the last row of the first checkpoint was never written by the agent and was dropped",
     "rows-behind-the-cursor": "rows of the last checkpoint that are also in earlier checkpoints were dropped",
     "rows-of-a-missing-checkpoint": "rows of the last checkpoint that belong to the previous checkpoint, which is not "
     "selected, were dropped",
-    "row-between-checkpoints": "the last row of a checkpoint was added before all its others; it was moved before them",
-    "row-of-another-part": "the last row of a checkpoint follows the previous checkpoint, which is not selected; it was "
+    "row-between-checkpoints": "the last row of a checkpoint was added before all other rows, and was moved there",
+    "row-of-another-part": "the last row of a checkpoint follows the previous checkpoint, which is not selected. The row was "
     "dropped",
     "episode-over-checkpoints": "episodes that continue in the next checkpoint were joined",
-    "begin-missing": "the data begins inside an episode, whose first rows are missing",
-    "end-without-flag": "the data ends inside an episode: its last row was marked truncated",
-    "nothing-new": "the last checkpoint was logged twice; the copy was left out",
+    "begin-missing": "the data begins inside an episode: the first rows are missing",
+    "end-without-flag": "the data ends inside an episode: the last row was marked truncated",
+    "nothing-new": "the last checkpoint was logged twice. The copy was left out",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """Checkpoint of C rows without its frames."""
+    """Checkpoint of C rows without the frames."""
 
     added: int
     """`add_count`."""
@@ -111,25 +111,25 @@ class _Log:
         return self.action, self.reward, self.terminal
 
     def is_continued_by(self, next_log: _Log) -> bool:
-        """Return whether the rows of the next checkpoint `next_log` directly follow those of this one."""
+        """Return whether the rows of the next checkpoint `next_log` directly follow the rows of this checkpoint."""
         if self.cursor != self.capacity - 1 or next_log.capacity != self.capacity:
             return False
         if next_log.added >= self.capacity - 1:
             return next_log.added == self.added + self.capacity
-        # The last checkpoint restarts its count. If no log is missing, the rows after its cursor are still those of
-        # this one.
+        # The last checkpoint restarts the count. If no log is missing, the rows after the cursor are still the rows of
+        # this checkpoint.
         old = slice(next_log.cursor, -1)
         pairs = zip(self.columns, next_log.columns, strict=True)
         return all(np.array_equal(own[old], other[old], equal_nan=True) for own, other in pairs)
 
 
 class LogReader(EpisodeReader):
-    """Reader of the files of a checkpoint; the adjacent checkpoints determine its first and last rows.
+    """Reader of the files of a checkpoint. The adjacent checkpoints determine the first and the last rows.
 
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by checkpoint and field.
-        metadata: `Listing.params`; "frames" is whether to read the observations.
+        metadata: `Listing.params`. "frames" is whether to read the observations.
     """
 
     rules = _TEXTS
@@ -143,7 +143,7 @@ class LogReader(EpisodeReader):
         if len(files) == 1:
             (number,) = files
             rows = _Rows.from_logs(self._read_log(number, last=True), None, number, goes_on=False, counts=Counter())
-            # This counts rows as blank without reading their frames; `episodes` corrects the number.
+            # This counts rows as blank without reading the frames. `episodes` corrects the number.
             self.steps = int((~rows.blank).sum())
 
     @override
@@ -186,11 +186,11 @@ class LogReader(EpisodeReader):
         if rows.deferred and not rows.blank[0]:
             yield DeferredStates({OBSERVATION: frames[:1]}, rows.yielded)
         elif rows.deferred and frames[0].any():
-            problem = f"row {log.capacity - 1:,} has a frame; expected a blank row"
+            problem = f"row {log.capacity - 1:,} has a frame, expected a blank row"
             raise ConversionError(path.name, [problem])
 
     def _last_frame(self, number: int) -> NDArray[np.uint8]:
-        """Read the last frame of a file, [84, 84], which decompresses all frames before it."""
+        """Read the last frame of a file, [84, 84], which decompresses all frames before the last frame."""
         last: NDArray[np.uint8] = np.zeros(FRAME, np.uint8)
         with GzipNpyReader(self._files[number]["observation"]) as file:
             for frames in file.blocks(_BLOCK):
@@ -198,7 +198,7 @@ class LogReader(EpisodeReader):
         return last
 
     def _read_log(self, number: int, *, last: bool) -> _Log:
-        """Read a checkpoint without its frames, and check that its files agree."""
+        """Read a checkpoint without the frames, and check that the files agree."""
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read_fields(number, fields)
         problems = list(_contradictions(log, invalid, first=not number, last=last))
@@ -224,14 +224,14 @@ class LogReader(EpisodeReader):
 
 
 def _read_array(path: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Read a small file; for the frames, return an array of their shape without reading them."""
+    """Read a small file. For the frames, return an array of the same shape without reading the frames."""
     with GzipNpyReader(path) as file:
         fits = len(file.shape) == len(shape)
         fits = fits and all(expected in {None, size} for expected, size in zip(shape, file.shape, strict=True))
         if not fits or file.dtype.newbyteorder("=") != _DTYPES[field]:
             expected_shape = ", ".join("rows" if size is None else str(size) for size in shape)
             actual_shape = ", ".join(map(str, file.shape))
-            problem = f"is {file.dtype} [{actual_shape}]; expected {_DTYPES[field]} [{expected_shape}]"
+            problem = f"is {file.dtype} [{actual_shape}], expected {_DTYPES[field]} [{expected_shape}]"
             raise ConversionError(path.name, [problem])
         return np.broadcast_to(np.uint8(0), file.shape) if field == "observation" else file.read()
 
@@ -240,20 +240,20 @@ def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last:
     capacity = log.capacity
     if capacity <= _STACK + _HORIZON or log.added < 0:
         yield (
-            f"add_count is {log.added:,}, and there are {capacity:,} rows; "
+            f"add_count is {log.added:,}, and there are {capacity:,} rows, "
             f"expected add_count >= 0 and more than {_STACK + _HORIZON} rows"
         )
         return
     if log.cursor != capacity - 1 and not (last and log.added == log.cursor):
         yield (
-            f"add_count is {log.added:,}: the cursor was at {log.cursor:,} of {capacity:,}; "
+            f"add_count is {log.added:,}: the cursor was at {log.cursor:,} of {capacity:,}, "
             f"expected {capacity - 1:,}, or in the last checkpoint an add_count equal to the cursor"
         )
     if log.is_restart and not (first or last):
         yield f"add_count is {log.added:,}, which is that of the first checkpoint"
     expected = (log.cursor - _HORIZON + np.arange(_STACK + _HORIZON)) % capacity
     if invalid.tolist() != expected.tolist():
-        yield f"invalid_range is {invalid.tolist()}; with add_count {log.added:,} expected {expected.tolist()}"
+        yield f"invalid_range is {invalid.tolist()}, but with add_count {log.added:,} expected {expected.tolist()}"
     # The rows after the cursor, and the last row of the first checkpoint, may have any values.
     real = np.arange(capacity) < log.cursor
     real[-1] = not first or log.added >= capacity
@@ -265,7 +265,7 @@ def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last:
         rows = np.flatnonzero(wrong & real)
         if len(rows):
             more = f" (and {len(rows) - 1:,} more rows)" if len(rows) > 1 else ""
-            yield f"{name} is {values[rows[0]]} at row {rows[0]:,}; expected {expected_values}{more}"
+            yield f"{name} is {values[rows[0]]} at row {rows[0]:,}, expected {expected_values}{more}"
 
 
 @dataclass(slots=True)
@@ -277,15 +277,15 @@ class _Rows:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     blank: NDArray[np.bool_]
-    """Mask of the rows that are dropped if their frames are zeros too."""
+    """Mask of the rows that are dropped if the frames are zeros too."""
     ends: NDArray[np.intp]
     """Last rows of trajectories, ascending."""
     deferred: bool
-    """Whether the first row is the last one of the file, so that its frame is read last."""
+    """Whether the first row is the last row of the file, so that the frame is read last."""
     checkpoint: int
     counts: Counter[str]
     unsure: bool = False
-    """Whether the first rows are blank only if the frame of the row before them, the last one of the file, is zeros."""
+    """Whether the first rows are blank only if the frame of the row before, the last row of the file, is zeros."""
     yielded: int = 0
     """Number of rows yielded so far."""
 
@@ -315,19 +315,19 @@ class _Rows:
         )
 
     def treat_start_as_step(self) -> None:
-        """Treat the first rows as steps, because the row before them is a step."""
+        """Treat the first rows as steps, because the row before is a step."""
         self.blank[: int(self.blank.argmin()) or None] = False
         self.counts["begin-missing"] = 1
 
     def split(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
-        """Yield the rows [start, stop) with their frames [stop - start, 84, 84], split at the ends of episodes."""
+        """Yield the rows [start, stop) with the frames [stop - start, 84, 84], split at the ends of episodes."""
         dropped: set[int] = set()
         for row in (start + np.flatnonzero(self.blank[start:stop])).tolist():
             if not self.blank[row]:
                 continue
             if frames is None or not frames[row - start].any():
                 dropped.add(row)
-            else:  # a frame shows that this row is a step, and so are the rows after it
+            else:  # a frame shows that this row is a step, and so are the rows after this row
                 rest = self.blank[row:]
                 rest[: int(rest.argmin()) or None] = False
         self.counts["blank-rows"] += len(dropped)
@@ -354,8 +354,8 @@ class _Rows:
 
 
 def _initial_blanks(log: _Log, before: _Log | None) -> int:
-    """Return how many blank rows may begin a checkpoint that is not the first one of the training."""
-    # At least one previous row is known: the row between the two logs, which is the last one of this log.
+    """Return how many blank rows may begin a checkpoint that is not the first checkpoint of the training."""
+    # At least one previous row is known: the row between the two logs, which is the last row of this log.
     rows = slice(-1, None) if before is None else slice(before.cursor)
     action, reward, terminal = (column[rows] for column in (before or log).columns)
     ends = np.flatnonzero(terminal == 1)

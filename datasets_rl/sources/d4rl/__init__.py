@@ -17,14 +17,16 @@ __all__ = ["D4RL", "SOURCE"]
 
 
 class D4RL(Source):
-    """Source whose catalog lists files in D4RL's layout."""
+    """Source of the files in D4RL's layout that the catalog lists."""
 
     name = "d4rl"
     endings = (".hdf5", ".h5")
     kind = "HDF5"
-    arrays = ("observations", "actions", "rewards", "terminals")
+    arrays: tuple[str, ...] = ("observations", "actions", "rewards", "terminals")
     foreign_arrays = frozenset({"costs"})
     reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
+    required: tuple[str, ...] = ()
+    """Names of the HDF5 datasets that a file must have beside D4RL's own."""
 
     @override
     def assets(self, name: str) -> Sequence[Asset]:
@@ -36,10 +38,9 @@ class D4RL(Source):
 
     @override
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        if AT_ADDRESS in params:
-            return params
-        entry = self.entry(name)
-        return {"time_limit": entry.time_limit, **entry.params}
+        entry = None if AT_ADDRESS in params else self.entry(name)
+        stated = {} if entry is None else {"time_limit": entry.time_limit, **entry.params}
+        return {**stated, "required": self.required}
 
 
 SOURCE = D4RL()

@@ -34,7 +34,7 @@ COLUMN_OF: Mapping[str, Key] = {
     "costs": (NEXT, "cost"),
     "infos": ("info",),
 }
-"""The key for each name that D4RL defines; for datasets in a group of that name, the rest of the path is appended."""
+"""The key for each name that D4RL defines. For datasets in a group of that name, the rest of the path is appended."""
 _TOO_WIDE = (np.dtype(np.uint64).str, *({np.dtype(np.longdouble).str} - {np.dtype(np.float64).str}))
 _MANDATORY = ("observations", "actions", "rewards", "terminals")
 _FOLLOWING = "next_observations"
@@ -70,7 +70,7 @@ def plan_file(arrays: Mapping[str, Hdf5Array], layout: Layout, dataset_id: str, 
             ``required``.
 
     Raises:
-        ConversionError: If the file violates the layout; the error names every problem of every column.
+        ConversionError: If the file violates the layout. The error names every problem of every column.
     """
     rows = _row_count(arrays)
     kinds = {name: _dataset_kind(name, array, rows) for name, array in arrays.items()}
@@ -155,19 +155,19 @@ def _missing_problems(arrays: Mapping[str, Hdf5Array], required: Sequence[str]) 
     present = {name.partition("/")[0] for name in arrays}
     for name in (*_MANDATORY, *required):
         if name not in present:
-            yield f"{name} is missing; expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]"
+            yield f"{name} is missing, expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]"
 
 
 def _column_problems(array: Hdf5Array, rows: int) -> Iterator[str]:
     shape = list(array.shape)
     if not array.numeric:
-        yield f"{array.name} has dtype {array.dtype}; expected booleans, integers or floats"
+        yield f"{array.name} has dtype {array.dtype}, expected booleans, integers or floats"
     elif array.name not in _FLAGS and array.dtype.str in _TOO_WIDE:
         yield f"{array.name} has dtype {array.dtype}, which torch does not support"
     if array.shape[:1] != (rows,):
-        yield f"{array.name} has shape {shape}; expected {rows:,} rows, as many as the other columns"
+        yield f"{array.name} has shape {shape}, expected {rows:,} rows, as many as the other columns"
     elif array.name in {*_FLAGS, "rewards", "costs"} and math.prod(array.shape[1:]) != 1:
-        yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
+        yield f"{array.name} has shape {shape}, expected [{rows}] or [{rows}, 1]"
 
 
 def _size_problems(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequence[int] | None) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _size_problems(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequ
         # Observations of several parts are a group, for which the catalog has no single size.
         if name in arrays and (size := math.prod(arrays[name].shape[1:])) != expected:
             title = dataset_id.rpartition("/")[2]
-            yield f"{name} have {size:,} numbers per step; {title} has {expected:,}: this is another dataset's file"
+            yield f"{name} have {size:,} numbers per step, but {title} has {expected:,}: this is another dataset's file"
 
 
 def _following_problems(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _following_problems(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> It
     if name not in arrays:
         yield f"{array.name} exists without {name}"
     elif arrays[name].shape[1:] != array.shape[1:]:
-        yield f"{array.name} has shape {list(array.shape)}; expected that of {name}, {list(arrays[name].shape)}"
+        yield f"{array.name} has shape {list(array.shape)}, expected that of {name}, {list(arrays[name].shape)}"
 
 
 def _key_problems(names: Sequence[str]) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _key_problems(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         key = _column_key(name)
         if name.partition("/")[0] not in COLUMN_OF and key[0] in _RESERVED:
-            yield f"{name} has a name that TED reserves; expected another name"
+            yield f"{name} has a name that TED reserves, expected another name"
         if key in seen:
             yield f"{name} and {seen[key]} both map to the key {dotted_name(key)}"
         seen[key] = name
@@ -217,7 +217,7 @@ def _are_nested(left: str, right: str) -> bool:
 def _metadata_problems(arrays: Sequence[Hdf5Array]) -> Iterator[str]:
     size = sum(array.dtype.itemsize * math.prod(array.shape) for array in arrays)
     if size > _METADATA_MAX_BYTES:
-        yield f"the datasets without one row per step have {size:,} bytes; expected at most {_METADATA_MAX_BYTES:,}"
+        yield f"the datasets without one row per step have {size:,} bytes, expected at most {_METADATA_MAX_BYTES:,}"
     for array in arrays:
         if not (array.numeric or array.text):
-            yield f"{array.name} has dtype {array.dtype}; expected numbers or text"
+            yield f"{array.name} has dtype {array.dtype}, expected numbers or text"

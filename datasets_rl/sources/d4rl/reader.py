@@ -1,7 +1,7 @@
 """Reader of HDF5 files in D4RL's layout.
 
 Row i is step i: the state, the action, the reward, and whether the episode ended after the step. The state after the
-last step of an episode is in ``next_observations``, or it is not stored; row i + 1 is already the first state of the
+last step of an episode is in ``next_observations``, or not stored. Row i + 1 is already the first state of the
 next episode:
 
     observations        s_0  s_1  s_2 | s_0' s_1' ...
@@ -28,7 +28,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.sources.base import NOT_FINITE
 from datasets_rl.sources.d4rl.layout import plan_file, with_explicit_next
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags, rows_at_limit
+from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags, rows_at_limit, union
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
@@ -41,30 +41,30 @@ _JUMP_SHARE_MAX = 0.01
 
 _LAYOUT = Layout(alignment="same-row", by="flags", seams=True)
 _TEXTS = {
-    "same-row": "row i of the file is transition i: its reward and its flags belong to its action",
+    "same-row": "row i of the file is transition i: the reward and the flags of the row belong to the action of the row",
     "no-timeouts-column": "the file has no column of time-outs",
-    "flags-cast": "the file stores flags as numbers, 0 or 1; they were converted to booleans",
-    "renamed": "dots in names were replaced with underscores, because dots separate the names of a key; an underscore "
+    "flags-cast": "the file stores flags as numbers, 0 or 1, which were converted to booleans",
+    "renamed": "dots in names were replaced with underscores, because dots separate the names of a key. An underscore "
     "was appended to names that the metadata already has as a value or a folder",
     **WIDENED_INTEGERS,
     "not-per-step": "datasets that do not have one row per step were stored as metadata",
-    "continuing-stream": "the environment was never reset at its time limit: only flagged rows end a trajectory",
+    "continuing-stream": "the environment was never reset at the time limit: only flagged rows end a trajectory",
     "longer-than-time-limit": "trajectories that are longer than the time limit of the environment were not split",
     "end-by-time-limit": "the file marks no time-outs: a row was marked truncated if the number of steps since the "
     "last end equals the time limit",
-    "end-without-flag": "the data ends within an episode: its last row was marked truncated",
+    "end-without-flag": "the data ends within an episode: the last row was marked truncated",
     "seam-without-flag": "next_observations differs from the observation of the next row, but the row has no end flag: "
-    "the row was marked truncated, because another trajectory begins after it",
+    "the row was marked truncated, because another trajectory begins after the row",
     "next-observation-rounded": "next_observations differs from the observation of the next row only by rounding "
     "(docs/sources/d4rl.md states the limit): the observation of the next row was stored for both",
     "next-observation-explicit": "next_observations differs from the observation of the next row so often that the "
-    "rows do not form trajectories: it was stored as a separate column",
+    "rows do not form trajectories: next_observations was stored as a separate column",
     "final-observation-kept": "the state after the last step of each trajectory was taken from next_observations",
     "final-observation-unknown": "the file does not store the state after the last step of a trajectory",
     "final-info-unknown": "the file does not store the info after the last step of a trajectory",
     "both-flags": "rows that are terminated and truncated keep both flags",
-    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
-    "zero-observation": "rows whose observation is all zeros were kept",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
+    "zero-observation": "rows with an observation of zeros were kept",
     **NOT_FINITE,
 }
 
@@ -74,14 +74,14 @@ class D4RLReader(FlatReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The file, by its path.
+        files: The file, by path.
         facts: What the catalog states. ``sizes`` are the sizes of the observations and the actions of the environment,
             ``time_limit`` is the number of steps after which the environment is reset, which is used only if the file marks
             no time-outs, ``continuing`` is whether the environment was never reset at its time limit, and ``required`` are
             the names of further HDF5 datasets that the file must have.
 
     Raises:
-        ConversionError: If the file is damaged, lacks a column, or its columns contradict each other.
+        ConversionError: If the file is damaged, lacks a column, or the columns contradict each other.
     """
 
     rules = _TEXTS
@@ -115,7 +115,7 @@ class D4RLReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         flags = read_flags(file, plan)
-        self._flagged = np.logical_or.reduce([*flags.values()])
+        self._flagged = union(flags.values())
         self._run = 0  # rows of the unfinished trajectory in previous blocks
         return find_ends(file, plan, flags)
 
@@ -130,9 +130,9 @@ class D4RLReader(FlatReader):
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        flagged = self._flagged[block.start : block.stop]
+        flagged = mask_of_rows(self._flagged, block.start, block.stop)
         if self._limit is not None:
-            self._end_at_limit(block, is_open=block.stop == len(self._flagged) and not flagged[-1])
+            self._end_at_limit(block, is_open=block.stop == ends.steps and not flagged[-1])
         last = np.flatnonzero(block.ends)
         self.counts["final-info-unknown"] += len(last) * any(column.key[0] == "info" for column in self.columns)
         if OBSERVATION in block.states:
@@ -143,7 +143,7 @@ class D4RLReader(FlatReader):
             )
         rows = block.stop - block.start
         self._run = rows - int(last[-1]) - 1 if len(last) else self._run + rows
-        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
+        # Ends that the file does not mark: code that reproduces D4RL's rules must ignore such ends.
         return {"repaired": ~flagged[last]}
 
     def _end_at_limit(self, block: Block, *, is_open: bool) -> None:
@@ -164,13 +164,13 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
     """Return whether next_observations cannot be the observation of the next row.
 
     The two differ at ends and at jumps, which are few. The check therefore samples a few ranges of the file: if
-    more than 1 % of their rows differ without a flag, and more rows than have a flag, then next_observations is not
+    more than 1 % of the rows differ without a flag, and more rows than have a flag, then next_observations is not
     a shifted copy. If the sampled ranges miss this case, every such row becomes a jump: each transition is still
     correct, and only the trajectories are short.
     """
     if not plan.following or rows < 2:
         return False
-    flags = np.logical_or.reduce([*read_flags(file, plan).values()])
+    flags = union(read_flags(file, plan).values())
     names = [(part.array, plan.following[part.column.key]) for part in plan.parts if part.column.key in plan.following]
     jumps = flagged = sampled = 0
     last = max(rows - 1 - _PROBE_ROWS, 0)
@@ -179,8 +179,9 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
         found = np.zeros(stop - start, np.bool_)
         for name, following in names:
             found |= find_jumps(file.file.read(following, start, stop), file.file.read(name, start + 1, stop + 1))[0]
-        jumps += int((found & ~flags[start:stop]).sum())
-        flagged += int(flags[start:stop].sum())
+        is_flagged = mask_of_rows(flags, start, stop)
+        jumps += int((found & ~is_flagged).sum())
+        flagged += int(is_flagged.sum())
         sampled += stop - start
     return jumps > _JUMP_SHARE_MAX * sampled and jumps > flagged
 

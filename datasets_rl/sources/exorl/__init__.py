@@ -1,6 +1,6 @@
 """ExORL: the replay buffers of agents that explored domains of the DM control suite, one zip file per id.
 
-    <domain>/<algorithm>.zip       buffer/episode_000000_1000.npz       one episode each: its number and its steps
+    <domain>/<algorithm>.zip       buffer/episode_000000_1000.npz       an episode each: number and steps
                                    video/...                            not read
 
 The zip file is read in place, in parts of whole episodes. A folder of the unpacked files is read in the same way.
@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import (
-    AT_ADDRESS,
-    Entry,
-    Listing,
-    Selection,
-    Source,
-    cut_file,
-    group_files,
-)
+from datasets_rl.sources.base import AT_ADDRESS, Entry, Listing, Selection, Source, cut_file, group_files
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 
 if TYPE_CHECKING:
@@ -37,7 +29,7 @@ _FOLDERS = ("", "buffer")
 """Folders with episodes below the folder of an id, or of the user."""
 _SHARD_BYTES = 64 << 20
 _UNSIZED_SHARDS = 16
-"""Shards of a zip file whose size no address reports."""
+"""Shards of a zip file of a size that no address reports."""
 _GROWTH = {"": 1.1}
 """Assumed number of stored bytes per fetched byte, to estimate sizes: that of generated episodes."""
 
@@ -52,7 +44,7 @@ class ExORL(Source):
     selects = frozenset({"episodes"})
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Split the zip file, or a folder of its files, into shards; see `Source.resolve`."""
+        """Split the zip file, or a folder of the files, into shards, see `Source.resolve`."""
         try:
             listed = upstream.folder(name, ()).assets
         except FetchError:
@@ -75,7 +67,7 @@ class ExORL(Source):
             return ""
         if not {*ARRAYS} <= arrays.keys() or "image" in arrays:
             return ""
-        return f"{place} has {', '.join(ARRAYS[:-1])} and {ARRAYS[-1]}, and its name has its number and its steps"
+        return f"{place} has {', '.join(ARRAYS[:-1])} and {ARRAYS[-1]}, and the name has a number and the steps"
 
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
@@ -99,7 +91,7 @@ def _is_episode(path: str) -> bool:
 
 
 def _episodes(files: Mapping[str, Asset]) -> list[Asset]:
-    """Return the files of episodes in order, from those of a folder by their path in it."""
+    """Return the files of episodes in order, from the files of a folder by the path in the folder."""
     paths = sorted(filter(_is_episode, files), key=lambda path: episode_order(path) or ())
     return [files[path].of_kind("npz") for path in paths]
 

@@ -5,15 +5,15 @@ A file has T + 1 rows. A row has an observation, and the action, the reward and 
     row           0      1    2    3   ...  T
     observation   o_0    o_1  o_2  o_3      o_T
     physics       p_0    p_1  p_2  p_3      p_T       the state of the simulator, float64
-    action        zeros  a_0  a_1  a_2      a_T-1     row 0 is the reset: its action and its reward have no meaning
+    action        zeros  a_0  a_1  a_2      a_T-1     row 0 is the reset: the action and the reward have no meaning
     reward        zeros  r_0  r_1  r_2      r_T-1     [T + 1, K] for an agent with K tasks
-    discount      ones   d_0  d_1  d_2      d_T-1     terminated if the last one is 0, else truncated
+    discount      ones   d_0  d_1  d_2      d_T-1     terminated if the last discount is 0, else truncated
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
@@ -27,7 +27,6 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zips import ZipReader
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.exorl.names import ARRAYS, episode_order
@@ -42,15 +41,15 @@ from datasets_rl.ted.keys import (
     Key,
 )
 
-_FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed; 1,000 steps of states have 1 MB
+_FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed. 1,000 steps of states have 1 MB
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
 _TASK_REWARD: Key = (NEXT, "task_reward")
 _DISCOUNT: Key = (NEXT, "discount")
 _STEPS: Mapping[str, Key] = {"action": ACTION, "reward": NEXT_REWARD, "discount": _DISCOUNT}
 _TEXTS = {
-    "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: they "
+    "action-before-observation": "actions, rewards and discounts are stored with the observation that followed: they "
     "were moved to the row of the previous observation",
-    "reward-of-first-task": "rows have a reward for each of several tasks: the reward is that of the first one, and "
+    "reward-of-first-task": "rows have a reward for each of several tasks: the reward is the reward of the first task, and "
     "next.task_reward has all",
     "discount-0-inside": "discounts inside an episode are 0: the episode was not split there",
     **NO_TRANSITION,
@@ -60,7 +59,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Array of a file, and a column that it is converted to; the rewards of several tasks are converted to two."""
+    """Array of a file, and a column that it is converted to. The rewards of several tasks are converted to two."""
 
     name: str
     column: Column
@@ -69,10 +68,10 @@ class _Field:
 
 
 def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
-    """Return the shapes of the arrays in the first episode of a zip file; none if it has no episode.
+    """Return the shapes of the arrays in the first episode of a zip file, or nothing if the file has no episode.
 
     Raises:
-        ConversionError: If it is not a zip file, or it or the episode is damaged.
+        ConversionError: If the stream is not a zip file, or the zip file or the episode is damaged.
     """
     with ZipReader(stream) as archive:
         orders = sorted(filter(None, map(episode_order, archive.members)))
@@ -82,7 +81,7 @@ def inspect_zip(stream: BinaryIO) -> dict[str, list[int]]:
 
 
 class ExORLReader(EpisodeReader):
-    """Reader of a zip file of episodes, or of files of episodes. A part of a zip file is [k, n], its k-th of n ranges.
+    """Reader of a zip file of episodes, or of files of episodes. A part of a zip file is [k, n], the k-th of n ranges.
 
     Args:
         dataset_id: Id of the dataset, for messages.
@@ -90,7 +89,7 @@ class ExORLReader(EpisodeReader):
         facts: Nothing that is needed.
 
     Raises:
-        ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
+        ConversionError: If there is no episode, or the first episode is invalid. The error names every problem.
     """
 
     rules = _TEXTS
@@ -131,12 +130,12 @@ class ExORLReader(EpisodeReader):
         return _open(self._zip, name)
 
     def _fields_of_first(self) -> list[_Field]:
-        """Return the fields of the first episode with a step; if there is none, of the first one."""
+        """Return the fields of the first episode with a step, or else of the first episode."""
         fields: list[_Field] = []
         for name, steps in self._names:
             with self._open(name) as file:
                 if problems := list(_array_problems(file)):
-                    raise self._error(name, problems)
+                    raise self.error(name.rpartition("/")[2], problems)
                 fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
             if steps:
                 break
@@ -147,9 +146,9 @@ class ExORLReader(EpisodeReader):
         if not problems:
             columns = [field.column for array in file.arrays for field in _fields_of_array(array, file)]
             first = [field.column for field in self._fields]
-            problems = [*column_differences(columns, first, "in the first episode"), *_contradictions(file, steps)]
+            problems = [*column_differences(columns, first, "episode"), *_contradictions(file, steps)]
         if problems:
-            raise self._error(name, problems)
+            raise self.error(name.rpartition("/")[2], problems)
         if not steps:
             self.counts["no-transition"] += 1
             return
@@ -176,15 +175,11 @@ class ExORLReader(EpisodeReader):
         self.counts["not-finite"] += count_not_finite(rows)
         return rows.astype(field.column.dtype, copy=False)
 
-    def _error(self, name: str, problems: Sequence[str]) -> ConversionError:
-        file = name.rpartition("/")[2]
-        return ConversionError(self._dataset_id, first_problems([f"{file}: {problem}" for problem in problems]))
-
 
 def _open(archive: ZipReader, name: str) -> NpzFile:
     member = archive.members[name]
     if member.size > _FILE_MAX_BYTES:
-        problem = f"{name} has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
+        problem = f"{name} has {member.size:,} bytes, expected at most {_FILE_MAX_BYTES:,}"
         raise ConversionError(archive.name, [problem])
     with archive.open(name) as stream:
         return NpzFile(io.BytesIO(stream.readall() or b""), f"{archive.name}: {name}")
@@ -197,26 +192,26 @@ def _array_problems(file: NpzFile) -> Iterator[str]:
     for name, array in arrays.items():
         shape = f"{name} is {array.dtype} {list(array.shape)}"
         if array.pickled or array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.dtype == np.uint64:
-            yield f"{shape}; expected numbers of at most 64 bits"
+            yield f"{shape}, expected numbers of at most 64 bits"
         elif not array.shape or 0 in array.shape[1:]:
-            yield f"{shape}; expected a row for each observation"
+            yield f"{shape}, expected a row for each observation"
         elif name in {"reward", "discount"} and (array.dtype.kind != "f" or len(array.shape) > 2):
-            yield f"{shape}; expected floats, one or a few for each row"
+            yield f"{shape}, expected floats, one or a few for each row"
         elif name == "discount" and prod(array.shape[1:]) != 1:
-            yield f"{shape}; expected one number for each row"
+            yield f"{shape}, expected one number for each row"
     declared = sum(array.dtype.itemsize * prod(array.shape) for array in arrays.values())
     if declared > _FILE_MAX_BYTES:
-        yield f"its arrays declare {declared:,} bytes; expected at most {_FILE_MAX_BYTES:,}"
+        yield f"the arrays declare {declared:,} bytes, expected at most {_FILE_MAX_BYTES:,}"
 
 
 def _contradictions(file: NpzFile, steps: int) -> Iterator[str]:
-    """Yield how a file contradicts itself or its name."""
+    """Yield how a file contradicts itself or the name of the file."""
     rows = file.arrays["observation"].shape[0]
     if rows != steps + 1:
-        yield f"it has {rows:,} rows; the {steps:,} steps in its name need {steps + 1:,}"
+        yield f"it has {rows:,} rows, but the {steps:,} steps in the name need {steps + 1:,}"
     for name, array in file.arrays.items():
         if array.shape[0] != rows:
-            yield f"{name} has {array.shape[0]:,} rows; observation has {rows:,}"
+            yield f"{name} has {array.shape[0]:,} rows, but observation has {rows:,}"
 
 
 def _fields_of_array(name: str, file: NpzFile) -> Iterator[_Field]:
@@ -229,6 +224,6 @@ def _fields_of_array(name: str, file: NpzFile) -> Iterator[_Field]:
         yield _Field(name, Column(NEXT_REWARD, dtype, (1,)), first_only=True)
         yield _Field(name, Column(_TASK_REWARD, dtype, shape))
     else:
-        # Other arrays are those of the agent, such as the skill that it followed: it was chosen with the action.
+        # Other arrays belong to the agent, such as the skill that the agent followed, which was chosen with the action.
         key = _STEPS.get(name, ("meta", name.replace(".", "_").replace("/", "_")))
         yield _Field(name, Column(key, dtype, (1,) if key[0] == NEXT else shape))

@@ -37,11 +37,11 @@ class Array:
     dtype: np.dtype[Any]
     text: bool = False
     encoded: bool = False
-    """Whether the rows are PNG or JPEG files; `shape` and `dtype` describe the decoded images."""
+    """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of a row; strings count as integer codes."""
+        """Number of bytes of a row. Strings count as integer codes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class ArrayFile(ABC):
 
     @abstractmethod
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield the rows of an array in blocks of `rows`; the blocks of several arrays may be read alternately.
+        """Yield the rows of an array in blocks of `rows`. The blocks of several arrays may be read alternately.
 
         Raises:
             ConversionError: If the array cannot be decoded.
@@ -101,7 +101,7 @@ class RowReader:
                 continue
             block = next(self._blocks, None)
             if block is None:
-                raise ConversionError(self._name, [f"it ends at row {end:,}; expected {stop:,} rows"])
+                raise ConversionError(self._name, [f"the array ends at row {end:,}, expected {stop:,} rows"])
             self._block, self._start = block, end
         if len(parts) == 1:
             whole: _Values = parts[0]
@@ -114,12 +114,12 @@ class RowReader:
         if row < end:
             return self._block[row - self._start : row - self._start + 1]
         if (block := next(self._blocks, None)) is None:
-            raise ConversionError(self._name, [f"it ends at row {end:,}; expected {row + 1:,} rows"])
+            raise ConversionError(self._name, [f"the array ends at row {end:,}, expected {row + 1:,} rows"])
         self._block, self._start = block, end
         return self.peek(row)
 
     def finish(self) -> None:
-        """Read the remaining rows, because formats with a checksum compare it after the last row.
+        """Read the remaining rows, because formats with a checksum compare the checksum after the last row.
 
         Raises:
             ConversionError: If the rest of the array is truncated or damaged.
@@ -129,7 +129,7 @@ class RowReader:
 
 
 def join_rows(parts: Sequence[Any]) -> _Values:
-    """Return consecutive rows of an array as one: a list of texts or byte strings, or an array."""
+    """Return consecutive rows of an array as a list of texts or byte strings, or as an array."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
     return np.concatenate(parts)
@@ -180,7 +180,7 @@ class Hdf5Arrays(ArrayFile):
             yield block.columns[name]
 
     def _object_blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield texts, or the bytes of images. Their lengths vary, and only the HDF5 library can read them."""
+        """Yield texts, or the bytes of images. The lengths vary, and only the HDF5 library can read such rows."""
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
@@ -229,7 +229,7 @@ def _hdf5_array(array: Hdf5Array, name: str) -> Array:
 
 
 def _encoded_array(rows: int, first: bytes, name: str) -> Array:
-    """Return the description of an array of images, from the header of the first one; of objects if that is not an image."""
+    """Return the description of an array of images, by the header of the first image, or else of an array of objects."""
     from datasets_rl.read.images import read_header
 
     if not first:  # an unknown final state
@@ -261,7 +261,7 @@ class _NpzArrays(ArrayFile):
         reader, array = self._file.open(name), self.arrays[name]
         if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MAX_BYTES:
             problem = f"{name} is in Fortran order and too large to be transposed in memory"
-            raise ConversionError(self.name, [problem], hint="save it with numpy.ascontiguousarray")
+            raise ConversionError(self.name, [problem], hint="save the array with numpy.ascontiguousarray")
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
@@ -291,9 +291,11 @@ class _TableArrays(ArrayFile):
                 values = values.stacked(f"{self.name}: {name}")
             array = self.arrays.get(name)
             if isinstance(values, list) and array is not None and array.dtype.hasobject:
-                raise ConversionError(self.name, [f"{name} has bytes; expected numbers, text or images"])
+                raise ConversionError(self.name, [f"{name} has bytes, expected numbers, text or images"])
             if isinstance(values, np.ndarray) and array is not None and values.shape[1:] != array.shape:
-                problem = f"{name} has rows of shape {list(values.shape[1:])}; the first row has {list(array.shape)}"
+                problem = (
+                    f"{name} has rows of shape {list(values.shape[1:])}, but the first row has {list(array.shape)}"
+                )
                 raise ConversionError(self.name, [problem])
             yield values
 

@@ -1,4 +1,4 @@
-"""Ends of the episodes of a file, from its flags and the array of marks, a few bytes for each row.
+"""Ends of the episodes of a file, from its flags and the array of marks, in memory for the episodes and not for the rows.
 
               states                          steps
 same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or not stored
@@ -9,8 +9,10 @@ action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,54 +20,67 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.plan import Plan
-from datasets_rl.sources.values import flag_problems
+from datasets_rl.sources.values import OtherFlags
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, is_observation
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
+BLOCK_ROWS = 1 << 16
+"""Number of rows of flags that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
     """Rows and flags of the E episodes that a file marks."""
 
+    steps: int
+    """Number N of steps."""
     lengths: _Index
-    """Number of steps of each episode, [E], with the sum N; 0 for an episode with a state but no step."""
+    """Number of steps of each episode, [E]; 0 for an episode with a state but no step."""
     numbers: _Index
     """Number of each episode in the file, [E]."""
     lead: int
-    """Number of rows of an episode before its first step."""
+    """Number of rows of an episode before the first step."""
     extra: int
     """Number of rows of an episode that are not steps, in the arrays of steps."""
     extras: Mapping[str, int]
     """The same number for each array of states."""
-    terminated: _Flags
-    truncated: _Flags
-    """End flags, [N] each; the last step of every episode has at least one."""
+    terminated: _Index
+    truncated: _Index
+    """Steps whose flag is set, ascending; the last step of every episode is in at least one of the two."""
     known: _Flags | None
-    """Whether the states after the last step are known, [E], if they have separate arrays; else None."""
+    """Whether the states after the last step are known, [E], if the states have separate arrays, or else None."""
     found: Counter[str]
     """How often each rule was applied."""
 
 
-def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Flags]:
-    """Return the end flags of a file by key, [rows] each.
+def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Index]:
+    """Return the ascending rows whose flag is set, by the key of the flag.
 
     Raises:
-        ConversionError: If flags have other values than 0 and 1; the error names every problem.
+        ConversionError: If flags have other values than 0 and 1. The error names every problem.
     """
     problems: list[str] = []
-    flags: dict[Key, _Flags] = {}
-    for key, name in plan.flags.items():
-        raw = np.asarray(file.read_all(name)).reshape(-1)
-        problems += flag_problems(name, raw)
-        flags[key] = np.asarray(raw == 1)
+    flags = {key: _read_set_rows(file, name, problems) for key, name in plan.flags.items()}
     if problems:
         raise ConversionError(file.name, problems)
     return flags
 
 
-def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
+def mask_of_rows(rows: _Index, start: int, stop: int) -> _Flags:
+    """Return the mask of ascending rows in the range [start, stop), [stop - start]."""
+    first, last = np.searchsorted(rows, (start, stop))
+    mask = np.zeros(stop - start, np.bool_)
+    mask[rows[first:last] - start] = True
+    return mask
+
+
+def union(rows: Iterable[_Index]) -> _Index:
+    """Return the ascending rows that are in any of several arrays of ascending rows."""
+    return reduce(np.union1d, rows, np.empty(0, np.int64))
+
+
+def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     """Return the episodes of a file.
 
     Args:
@@ -74,13 +89,13 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
         flags: The end flags, as `read_flags` returns them.
 
     Raises:
-        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
+        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode. The error
             names every problem.
     """
     rows, states = _row_counts(file, plan)
     counts: Counter[str] = Counter()
-    started = _read_starts(file, plan, rows)
-    row_counts, numbers = _episode_rows(file, plan, rows, flags, started)
+    starts = _read_starts(file, plan, rows)
+    row_counts, numbers = _episode_rows(file, plan, rows, flags, starts)
     count = len(row_counts)
     alignment = plan.layout.alignment or ("one-more" if states == rows + count else "same-row")
     extra = int(alignment != "same-row" and states == rows)
@@ -88,18 +103,18 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
     if states not in allowed:
         expected = " or ".join(f"{number:,}" for number in allowed)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
-        raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
+        raise ConversionError(file.name, [f"{problem}, expected {expected} ({alignment})"])
     if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
         row_counts = row_counts + 1  # the array counts steps, not rows
     if row_counts.sum() != rows:
-        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
+        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows, but there are {rows:,}"])
     if plan.by == "flags" and extra and alignment == "one-more":
-        problem = "the last row of an episode is not a step, so its flags cannot mark the end"
+        problem = "the last row of an episode is not a step, so that the flags of the row cannot mark the end"
         raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
     if plan.following and alignment == "action-before":
         problem = (
             f"{', '.join(plan.following.values())} contradicts the alignment action-before: "
-            "the next observation of a step is the observation of its own row"
+            "the next observation of a step is the observation of the same row"
         )
         raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
     rowless = extra * int((row_counts == 0).sum())
@@ -109,25 +124,24 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags]) -> Ends:
     extras = _extra_rows(file, plan, lengths, extra)
     known = _read_final_known(file, plan, row_counts)
     lead = int(alignment == "action-before")
-    kept = np.ones(rows, np.bool_)
-    if extra:
-        kept[np.cumsum(row_counts) - (row_counts if lead else 1)] = False
     counts[alignment] = rows
     counts["no-transition"] = rowless + int((lengths == 0).sum())
     if plan.layout.starts in file.arrays:
-        flagged = np.logical_or.reduce([np.zeros(rows, np.bool_), *flags.values()])
-        counts["index-without-zero"] = int(not started[0])
+        flagged, before_starts = union(flags.values()), starts[starts > 0] - 1
+        counts["index-without-zero"] = int(0 not in starts[:1])
         # The end of the file need not be in the array.
-        counts["flag-within-trajectory"] = int((flagged & ~started[1:])[:-1].sum())
-        counts["end-by-index"] = int((started[1:] & ~flagged).sum())
-    of_steps = {key: flag[kept] for key, flag in flags.items()}
-    terminated, truncated = _end_flags(file, plan, of_steps, lengths, counts)
+        counts["flag-within-trajectory"] = len(np.setdiff1d(flagged[flagged < rows - 1], before_starts))
+        counts["end-by-index"] = len(np.setdiff1d(before_starts, flagged))
+    if extra:
+        left_out = np.cumsum(row_counts) - (row_counts if lead else 1)
+        flags = {key: _steps_of_rows(flag, left_out) for key, flag in flags.items()}
+    terminated, truncated = _end_flags(file, plan, flags, lengths, counts)
     counts["end-without-flag"] -= counts["end-by-index"]
-    return Ends(lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
+    return Ends(int(lengths.sum()), lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
 
 
 def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
-    """Return whether the state after the last step of each episode is known, [E]; None without separate arrays."""
+    """Return whether the state after the last step of each episode is known, [E], or None without separate arrays."""
     if not plan.finals:
         return None
     name, episodes = next(iter(plan.finals.values())), len(row_counts)
@@ -135,7 +149,8 @@ def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags
         raise ConversionError(file.name, [f"{name} has {file.arrays[name].rows:,} rows, for {episodes:,} episodes"])
     if not plan.layout.final_known:
         return np.ones(episodes, np.bool_)
-    return read_flags(file, replace(plan, flags={(): plan.layout.final_known}))[()]
+    known = read_flags(file, replace(plan, flags={(): plan.layout.final_known}))[()]
+    return mask_of_rows(known, 0, episodes)
 
 
 def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
@@ -153,7 +168,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
         rows = {name: file.arrays[name].rows for name in names}
         if len(set(rows.values())) > 1:
             problems.append(
-                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
     if problems:
@@ -161,33 +176,38 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Flags:
-    """Return the mask of the first rows of episodes, [rows + 1]: the last element is that of the row after the end.
+def _steps_of_rows(rows: _Index, left_out: _Index) -> _Index:
+    """Return the steps of ascending rows, without the rows that are not steps. `left_out` has the latter, ascending."""
+    rows = np.setdiff1d(rows, left_out)
+    return rows - np.searchsorted(left_out, rows)
+
+
+def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Index:
+    """Return the ascending first rows of episodes that the file states; the row after the last one may be among them.
 
     Raises:
         ConversionError: If the array of first rows has other rows, or rows that do not ascend.
     """
-    started, name = np.zeros(rows + 1, np.bool_), plan.layout.starts
+    name = plan.layout.starts
     if name not in file.arrays:
-        return started
+        return np.empty(0, np.int64)
     array = file.arrays[name]
     if array.shape or array.dtype.kind not in "iuf":
-        raise ConversionError(file.name, [f"{name} is {array}; expected the first row of each trajectory"])
+        raise ConversionError(file.name, [f"{name} is {array}, expected the first row of each trajectory"])
     index = np.asarray(file.read_all(name)).astype(np.float64)
     wrong = np.flatnonzero(~((index >= 0) & (index <= rows) & (index == np.floor(index))))
     back = np.flatnonzero(np.diff(index) <= 0)
     if len(wrong):
-        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}; expected a row from 0 to {rows:,}"
+        problem = f"{name}[{wrong[0]:,}] is {index[wrong[0]]:g}, expected a row from 0 to {rows:,}"
         raise ConversionError(file.name, [problem])
     if len(back):
-        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}; expected ascending rows"
+        problem = f"{name}[{back[0] + 1:,}] is {index[back[0] + 1]:g} after {index[back[0]]:g}, expected ascending rows"
         raise ConversionError(file.name, [problem])
-    started[index.astype(np.int64)] = True
-    return started
+    return index.astype(np.int64)
 
 
 def _episode_rows(
-    file: ArrayFile, plan: Plan, rows: int, flags: Mapping[Key, _Flags], started: _Flags
+    file: ArrayFile, plan: Plan, rows: int, flags: Mapping[Key, _Index], starts: _Index
 ) -> tuple[_Index, _Index]:
     """Return the number of rows of each episode that the file states, [E], and the number of each episode, [E]."""
     if plan.by == "file":
@@ -195,7 +215,7 @@ def _episode_rows(
     if plan.by == "flags":
         if not flags:
             raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
-        stops = np.flatnonzero(np.logical_or.reduce([started[1:], *flags.values()])) + 1
+        stops = union([starts[starts > 0] - 1, *flags.values()]) + 1
         stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
     elif plan.by == "column":
         return _equal_runs(file, plan.marks)
@@ -204,12 +224,12 @@ def _episode_rows(
     else:
         raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}; expected integers"])
+            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}, expected integers"])
         stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        problem = f"{plan.marks} states {counts[wrong]:,} rows for episode {wrong}, expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 
@@ -217,27 +237,57 @@ def _episode_rows(
 def _read_last_rows(file: ArrayFile, name: str) -> _Index:
     """Return the last row of each episode, [E], from flags that are set there."""
     if file.arrays[name].shape:
-        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}; expected one flag for each row"])
-    flags = np.asarray(file.read_all(name))
-    problems = flag_problems(name, flags)
-    if not flags[-1:].any():
-        problems.append(f"{name} of the last row, {len(flags) - 1:,}, is 0; expected the end of an episode")
+        raise ConversionError(file.name, [f"{name} is {file.arrays[name]}, expected one flag for each row"])
+    problems: list[str] = []
+    last_rows, rows = _read_set_rows(file, name, problems), file.arrays[name].rows
+    if rows - 1 not in last_rows[-1:]:
+        problems.append(f"{name} of the last row, {rows - 1:,}, is 0, expected the end of an episode")
     if problems:
         raise ConversionError(file.name, problems)
-    return np.flatnonzero(flags)
+    return last_rows
+
+
+def _read_set_rows(file: ArrayFile, name: str, problems: list[str]) -> _Index:
+    """Return the ascending rows whose flag is set, and add what is wrong with the flags to `problems`."""
+    set_rows: list[_Index] = []
+    others = OtherFlags(name)
+    for start, block in _blocks(file, name):
+        flags = block.reshape(-1)
+        others.count(flags, start)
+        set_rows.append(start + np.flatnonzero(flags == 1))
+    problems += others.problems()
+    return np.concatenate([np.empty(0, np.int64), *set_rows])
+
+
+def _blocks(file: ArrayFile, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the first row and the rows of each block of an array."""
+    start = 0
+    for block in file.blocks(name, BLOCK_ROWS):
+        yield start, np.asarray(block)
+        start += len(block)
 
 
 def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
-    values = np.asarray(file.read_all(name)).reshape(file.arrays[name].rows, -1)[:, 0]
-    starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
-    names, counts = np.unique(values[starts], return_counts=True)
+    starts: list[_Index] = []
+    firsts: list[NDArray[Any]] = []
+    last: NDArray[Any] | None = None
+    for start, block in _blocks(file, name):
+        column = block.reshape(len(block), -1)[:, 0]
+        is_first = np.append(last is None or column[:1] != last, column[1:] != column[:-1])
+        last = column[-1:]
+        starts.append(start + np.flatnonzero(is_first))
+        firsts.append(column[is_first])
+    begins, values = np.concatenate(starts), np.concatenate(firsts)
+    names, counts = np.unique(values, return_counts=True)
     if (counts > 1).any():
         repeated = names[counts > 1][0]
-        problem = f"{name} is {repeated} in {counts.max():,} separate ranges of rows; expected one range per episode"
+        problem = (
+            f"{name} is {repeated} in {counts.max():,} separate ranges of rows, expected a single range per episode"
+        )
         raise ConversionError(file.name, [problem])
-    numbers = values[starts].astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(starts))
-    return np.diff(np.append(starts, len(values))), numbers
+    numbers = values.astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(begins))
+    return np.diff(np.append(begins, file.arrays[name].rows)), numbers
 
 
 def _extra_rows(file: ArrayFile, plan: Plan, lengths: _Index, extra: int) -> dict[str, int]:
@@ -258,25 +308,24 @@ def _extra_rows(file: ArrayFile, plan: Plan, lengths: _Index, extra: int) -> dic
 
 
 def _end_flags(
-    file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags], lengths: _Index, counts: Counter[str]
-) -> tuple[_Flags, _Flags]:
-    """Return terminated and truncated, [N] each."""
-    never = np.zeros(int(lengths.sum()), np.bool_)
-    last = never.copy()
-    last[np.cumsum(lengths[lengths > 0]) - 1] = True
+    file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index], lengths: _Index, counts: Counter[str]
+) -> tuple[_Index, _Index]:
+    """Return the steps that are terminated, and the steps that are truncated, ascending."""
+    never = np.empty(0, np.int64)
+    last = np.cumsum(lengths[lengths > 0]) - 1
     terminated = flags.get(NEXT_TERMINATED, flags.get(NEXT_DONE, never))
-    truncated = flags.get(NEXT_TRUNCATED, never).copy()
-    wrong = np.flatnonzero((terminated | truncated) & ~last)
+    truncated = flags.get(NEXT_TRUNCATED, never)
+    flagged = union([terminated, truncated])
+    wrong = np.setdiff1d(flagged, last, assume_unique=True)
     if len(wrong):
         problem = f"a flag is set at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
         raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {plan.by}")
     counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
-    counts["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
-    counts["both-flags"] = int((terminated & truncated).sum())
-    open_ends = last & ~(terminated | truncated)
-    counts["end-without-flag"] = int(open_ends.sum())
-    truncated |= open_ends
-    return terminated, truncated
+    counts["done-as-terminated"] = len(terminated) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
+    counts["both-flags"] = len(terminated) + len(truncated) - len(flagged)
+    open_ends = np.setdiff1d(last, flagged, assume_unique=True)
+    counts["end-without-flag"] = len(open_ends)
+    return terminated, union([truncated, open_ends])
 
 
 def rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_DONE,
-    NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
-    OBSERVATION,
-    Key,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Form
@@ -49,9 +40,9 @@ class Field:
 
     key: Key
     array: str
-    """Name of the array, with slashes if it is in groups; empty for a `constant`."""
+    """Name of the array, with slashes if the array is in groups, or empty for a `constant`."""
     layout: str = ""
-    """Conversion of the axes of images, ``HWC to CHW`` or ``CHW to HWC``; empty for none."""
+    """Conversion of the axes of images, ``HWC to CHW`` or ``CHW to HWC``, or empty for no conversion."""
     low: Any = None
     high: Any = None
     n: int | None = None
@@ -61,13 +52,13 @@ class Field:
     constant: float | None = None
     """Value of every step, instead of an array."""
     state: bool | None = None
-    """Whether there is a value before and after every step, as of an observation; None if the key decides."""
+    """Whether there is a value before and after every step, as of an observation, or None if the key decides."""
     form: Form = "raw"
-    """Form in which images are stored; an array of encoded images keeps its own."""
+    """Form in which images are stored. An array of encoded images keeps the form."""
     floats: str = ""
-    """Dtype that floats are converted to; by default, they keep theirs."""
+    """Dtype that floats are converted to. By default, floats keep the dtype."""
     optional: bool = False
-    """Whether a file may lack the array; it then has no such field."""
+    """Whether a file may lack the array, and then has no such field."""
 
     @property
     def is_state(self) -> bool:
@@ -84,26 +75,26 @@ class Layout:
     inferred: bool = False
     """Whether other arrays with usual names are fields, too."""
     alignment: str = ""
-    """One of `ALIGNMENTS`; by default inferred from the numbers of rows."""
+    """An item of `ALIGNMENTS`, by default inferred from the numbers of rows."""
     by: str = ""
-    """One of `WAYS`, or "last-rows"; by default inferred from the arrays of the file."""
+    """An item of `WAYS`, or "last-rows", by default inferred from the arrays of the file."""
     marks: str = ""
-    """Name of the array that marks the episodes, if `by` needs one."""
+    """Name of the array that marks the episodes, if `by` needs an array."""
     starts: str = ""
-    """Name of an array of the first rows of episodes, which end episodes beside the flags; a file may lack the array."""
+    """Name of an array of the first rows of episodes, which end episodes beside the flags. A file may lack the array."""
     seams: bool = False
-    """Whether an episode ends where the state after a step is not the state of the next row; by default, such a row
+    """Whether an episode ends where the state after a step is not the state of the next row. By default, such a row
     is an error."""
     table: str = ""
-    """Name of a second Parquet file with one row per episode; its columns are arrays named ``episodes/<column>``."""
+    """Name of a second Parquet file with one row per episode. The columns are arrays named ``episodes/<column>``."""
     final: str = ""
     """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
     final_known: str = ""
-    """Name of the array of whether these states are known; by default all are."""
+    """Name of the array of whether these states are known. By default, all are known."""
     unit: str = "file"
-    """What the arrays are in, for messages: a file, or a group of one."""
+    """What the arrays are in, for messages: a file, or a group of a file."""
     vectors: bool = False
-    """Whether an array of one number for each row is a field of the shape [1]; by default, only the reward is."""
+    """Whether an array of one number for each row is a field of the shape [1]. By default, only the reward is."""
 
     def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
         """Return the fields of a file with these arrays: the stated fields, and the fields inferred from usual names."""
@@ -123,7 +114,7 @@ class Layout:
         return (*fields, *inferred)
 
     def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
-        """Return the way in which a file marks the ends of episodes, one of `WAYS`, and the array that marks them."""
+        """Return the way in which a file marks the ends of episodes, an item of `WAYS`, and the array that marks them."""
         if self.by:
             return self.by, self.marks
         marks = next((name for name in arrays if name in _MARKS), "")
@@ -134,7 +125,7 @@ class Layout:
 
 
 def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of the arrays with usual names; of several names for a key, the first one is used."""
+    """Return the keys of the arrays with usual names. Of several names for a key, the first name counts."""
     keys: dict[str, Key] = {}
     roots: dict[Key, str] = {}
     parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}

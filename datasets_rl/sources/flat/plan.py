@@ -1,4 +1,4 @@
-"""Mapping of the arrays of a file to columns and flags, as its layout states it."""
+"""Mapping of the arrays of a file to columns and flags, as the layout of the file states them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import Field, Layout
-from datasets_rl.sources.values import WIDENED
+from datasets_rl.sources.values import WIDENED, column_differences
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
@@ -34,17 +34,17 @@ _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW t
 
 @dataclass(frozen=True, slots=True)
 class ColumnSlice:
-    """Array with the column that it is converted to."""
+    """Array, and the column that the array is converted to."""
 
     array: str
     column: Column
     turn: tuple[int, ...] = ()
-    """New order of the axes of a row; empty if they are not transposed."""
+    """New order of the axes of a row, or empty if the axes are not transposed."""
     constant: float | None = None
 
     @property
     def state(self) -> bool:
-        """Whether it is a state, which exists before and after every step."""
+        """Whether the column has states, which exist before and after every step."""
         return self.column.shared
 
 
@@ -59,7 +59,7 @@ class Plan:
     flags: Mapping[Key, str]
     """Names of the arrays of end flags."""
     finals: Mapping[Key, str]
-    """Names of the arrays of the states after the last step of each episode, by key; empty if there are none."""
+    """Names of the arrays of the states after the last step of each episode, by key, or empty if there are no such arrays."""
     by: str
     marks: str = ""
     left_out: tuple[str, ...] = ()
@@ -93,13 +93,13 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         known_columns: The columns of the first file, which the file must have too.
 
     Raises:
-        ConversionError: If the file does not match its description; the error names every problem.
+        ConversionError: If the file does not match the layout. The error names every problem.
     """
     fields = layout.fields_of(file.arrays)
     problems = list(_missing_problems(file, fields))
     by, marks = layout.end_marks(file.arrays, fields)
     if marks and marks not in file.arrays:
-        problems.append(f"it has no array {marks}, which marks its episodes")
+        problems.append(f"it has no array {marks}, which marks the episodes")
     present = [field for field in fields if field.array in file.arrays]
     problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
     finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
@@ -124,7 +124,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
     )
     problems.extend(_following_problems(result, file))
-    problems.extend(_column_problems(result.columns, known_columns or result.columns, layout.unit))
+    problems.extend(column_differences(result.columns, known_columns or result.columns, layout.unit))
     if problems:
         raise ConversionError(file.name, problems)
     return result
@@ -147,43 +147,43 @@ def _final_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
     rows = {name: file.arrays[name].rows for name in names if name in file.arrays}
     yield from (f"it has no array {name}, of the states after the last steps" for name in names if name not in rows)
     if len(set(rows.values())) > 1:
-        yield f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+        yield f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
 
 
 def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
     arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()], ITEMS_MAX) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
-            yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"
+            yield f"it has no array {field.array}, which is {dotted_name(field.key)}, only {arrays}"
     states = any(field.state for field in fields)
     for key in (*(() if states else (OBSERVATION,)), ACTION, NEXT_REWARD):
         # The actions of agents are in a group: ("agents", "action").
         if not any(field.key[: len(key)] == key or (key == ACTION and ACTION[0] in field.key) for field in fields):
-            yield f"no array is described or named as {dotted_name(key)}; it has {arrays}"
+            yield f"no array is described or named as {dotted_name(key)}, only {arrays}"
 
 
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in _FLAGS or field.key == NEXT_REWARD
     if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
-        yield f"{name} has {'strings' if array.text else 'encoded images'}; expected numbers"
+        yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
     elif not array.text and array.dtype not in SUPPORTED:
         objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
-        yield f"{name} has {objects}; expected booleans, integers that fit into int64, or floats"
+        yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
-        yield f"{name} has shape {shape}; expected one number per row"
+        yield f"{name} has shape {shape}, expected one number per row"
     if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
-        yield f"{name} has shape {shape}; expected images, three axes per row, to convert {field.layout}"
+        yield f"{name} has shape {shape}, expected images, three axes per row, to convert {field.layout}"
     if not array.rows:
         yield f"{name} has no row"
     if array.encoded and not array.shape:
-        yield f"{name} has no bytes in its first row; expected a PNG or JPEG image"
+        yield f"{name} has no bytes in its first row, expected a PNG or JPEG image"
     if 0 in array.shape:
         yield f"{name} has shape {shape}, which has no values"
     for bound in (field.low, field.high):
         axes = np.shape(bound) if bound is not None and not array.text else ()
         if not _broadcasts(axes, array.shape):
-            yield f"{name} has rows of shape {list(array.shape)}; its bounds have {list(axes)}"
+            yield f"{name} has rows of shape {list(array.shape)}, but the bounds have {list(axes)}"
 
 
 def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -215,20 +215,7 @@ def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
         if part is None:
             yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype.kind != file.arrays[part.array].dtype.kind:
-            yield f"{name} is {array}; {part.array} is {file.arrays[part.array]}"
+            yield f"{name} is {array}, but {part.array} is {file.arrays[part.array]}"
     missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
     if plan.following and missing:
         yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"
-
-
-def _column_problems(columns: Sequence[Column], known: Sequence[Column], unit: str) -> Iterator[str]:
-    own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
-    for key in first_columns.keys() - own_columns.keys():
-        yield f"it has no {dotted_name(key)}, unlike the first {unit}"
-    for key in own_columns.keys() - first_columns.keys():
-        yield f"it has {dotted_name(key)}, unlike the first {unit}"
-    for key in own_columns.keys() & first_columns.keys():
-        own, first = own_columns[key], first_columns[key]
-        if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
-            shapes = f"{own.dtype.name} {list(own.shape)}; in the first {unit} {first.dtype.name} {list(first.shape)}"
-            yield f"{dotted_name(key)} is {shapes}"

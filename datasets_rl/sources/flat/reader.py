@@ -17,7 +17,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.sources.flat.arrays import ArrayFile, RowReader, open_arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
@@ -32,7 +32,7 @@ _Index = NDArray[np.int64]
 
 @dataclass
 class Block:
-    """Rows [start, stop) of the T steps of a file, before they are split into episodes."""
+    """Rows [start, stop) of the T steps of a file, before the rows are split into episodes."""
 
     name: str
     """Name of the file, for messages."""
@@ -42,15 +42,15 @@ class Block:
     """Numbers of the episodes of `Ends` that end in the block, [n]."""
     terminated: _Flags
     truncated: _Flags
-    """End flags, [T] each; the flags of a file are not changed in place."""
+    """End flags, [T] each."""
     steps: dict[Key, Any] = field(default_factory=dict)
     """The values of the fields of steps, [T, ...], without flags."""
     states: dict[Key, Any] = field(default_factory=dict)
     """The states before the steps, [T, ...]."""
     finals: dict[Key, Any] = field(default_factory=dict)
-    """The states after the last steps, [n, ...], of the fields for which the file has them."""
+    """The states after the last steps, [n, ...], of the fields with such states in the file."""
     following: dict[Key, Any] = field(default_factory=dict)
-    """The states after all steps, [T, ...], of the fields for which the file has them."""
+    """The states after all steps, [T, ...], of the fields with such states in the file."""
 
     @property
     def ends(self) -> _Flags:
@@ -67,7 +67,7 @@ class FlatReader(EpisodeReader):
         file_format: The format of the files, as in `open_arrays`.
         paths: The local files, by name.
         facts: What the source states about the dataset, as `Source.reader_facts` returns it. ``first`` is the name of the
-            file that defines the columns; by default the first one does.
+            file that defines the columns, by default the first file.
 
     Raises:
         ConversionError: If the first file with a row is damaged, or does not match the layout.
@@ -117,7 +117,7 @@ class FlatReader(EpisodeReader):
         }
 
     def open_file(self, name: str) -> ArrayFile:
-        """Open a file by its name."""
+        """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
         return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
 
@@ -143,14 +143,14 @@ class FlatReader(EpisodeReader):
 
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         """Count the decisions about a whole file."""
-        rows = len(ends.terminated)
+        rows = ends.steps
         self.counts.update(ends.found)
         self.counts["unwritten-chunks"] += file.unwritten
         self.counts["widened"] += plan.widened * rows
         self.counts["flags-cast"] += sum(file.arrays[name].dtype.kind != "b" for name in plan.flags.values()) * rows
 
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        """Change a block before its rows are split, and return metadata of the episodes that end in the block, [n].
+        """Change a block before the rows are split, and return metadata of the episodes that end in the block, [n].
 
         Args:
             block: The block.
@@ -161,7 +161,7 @@ class FlatReader(EpisodeReader):
         return {}
 
     def _first_plan(self, names: Sequence[str]) -> Plan:
-        """Return the plan of the first file that has a row, because an empty one may not show its columns' types."""
+        """Return the plan of the first file that has a row, because an empty file may not show the types of the columns."""
         for name in names:
             with self.open_file(name) as file:
                 if not is_empty(file, self._layout):
@@ -174,7 +174,7 @@ class FlatReader(EpisodeReader):
         rows = _Rows(file, plan, parts, ends)
         self.count_file(file, plan, ends)
         is_begun = False
-        for start in range(0, len(ends.terminated), rows.block):
+        for start in range(0, ends.steps, rows.block):
             block = rows.read(start)
             self._end_at_seams(block, rows)
             self._check_limits(block)
@@ -202,7 +202,7 @@ class FlatReader(EpisodeReader):
         for key, after in block.following.items():
             begun = block.states[key][1:]
             masks = [find_jumps(after[: len(begun)], begun)]
-            if block.stop < len(rows.ends.terminated) and not flagged[-1]:
+            if block.stop < rows.ends.steps and not flagged[-1]:
                 masks.append(find_jumps(after[-1:], rows.peek(key, block.stop)))
             found = [np.concatenate(parts) for parts in zip(*masks, strict=True)]
             jumps[: len(found[0])] |= found[0]
@@ -247,7 +247,10 @@ class FlatReader(EpisodeReader):
         return {key: (np.asarray(low), np.asarray(high)) for key, (low, high) in limits.items()}
 
     def _check_limits(self, block: Block) -> None:
-        """Check the values of a block, [T, ...] each; NaN and infinity are in no bounds, and counted elsewhere."""
+        """Check the values of a block, [T, ...] each.
+
+        NaN and infinity are outside of all bounds, and are counted elsewhere.
+        """
         problems, columns = [], {**block.steps, **block.states}
         for key, (low, high) in self._limits.items():
             if not isinstance(values := columns.get(key), np.ndarray):
@@ -260,7 +263,7 @@ class FlatReader(EpisodeReader):
             row, *element = place = tuple(np.argwhere(outside)[0].tolist())
             least, most = (np.broadcast_to(limit, values.shape)[place] for limit in (low, high))
             problems.append(
-                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}; "
+                f"{dotted_name(key)}{element or ''} is {values[place]} at row {block.start + row:,}, but "
                 f"{self.stated_in} states {least} to {most} ({outside.sum():,} such values)"
             )
         if problems:
@@ -289,15 +292,15 @@ class _Rows:
     def read(self, start: int) -> Block:
         """Return the block that begins with a step."""
         ends = self.ends
-        stop = min(start + self.block, len(ends.terminated))
+        stop = min(start + self.block, ends.steps)
         first, last = np.searchsorted(self._stops, (start, stop - 1), "right").tolist()
         numbers = np.arange(first, last + 1)
         numbers = numbers[ends.lengths[numbers] > 0]
         stops = self._stops[numbers]
         lengths = np.minimum(stops, stop) - np.maximum(stops - ends.lengths[numbers], start)
         is_whole = stops <= stop
-        rows = slice(start, stop)
-        block = Block(self.name, start, stop, numbers[is_whole], ends.terminated[rows], ends.truncated[rows].copy())
+        terminated, truncated = (mask_of_rows(steps, start, stop) for steps in (ends.terminated, ends.truncated))
+        block = Block(self.name, start, stop, numbers[is_whole], terminated, truncated)
         for part in self._parts:
             key = part.column.key
             if part.constant is not None:
@@ -311,7 +314,7 @@ class _Rows:
         return block
 
     def peek(self, key: Key, step: int) -> Any:
-        """Return the state before a step, [1, ...], that is the first one of the next block."""
+        """Return the state before a step, [1, ...], that is the first state of the next block."""
         part = self._by_key[key]
         episode = int(np.searchsorted(self._stops, step, "right"))
         row = step + self.ends.extras[part.array] * episode
@@ -320,7 +323,7 @@ class _Rows:
     def split(
         self, block: Block, metadata: Mapping[str, NDArray[Any]], *, is_begun: bool
     ) -> Iterator[Episode | EpisodeBatch]:
-        """Split a block into the rest of an episode, whole episodes, and the first piece of another one."""
+        """Split a block into the rest of an episode, whole episodes, and the first piece of another episode."""
         blanks = [""] * int(block.ends.sum())
         for part in self._parts:
             key, group = part.column.key, block.states if part.state else block.steps
@@ -340,7 +343,7 @@ class _Rows:
         yield from split_rows(steps, block.states, block.ends, block.finals, metadata, is_begun=is_begun, known=known)
 
     def finish(self) -> None:
-        """Read every array to its end, because formats with a checksum compare it there."""
+        """Read every array to the end, because formats with a checksum compare the checksum there."""
         for rows in chain(self._rows.values(), self._following.values(), self._finals.values()):
             rows.finish()
 
@@ -367,7 +370,7 @@ class _Rows:
             block.finals[key] = self._read_finals(part, block.episodes)
 
     def _read_finals(self, part: ColumnSlice, numbers: _Index) -> Any:
-        """Return the states after the last steps, [n, ...], from their separate array; blank where they are unknown."""
+        """Return the states after the last steps, [n, ...], from a separate array, blank where the states are unknown."""
         first, stop = int(numbers[0]), int(numbers[-1]) + 1
         every = _as_column_values(part, self._finals[part.column.key].read(first, stop))
         final = _chosen(every, np.isin(np.arange(first, stop), numbers))
@@ -386,15 +389,15 @@ class _Rows:
         lengths: _Index,
         more: _Index | None = None,
     ) -> Any:
-        """Return the rows of the steps of episodes, each with further rows after them.
+        """Return the rows of the steps of episodes, each with further rows after the steps.
 
         Args:
             reader: The reader of the array.
             part: The column of the array.
             start: The first step.
-            shifts: Difference between the number of a row and that of its step, for each episode, [E].
+            shifts: Difference between the number of a row and the number of its step, for each episode, [E].
             lengths: Number of steps of each episode, [E].
-            more: Number of further rows of each episode, [E]; by default none.
+            more: Number of further rows of each episode, [E], by default none.
         """
         more = np.zeros_like(lengths) if more is None else more
         begins = start + np.cumsum(lengths) - lengths + shifts
@@ -409,7 +412,7 @@ class _Rows:
 
 
 def _as_column_values(part: ColumnSlice, values: Any) -> Any:
-    """Convert values to the dtype and the axes of their column; texts and images are lists."""
+    """Convert values to the dtype and the axes of their column. Texts and images are lists."""
     if isinstance(values, list):
         return values
     cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Base class of the sources of flat rows, which declare the layout of their files."""
+"""Base class of the sources of flat rows, which declare the layout of the files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FlatSource(Source):
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        # The readers import numpy, and listing ids does not need it.
+        # The readers import numpy, and listing ids does not need numpy.
         kind: type[Any] = pkgutil.resolve_name(self.reader)
         facts = self.reader_facts(name, params or {})
         reader: EpisodeReader = kind(f"{self.name}/{name}", self.layout, self.kind.lower(), files, facts)

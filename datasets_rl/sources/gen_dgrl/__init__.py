@@ -1,13 +1,13 @@
-"""Gen-DGRL: episodes of Procgen, one archive of files per id, from a plain web server.
+"""Gen-DGRL: episodes of Procgen, an archive of files per id, from a plain web server.
 
     Procgen/Datasets/Compressed/1M/level_200/expert/bigfish.tar.xz      the path in TorchRL
     1M/expert/bigfish.tar.xz                                            the path in the upstream's tool since 2023
-    100k_procgen_dataset_1.tar                                          all games in one archive
+    100k_procgen_dataset_1.tar                                          all games in a single archive
 
-    bigfish/<time>_<episode>_<length>_<level seed>_<return>.npy         in each; or .npz
+    bigfish/<time>_<episode>_<length>_<level seed>_<return>.npy         in each archive, or .npz
 
-Both paths are tried, because it is not known which one the server supports. An archive is one file, and is read in
-parts that begin at its blocks.
+Both paths are tried, because it is not known which path the server supports. An archive is a single file, and is read in
+parts that begin at blocks of the archive.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import (
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import EpisodeReader, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
@@ -51,7 +44,7 @@ class GenDGRL(Source):
     selects = frozenset({"episodes"})
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the archive of an id; its path is the first one above."""
+        """Return the archive of an id. The path is the first path above."""
         from datasets_rl.fetch.asset import Asset
 
         paths = self._archive_paths(name)
@@ -59,7 +52,7 @@ class GenDGRL(Source):
         return (_with_format(Asset(urls, paths[0])),)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Find the archive under one of its paths, and split it into parts; see `Source.resolve`."""
+        """Find the archive under either path, and split the archive into parts, see `Source.resolve`."""
         (asset,) = self.assets(name)
         try:
             listed = {asset.path: asset for asset in upstream.folder("", ()).assets}
@@ -99,8 +92,8 @@ class GenDGRL(Source):
 
 
 def _with_format(asset: Asset) -> Asset:
-    """Return the asset with its file format and first bytes (magic number), which the download then checks."""
-    # The archive of all games is not compressed, and may be served at the address of the archive of one game.
+    """Return the asset with the file format and first bytes (magic number), which the download then checks."""
+    # The archive of all games is not compressed, and may be served at the address of the archive of a single game.
     compressed = asset.path.endswith(".xz") and "100k" not in asset.path
     return replace(asset, magic=_XZ_MAGIC if compressed else b"", kind="tar.xz" if compressed else "tar")
 

@@ -5,7 +5,7 @@ actions        a_0  a_1  ...  a_T-1
 rewards        r_0  r_1  ...  r_T-1                   r_t is the reward for a_t
 dones          0    0    ...  1
 
-A file is an ``.npz``, or a dict that numpy pickled; its first bytes show which. Frames are floats from 0 to 255.
+A file is an ``.npz``, or a dict that numpy pickled, as the first bytes show. Frames are floats from 0 to 255.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, JoinedStream, fill, unexpected_format
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
+from datasets_rl.sources.values import pixel_spec
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -54,23 +55,23 @@ _EXPECTED: Mapping[str, tuple[int, str, tuple[int, ...]]] = {
 }
 """By name: the number of rows in addition to the steps, the allowed dtype kinds, and the shape of a row."""
 _TEXTS = {
-    "alien-last-frame": "the last frame of an episode is the first one of the next level: it was left out, and the state "
+    "alien-last-frame": "the last frame of an episode is the first frame of the next level and was left out, and the state "
     "after the last step is not known",
-    "terminated": "the end flag of episodes does not distinguish a time limit from a termination: they were marked "
+    "terminated": "the end flag of episodes does not distinguish a time limit from a termination: the ends were marked "
     "terminated",
-    "frames-cast": "frames are stored as floats with integer values: they were converted to uint8",
+    "frames-cast": "frames are stored as floats with integer values, and were converted to uint8",
     **NO_TRANSITION,
-    "flags-cast": "files store flags as numbers, 0 or 1; they were converted to booleans",
+    "flags-cast": "files store flags as numbers, 0 or 1, which were converted to booleans",
 }
 
 
 class GenDGRLReader(EpisodeReader):
-    """Reader of an archive; a part is a pair (k, n), the k-th of n parts.
+    """Reader of an archive. A part is a pair (k, n), the k-th of n parts.
 
     Args:
         dataset_id: Id of the dataset, for messages.
         path: The archive.
-        games: All games; True for the game of the dataset.
+        games: All games, with True for the game of the dataset.
     """
 
     rules = _TEXTS
@@ -85,27 +86,24 @@ class GenDGRLReader(EpisodeReader):
     @override
     def specs(self) -> Mapping[str, Any]:
         return {
-            "observation": {"kind": "bounded", "shape": list(_FRAME), "dtype": "uint8", "low": 0, "high": 255},
+            "observation": pixel_spec(_FRAME),
             "action": {"kind": "bounded", "shape": [1], "dtype": "int64", "low": 0, "high": _ACTIONS - 1},
         }
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of the game that begin in a part of the archive; by default all episodes of the game."""
+        """Yield the episodes of the game that begin in a part of the archive, or by default all episodes of the game."""
         self.counts.clear()
         for member in members_of_chunk(self._path, *(part or (0, 1))):
             path = PurePosixPath(member.name)
-            # An archive of one game may have no folder of that name; files in the folder of another game are skipped.
+            # An archive of one game may have no folder of that name. Files in the folder of another game are skipped.
             if path.name.startswith(".") or not all(self._games.get(folder, True) for folder in path.parts[:-1]):
                 continue
             yield from self._read_episode(path.name, member)
 
-    def _error(self, name: str, problems: list[str]) -> ConversionError:
-        return ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in problems])
-
     def _read_episode(self, name: str, member: Member) -> Iterator[Episode]:
         match = _NAME.fullmatch(name)
         if match is None:
-            raise self._error(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
+            raise self.error(name, ["the name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
         date, time, number, length, seed, total = match.groups()
         if not int(length):
             self.counts["no-transition"] += 1
@@ -113,13 +111,13 @@ class GenDGRLReader(EpisodeReader):
         try:
             file = _open_arrays(name, member)
             if problems := [*_shape_problems(file, int(length))]:
-                raise self._error(name, problems)
+                raise self.error(name, problems)
             action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
-            raise self._error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
+            raise self.error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
         if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
-            raise self._error(name, problems)
+            raise self.error(name, problems)
         self.counts["alien-last-frame"] += 1
         self.counts["terminated"] += 1
         self.counts["frames-cast"] += file.stored["observations"][1] != "u"
@@ -155,14 +153,14 @@ class GenDGRLReader(EpisodeReader):
             if block.dtype != np.uint8 and not np.array_equal(frames, block):
                 row = start + int(np.flatnonzero((frames != block).reshape(len(block), -1).any(axis=1))[0])
                 value = block[row - start][frames[row - start] != block[row - start]][0]
-                raise self._error(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
+                raise self.error(name, [f"observations of row {row} have {value}, expected integers from 0 to 255"])
             yield start, frames
             start += len(block)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Arrays of an episode, before they are read."""
+    """Arrays of an episode, before the arrays are read."""
 
     stored: Mapping[str, tuple[tuple[int, ...], str]]
     """Shape and dtype kind, such as "f" or "i", of each array."""
@@ -172,9 +170,9 @@ class _Arrays:
 
 
 def _open_arrays(name: str, member: Member) -> _Arrays:
-    """Open the file of an episode in the format that its first bytes show."""
+    """Open the file of an episode in the format that the first bytes show."""
     if member.size > _FILE_MAX_BYTES:
-        raise ConversionError(name, [f"it has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"])
+        raise ConversionError(name, [f"it has {member.size:,} bytes, expected at most {_FILE_MAX_BYTES:,}"])
     head = bytearray(len(npy.MAGIC))
     head = head[: fill(member.stream, memoryview(head))]
     rest = JoinedStream(io.BytesIO(head), member.stream)
@@ -186,7 +184,7 @@ def _open_arrays(name: str, member: Member) -> _Arrays:
         raise ConversionError(name, [unexpected_format(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
     arrays = load_npy(rest, name, most=member.size)
     if not isinstance(arrays, dict) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ConversionError(name, [f"it is a pickled {type(arrays).__name__}; expected a dict of arrays"])
+        raise ConversionError(name, [f"it is a pickled {type(arrays).__name__}, expected a dict of arrays"])
 
     def blocks(array_name: str, rows: int) -> Iterator[NDArray[Any]]:
         array = arrays[array_name]
@@ -204,20 +202,20 @@ def _shape_problems(file: _Arrays, length: int) -> Iterator[str]:
             continue
         shape, kind = file.stored[name]
         if kind not in kinds:
-            yield f"{name} have the dtype kind {kind!r}; expected one of {kinds}"
+            yield f"{name} have the dtype kind {kind!r}, expected one of {kinds}"
         if shape[:1] != (length + more,) or (shape[1:] != axes and not (axes in {(), (1,)} and prod(shape[1:]) == 1)):
-            yield f"{name} are {list(shape)}; the file name states {[length + more, *axes]}"
+            yield f"{name} are {list(shape)}, but the file name states {[length + more, *axes]}"
     if not 0 < length <= _STEPS_MAX:
-        yield f"its name states {length:,} steps; expected 1 to {_STEPS_MAX:,}"
+        yield f"the name states {length:,} steps, expected 1 to {_STEPS_MAX:,}"
 
 
 def _value_problems(action: NDArray[Any], reward: NDArray[Any], done: NDArray[Any], total: float) -> Iterator[str]:
     """Yield the values that are invalid or contradict the stated return."""
     if rows := np.flatnonzero((action < 0) | (action >= _ACTIONS))[:1].tolist():
-        yield f"action {rows[0]} is {action.reshape(-1)[rows[0]]}; expected 0 to {_ACTIONS - 1}"
+        yield f"action {rows[0]} is {action.reshape(-1)[rows[0]]}, expected 0 to {_ACTIONS - 1}"
     if rows := np.flatnonzero(~np.isfinite(reward))[:1].tolist():
-        yield f"reward {rows[0]} is {reward.reshape(-1)[rows[0]]}; expected a finite number"
+        yield f"reward {rows[0]} is {reward.reshape(-1)[rows[0]]}, expected a finite number"
     elif abs((actual := float(reward.sum(dtype=np.float64))) - total) > _RETURN_TOLERANCE:
-        yield f"its return is {actual:.2f}; its name states {total:.2f}"
+        yield f"the return is {actual:.2f}, but the name states {total:.2f}"
     if rows := np.flatnonzero(done != (np.arange(len(done)) == len(done) - 1))[:1].tolist():
-        yield f"dones of row {rows[0]} of {len(done)} is {done[rows[0]]}; expected 1 only in the last row"
+        yield f"dones of row {rows[0]} of {len(done)} is {done[rows[0]]}, expected 1 only in the last row"

@@ -1,7 +1,7 @@
-"""Datasets on the Hugging Face hub: ``hf/user/name``, or by their address, ``hf://user/name``.
+"""Datasets on the Hugging Face hub: ``hf/user/name``, or by the address, ``hf://user/name``.
 
-Of a dataset that `push` published, nothing is converted: the files of the repository are those of the stored dataset.
-Large ones are cut into chunks. Other repositories have the layout of another source, which is recognized from the files.
+Of a dataset that `push` published, nothing is converted: the files of the repository are the files of the stored dataset.
+Large files are cut into chunks. Other repositories have the layout of another source, which is recognized from the files.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _SHARD_BYTES = 256 << 20
 _JSON_MAX_BYTES = 64 << 20
 _ENTRY = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 _TOKEN = Remedy(
-    "check the name and the revision; a private dataset needs a token: set HF_TOKEN, or run `hf auth login`"
+    "check the name and the revision. A private dataset needs a token: set HF_TOKEN, or run `hf auth login`"
 )
-_WHOLE = "download all of it: a part can be selected when it is opened"
+_WHOLE = "download the whole dataset: a part can be selected when the dataset is opened"
 
 
 class HuggingFaceHub(Addressed):
     """Source of dataset repositories of the Hugging Face hub, and of the layout of published datasets."""
 
     name = "hf"
-    names = "datasets of the hub; expected hf/USER/NAME"
+    names = "datasets of the hub, expected hf/USER/NAME"
     options = (Option("revision", "Branch, tag or commit of a dataset on the hub."),)
 
     @override
@@ -67,7 +67,7 @@ class HuggingFaceHub(Addressed):
         if "/" in selection.options.get("revision", ""):
             revision = selection.options["revision"]
             raise InvalidArgumentError(
-                f"revision is {revision!r}; expected a name without '/'", hint="give the commit of this branch"
+                f"revision is {revision!r}, expected a name without '/'", hint="give the commit of this branch"
             )
         super().check(selection)
 
@@ -96,11 +96,11 @@ class HuggingFaceHub(Addressed):
 
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the manifest and the list of chunks; see `Source.resolve_files`."""
+        """Read the manifest and the list of chunks, see `Source.resolve_files`."""
         parts = replace(selection, options={})
         if parts != Selection():
             raise InvalidArgumentError(
-                f"a published dataset is downloaded as a whole; {parts} was requested", hint=_WHOLE
+                f"a published dataset is downloaded as a whole, but {parts} was requested", hint=_WHOLE
             )
         name = entry.name
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
@@ -108,7 +108,7 @@ class HuggingFaceHub(Addressed):
         pieces = [piece for listed in manifest.files for piece in chunks.pieces(listed)]
         if missing := [piece.path for piece in pieces if piece.path not in inside]:
             more = f" and {len(missing) - 3:,} more files" if len(missing) > 3 else ""
-            problem = f"it lacks {', '.join(missing[:3])}{more}, which its manifest names"
+            problem = f"it lacks {', '.join(missing[:3])}{more}, which the manifest names"
             raise ConversionError(entry.id, [problem])
         return Listing(
             tuple(
@@ -138,17 +138,17 @@ def _read_manifest(entry: Entry, inside: Mapping[str, Asset], upstream: Upstream
 
 def _read_json(entry: Entry, asset: Asset, upstream: Upstream) -> Any:
     if asset.size is not None and asset.size > _JSON_MAX_BYTES:
-        problem = f"{asset.path} has {asset.size:,} bytes; expected at most {_JSON_MAX_BYTES:,}"
+        problem = f"{asset.path} has {asset.size:,} bytes, expected at most {_JSON_MAX_BYTES:,}"
         raise ConversionError(entry.id, [problem])
     try:
         return json.loads(upstream.text(asset))
     except (ValueError, RecursionError) as error:
-        again = Remedy("fetch it again with {}", Argument("force", True))
+        again = Remedy("fetch the file again with {}", Argument("force", True))
         raise ConversionError(entry.id, [f"{asset.path} is not JSON: {error}"], hint=again) from error
 
 
 def _shards(pieces: Sequence[Piece], name: str) -> Iterator[Shard]:
-    """Yield groups of pieces that are fetched together; the part of each piece is its place in the dataset."""
+    """Yield groups of pieces that are fetched together. The part of each piece is the place in the dataset."""
     for group in group_by_size(pieces, (piece.bytes for piece in pieces), _SHARD_BYTES):
         yield Shard(tuple(f"{name}/{piece.path}" for piece in group), [[piece.file, piece.start] for piece in group])
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import (
-    Listing,
-    Selection,
-    Source,
-    by_images,
-    cut_file,
-)
+from datasets_rl.sources.base import Listing, Selection, Source, by_images, cut_file
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
@@ -32,7 +26,8 @@ ARRAYS = (*SCREEN, "actions", "rewards", "dones")
 """Names of the arrays of a game."""
 _SHARD_BYTES = 64 << 20
 _SCREEN_BYTES = {"compressed": 350.0, "raw": 2.0 * 24 * 80}
-"""The characters and the colors of a step, by the form in which they are stored; compressed, as of a random player."""
+"""The characters and the colors of a step, by the form in which they are stored. The compressed size was measured of a
+random player."""
 _ROW_BYTES = 40
 """Everything else of a step, with the ends of the compressed bytes."""
 
@@ -50,7 +45,7 @@ class Katakomba(Source):
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Split the file into shards of its games; see `Source.resolve`."""
+        """Split the file into shards of the games, see `Source.resolve`."""
         (asset,) = self.assets(name)
         facts = self.facts(name)
         fetched = facts["bytes"][0] / facts["steps"][0]
@@ -70,7 +65,7 @@ class Katakomba(Source):
 
     @override
     def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
-        """Split the file into shards of its games."""
+        """Split the file into shards of the games."""
         return replace(super().listing(assets, selection), shards=cut_file(assets[0], _SHARD_BYTES))
 
 

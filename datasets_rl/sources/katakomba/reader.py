@@ -1,9 +1,9 @@
 """Reader of Katakomba's files: a group for each game, with the attributes of the game.
 
 key press     0     1     2    ...   T-1
-tty_*        o_0   o_1   o_2   ...  o_T-1      the screen at which the key was pressed; the one after the last is unknown
+tty_*        o_0   o_1   o_2   ...  o_T-1      the screen at which the key was pressed. o_T is unknown
 actions      a_0   a_1   a_2   ...  a_T-1
-rewards      r_0   r_1   r_2   ...  r_T-2      the change of the score by a_t; the last one repeats r_T-2
+rewards      r_0   r_1   r_2   ...  r_T-2      the change of the score by a_t. The last reward repeats r_T-2
 dones         0     0     0    ...    1
 """
 
@@ -33,7 +33,7 @@ from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, OBSERVATI
 _CHARS, _COLORS, _CURSOR = ((*OBSERVATION, f"tty_{part}") for part in ("chars", "colors", "cursor"))
 _LAYOUT = Layout(
     (
-        # A screen is a small image: most of it is empty, and one of the next looks nearly the same.
+        # A screen is a small image: most of it is empty, and the next screen looks nearly the same.
         Field(_CHARS, "tty_chars", form="compressed"),
         Field(_COLORS, "tty_colors", form="compressed"),
         Field(_CURSOR, "tty_cursor"),
@@ -52,27 +52,27 @@ _AXES = {"tty_chars": 2, "tty_colors": 2, "tty_cursor": 1}
 
 
 class KatakombaReader(FlatReader):
-    """Reader of a file; a part is the number of a piece of its games, and the number of pieces.
+    """Reader of a file. A part is the number of a piece of its games, and the number of pieces.
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The file, by its path.
+        files: The file, by path.
         facts: Nothing that is needed.
 
     Raises:
-        ConversionError: If the file is damaged or has no game, or its first game lacks an array; the error names every
+        ConversionError: If the file is damaged or has no game, or the first game lacks an array. The error names every
             problem.
     """
 
     rules: Mapping[str, str] = {
         "same-row": "row i of a game is transition i: the screen at which a key was pressed, the key, and the change of the "
-        "score by it",
-        "last-reward-repeated": "the reward of the last step of a game is not known: the file repeats the one before it, "
+        "score by the key",
+        "last-reward-repeated": "the reward of the last step of a game is not known: the file repeats the reward before it, "
         "which was kept",
         "final-observation-unknown": "the file does not have the screen after the last key press of a game",
-        "end-without-flag": "games end without done: their last step was marked truncated",
+        "end-without-flag": "games end without done: the last step of such a game was marked truncated",
         "flags-cast": "dones are numbers, 0 or 1, which were converted to booleans",
-        "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
+        "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
         **NO_TRANSITION,
     }
 
@@ -103,7 +103,7 @@ class KatakombaReader(FlatReader):
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         piece, pieces = part or (0, 1)
-        # Rounded up, so that the first piece has a game. Its screens decide the form of all screens.
+        # Rounded up, so that the first piece has a game. The screens of this game decide the form of all screens.
         first, last = (-(-len(self._games) * number // pieces) for number in (piece, piece + 1))
         self.counts.clear()
         if games := [(self._games[number], number) for number in range(first, last)]:
@@ -139,7 +139,7 @@ class KatakombaReader(FlatReader):
         return {name: np.array([value]) for name, value in self._read_metadata(block.name, self._games[number]).items()}
 
     def _read_metadata(self, name: str, game: str) -> dict[str, int | float | bool]:
-        """Return the number of a game and its numeric attributes.
+        """Return the number of a game and the numeric attributes of the game.
 
         Raises:
             ConversionError: If the game lacks a numeric attribute of the first game.
@@ -151,7 +151,7 @@ class KatakombaReader(FlatReader):
             if isinstance(value, (bool, int, float)) and np.can_cast(type(value), kind):
                 metadata[field] = kind(value)
             else:
-                problems.append(f"its attribute {field} is {value!r:.40}; expected a number, as in the first game")
+                problems.append(f"the attribute {field} is {value!r:.40}, expected a number, as in the first game")
         if problems:
             raise ConversionError(name, problems)
         return metadata
@@ -161,21 +161,21 @@ def _games_of(file: Hdf5File, dataset_id: str) -> list[str]:
     """Return the names of the games of a file."""
     members = file.members("")
     if others := [name for name, is_group in members.items() if not is_group]:
-        raise ConversionError(dataset_id, [f"{others[0]} is an array; expected a group for each game"])
+        raise ConversionError(dataset_id, [f"{others[0]} is an array, expected a group for each game"])
     if not members:
-        raise ConversionError(dataset_id, ["it has no game; expected a group for each game"])
+        raise ConversionError(dataset_id, ["it has no game, expected a group for each game"])
     return [*members]
 
 
 def _problems(file: ArrayFile) -> Iterator[str]:
-    """Yield what is wrong with the arrays of a game that it has."""
+    """Yield what is wrong with the arrays of a game."""
     for name, kinds in _KINDS.items():
         if (array := file.arrays.get(name)) is None:
             continue
         axes = _AXES.get(name, 0)
         if array.dtype.kind not in kinds or (axes > 1 and array.dtype.itemsize != 1):
-            yield f"{name} is {array}; expected {'bytes' if axes > 1 else 'integers'}"
+            yield f"{name} is {array}, expected {'bytes' if axes > 1 else 'integers'}"
         elif axes and len(array.shape) != axes:
-            yield f"{name} is {array}; expected {axes + 1} axes"
+            yield f"{name} is {array}, expected {axes + 1} axes"
         elif not axes and prod(array.shape) != 1:
-            yield f"{name} is {array}; expected one value for each row"
+            yield f"{name} is {array}, expected one value for each row"

@@ -1,10 +1,10 @@
-"""LeRobot: robots on the Hugging Face hub, ``lerobot/USER/NAME``, in versions 2.0, 2.1 and 3.0 of its layout.
+"""LeRobot: robots on the Hugging Face hub, ``lerobot/USER/NAME``, in versions 2.0, 2.1 and 3.0 of the layout.
 
     meta/info.json                  the features, the frame rate, and templates of the paths
     data/...parquet                 a row per frame: states, actions, and images as PNG
     videos/...mp4                   a file per camera and episode, or per camera and many episodes
 
-The files are read directly: neither lerobot nor its library of datasets is imported, and nothing is converted between
+The files are read directly: neither lerobot nor the library of datasets is imported, and nothing is converted between
 versions first.
 """
 
@@ -29,16 +29,7 @@ from datasets_rl.errors import (
     Remedy,
     UnknownIdError,
 )
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-    group_by_size,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
 
@@ -58,11 +49,11 @@ _ROW_BYTES = 100  # of everything except images, to estimate sizes
 _JPEG = 0.15  # assumed bytes per byte of pixels, at the default quality
 _QUALITY = "95"
 _READ_NANOSECONDS = {"encoded": 1.6, "raw": 0.3, "compressed": 1.0, "video": 6.0}
-"""Measured time of a core to read a byte of pixels in a random row: of videos, with a key frame every second one."""
+"""Measured time of a core to read a byte of pixels in a random row: of videos, with every second frame a key frame."""
 
 
 class LeRobot(Source):
-    """Source of every dataset repository with meta/info.json; the catalog lists a few of them."""
+    """Source of every dataset repository with meta/info.json. The catalog lists a few repositories."""
 
     name = "lerobot"
     restated = frozenset({"license"})
@@ -77,7 +68,7 @@ class LeRobot(Source):
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
         if not _ID.fullmatch(name):
-            raise UnknownIdError(f"{self.name}/{name}", known=f"datasets of the hub; expected {self.name}/USER/NAME")
+            raise UnknownIdError(f"{self.name}/{name}", known=f"datasets of the hub, expected {self.name}/USER/NAME")
         return dict(self.catalog["ids"].get(name, {}))
 
     @override
@@ -90,14 +81,14 @@ class LeRobot(Source):
         options = selection.options
         problems = []
         if "/" in options.get("revision", ""):
-            problems.append(f"revision is {options['revision']!r}; expected a name without '/', such as a commit")
+            problems.append(f"revision is {options['revision']!r}, expected a name without '/', such as a commit")
         quality = options.get("quality") or _QUALITY
         if not (quality.isdecimal() and 1 <= int(quality) <= 100):
-            problems.append(f"quality is {quality!r}; expected an integer from 1 to 100")
+            problems.append(f"quality is {quality!r}, expected an integer from 1 to 100")
         if (size := options.get("image-size")) and not _SIZE.fullmatch(size):
-            problems.append(f"image-size is {size!r}; expected 224, or rows and columns, 240x320")
+            problems.append(f"image-size is {size!r}, expected 224, or rows and columns, 240x320")
         elif size and options.get(IMAGES.name) == "video":
-            problems.append(f"image-size is {size!r}; videos that stay videos keep their size")
+            problems.append(f"image-size is {size!r}, but videos that stay videos keep the size")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
@@ -109,7 +100,7 @@ class LeRobot(Source):
         except FetchError as error:
             refused = any(url.startswith("hf:") for url, _ in error.failures)
             if refused and not isinstance(error, OfflineError) and not error.unreached:
-                error.hint = "check the name and the revision; a private or gated dataset needs a token: set HF_TOKEN"
+                error.hint = "check the name and the revision. A private or gated dataset needs a token: set HF_TOKEN"
             raise
         return self.resolve_files(self.entry(name), folder, selection, upstream)
 
@@ -125,7 +116,7 @@ class LeRobot(Source):
         inside = _files_by_path(folder, entry.name)
         if _INFO not in inside:
             names = ", ".join(sorted(inside)[:5])
-            raise ConversionError(entry.id, [f"it has no {_INFO}; its first files are {names}"])
+            raise ConversionError(entry.id, [f"it has no {_INFO}. The first files are {names}"])
         info = read_info(upstream.text(inside[_INFO]), entry.id)
         kept = selection.kept_keys(keys_of(info))
         cameras = [one.name for one in info.features.values() if one.kind == "video" and one.key in kept]
@@ -166,7 +157,7 @@ class LeRobot(Source):
             },
             entry=entry,
             revision=folder.revision,
-            # An episode whose video does not fit its table is left out.
+            # An episode with a video that does not fit the table is left out.
             steps=None if cameras else rows,
             keys=keys_of(info),
             stored_bytes=_stored_bytes(rows, info, kept, selection, video_bytes),
@@ -181,7 +172,7 @@ class LeRobot(Source):
 
 
 def _files_by_path(folder: Folder, name: str) -> dict[str, Asset]:
-    """Return the files by their path in the repository."""
+    """Return the files by path in the repository."""
     return {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
 
 
@@ -237,7 +228,7 @@ def _episodes_by_lines(text: str, info: Info, cameras: Sequence[str], entry: Ent
 def _episodes_by_table(
     tables: Sequence[Asset], upstream: Upstream, info: Info, cameras: Sequence[str], entry: Entry
 ) -> list[dict[str, Any]]:
-    """Return the same for meta/episodes, with the times at which an episode begins and ends in its videos."""
+    """Return the same by meta/episodes, with the times at which an episode begins and ends in the videos."""
     import numpy as np
 
     from datasets_rl.read.parquet import TableFile
@@ -260,14 +251,14 @@ def _episodes_by_table(
             _described_episode(row, info, cameras) for row in sorted(found, key=lambda row: int(row["episode_index"]))
         ]
     except (ValueError, OverflowError) as error:
-        problem = f"meta/episodes has an episode without its files: {error}"
+        problem = f"meta/episodes has an episode without files: {error}"
         raise ConversionError(entry.id, [problem]) from error
     _compare_spans(episodes, info.fps)
     return episodes
 
 
 def _described_episode(row: Mapping[str, Any], info: Info, cameras: Sequence[str]) -> dict[str, Any]:
-    """Return the number, the number of rows and the files of an episode, by its row of meta/episodes.
+    """Return the number, the number of rows and the files of an episode, by the row of meta/episodes.
 
     Raises:
         ValueError, OverflowError: If a value is not a number.
@@ -289,10 +280,10 @@ def _described_episode(row: Mapping[str, Any], info: Info, cameras: Sequence[str
 
 
 def _compare_spans(episodes: Sequence[Mapping[str, Any]], fps: float) -> None:
-    """Add to each video of an episode the other episode that has its frames, too, and whether it is the last of its file.
+    """Add to each video of an episode another episode with the same frames, and whether the video is the last of the file.
 
-    Times are computed from frames, and differ from them by rounding: half a frame is no overlap. Spans that are not those
-    of the rows are wrong by themselves.
+    Times are computed from frames, and differ from frames by rounding: half a frame is not an overlap. A span of
+    another length than of the rows are wrong by themselves.
     """
     spans: dict[tuple[str, str], list[tuple[dict[str, Any], int, bool]]] = {}
     for episode in episodes:
@@ -302,7 +293,7 @@ def _compare_spans(episodes: Sequence[Mapping[str, Any]], fps: float) -> None:
     for placed in spans.values():
         max(placed, key=lambda span: span[0]["stop"])[0]["is_last"] = True
         fitting = sorted((span for span in placed if span[2]), key=lambda span: span[0]["start"])
-        latest = fitting[:1]  # the one that ends the latest
+        latest = fitting[:1]  # the span that ends the latest
         for span in fitting[1:]:
             (earlier, earlier_number, _), (later, number, _) = *latest, span
             if later["start"] < earlier["stop"] - 0.5 / fps:
@@ -313,7 +304,7 @@ def _compare_spans(episodes: Sequence[Mapping[str, Any]], fps: float) -> None:
 
 def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
     if not count or sorted(numbers) != [*range(count)]:
-        problem = f"meta/episodes lists {count:,} episodes; expected each number from 0 once"
+        problem = f"meta/episodes lists {count:,} episodes, expected each number from 0 once"
         raise ConversionError(entry.id, [problem])
 
 
@@ -354,7 +345,7 @@ def _paths(episode: Mapping[str, Any]) -> list[str]:
 def _shards(
     chosen: Sequence[Mapping[str, Any]], episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset]
 ) -> Iterator[Shard]:
-    """Group episodes by their share of the bytes of their files; the part of a shard describes its episodes."""
+    """Group episodes by the share of the bytes of their files. The part of a shard describes the episodes."""
     rows_by_path: dict[str, int] = {}
     for episode in episodes:
         for path in _paths(episode):
@@ -378,7 +369,7 @@ def _shards(
 
 
 def _pixel_bytes(info: Info, kept: set[Any], selection: Selection, kinds: set[str]) -> int:
-    """Return the bytes of the pixels of a step, of the features of some kinds, in the size in which they are stored."""
+    """Return the bytes of the pixels of a step, of the features of some kinds, in the stored size."""
     size = selection.options.get("image-size", "")
     pixels = 0
     for feature in info.features.values():
@@ -407,7 +398,7 @@ def _read_seconds(info: Info, kept: set[Any], selection: Selection, *, has_video
     if not pixels:
         return {}
     seconds = {form: pixels * time * 1e-9 for form, time in _READ_NANOSECONDS.items() if form != "video"}
-    if has_videos:  # they keep their size
+    if has_videos:  # which keep the size
         frames = _pixel_bytes(info, kept, Selection(), {"video"})
         images = _pixel_bytes(info, kept, selection, {"image"})
         seconds["video"] = (frames * _READ_NANOSECONDS["video"] + images * _READ_NANOSECONDS["encoded"]) * 1e-9

@@ -1,4 +1,4 @@
-"""Images of depth cameras in columns of TIFF or PNG files, whose values are depths in the unit of their feature."""
+"""Images of depth cameras in columns of TIFF or PNG files: values are depths in the unit of the feature."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def read_depths(files: Any, column: Column, first: int) -> NDArray[Any]:
         first: Number of the first image in errors.
 
     Raises:
-        ConversionError: If images are damaged, or have another size or type; the error names each.
+        ConversionError: If images are damaged, or have another size or type. The error names each image.
     """
     depths = np.empty((len(files), *column.shape), column.dtype)
     problems = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of Pillow for damaged files, which also end in an error
+        warnings.simplefilter("ignore")  # Pillow warns of damaged files, which also end in an error
         for number, file in enumerate(files):
             try:
                 depths[number, ..., 0] = _read_depth(file, column)
-            except (OSError, ValueError, SyntaxError, EOFError) as error:  # those of Pillow
+            except (OSError, ValueError, SyntaxError, EOFError) as error:  # errors of Pillow
                 problems.append(f"{dotted_name(column.key)}: image {first + number:,} {error}")
     if problems:
         raise ConversionError("", first_problems(problems, "images"))
@@ -54,7 +54,7 @@ def _read_depth(file: bytes, column: Column) -> NDArray[Any]:
     """Return the depths of an image, [rows, columns].
 
     Raises:
-        OSError, ValueError, SyntaxError, EOFError: If it cannot be decoded, or does not fit the field.
+        OSError, ValueError, SyntaxError, EOFError: If the image cannot be decoded, or does not fit the field.
     """
     rows, columns, _ = column.shape
     with Image.open(io.BytesIO(file), formats=_FORMATS) as image:
@@ -62,5 +62,5 @@ def _read_depth(file: bytes, column: Column) -> NDArray[Any]:
         if image.size != (columns, rows) or dtype is None or (dtype.kind == "f") != (column.dtype.kind == "f"):
             is_float = column.dtype.kind == "f"
             expected = f"[{rows}, {columns}] of {'float32' if is_float else 'uint16'}"
-            raise ValueError(f"is [{image.height}, {image.width}] of mode {image.mode}; expected {expected}")
+            raise ValueError(f"is [{image.height}, {image.width}] of mode {image.mode}, expected {expected}")
         return np.asarray(image)

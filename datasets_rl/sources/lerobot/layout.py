@@ -1,4 +1,4 @@
-"""meta/info.json: the features of a LeRobot dataset, the keys that they are stored under, and where its files are.
+"""meta/info.json: the features of a LeRobot dataset, the keys of the features, and the places of the files.
 
       2.0 and 2.1                                       3.0
 data  data/chunk-000/episode_000003.parquet             data/chunk-000/file-000.parquet             many episodes
@@ -50,25 +50,25 @@ class Feature:
     """A feature that is converted."""
 
     name: str
-    """Its name in the files."""
+    """The name in the files."""
     key: Key
     kind: str
     """``numbers``, ``text``, ``image``, a column of PNG or JPEG files, or ``video``, in a separate file."""
     dtype: str
     shape: tuple[int, ...]
-    """Shape of a row; of images, rows, columns and channels."""
+    """Shape of a row. Of images, these are rows, columns and channels."""
     depth: Depth | None = None
-    """Of images, what their values mean if they are depths."""
+    """Of images, what the values mean if the values are depths."""
     codec: str = ""
-    """Of videos, the codec that is stated; empty if none is."""
+    """Of videos, the codec that is stated, or empty if no codec is stated."""
     names: tuple[str, ...] = ()
-    """Of numbers, the name of each element; empty if none are stated."""
+    """Of numbers, the name of each element, or empty if no names are stated."""
     misfit_names: str = ""
-    """The stated names if they are not a name for each element."""
+    """The stated names if there is not a name for each element."""
 
     @property
     def pixels(self) -> int:
-        """Bytes of the pixels of a row; 0 if it is not an image."""
+        """Bytes of the pixels of a row, or 0 if the feature is not an image."""
         import numpy as np
 
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize if self.kind in {"image", "video"} else 0
@@ -79,7 +79,7 @@ class Info:
     """Content of meta/info.json."""
 
     version: str
-    """One of `VERSIONS`."""
+    """An item of `VERSIONS`."""
     fps: float
     features: Mapping[str, Feature]
     """The converted features by name, in order."""
@@ -103,7 +103,7 @@ class Info:
 
         Args:
             template: ``data_path`` or ``video_path``.
-            numbers: The values of its fields.
+            numbers: The values of the fields of the template.
         """
         return str(self.described[template]).format(**numbers)
 
@@ -116,7 +116,7 @@ def read_info(text: str, dataset_id: str) -> Info:
     """Parse and validate meta/info.json.
 
     Raises:
-        ConversionError: If it does not describe a LeRobot dataset of a known version; the error names every problem.
+        ConversionError: If the text does not describe a LeRobot dataset of a known version. The error names every problem.
     """
     try:
         info = json.loads(text)
@@ -126,12 +126,12 @@ def read_info(text: str, dataset_id: str) -> Info:
         problem = f"meta/info.json does not describe a LeRobot dataset: {type(error).__name__} {error}"
         raise ConversionError(dataset_id, [problem]) from error
     if version not in VERSIONS:
-        problem = f"meta/info.json: codebase_version is {version!r:.20}; expected {', '.join(VERSIONS)}"
+        problem = f"meta/info.json: codebase_version is {version!r:.20}, expected {', '.join(VERSIONS)}"
         raise ConversionError(dataset_id, [problem])
-    problems = [] if 0 < fps < math.inf else [f"meta/info.json: fps is {fps}; expected a number above 0"]
+    problems = [] if 0 < fps < math.inf else [f"meta/info.json: fps is {fps}, expected a number above 0"]
     chunks = info.get("chunks_size", 1000)
     if not isinstance(chunks, int) or chunks < 1:
-        problems.append(f"meta/info.json: chunks_size is {chunks!r:.20}; expected an integer >= 1")
+        problems.append(f"meta/info.json: chunks_size is {chunks!r:.20}, expected an integer >= 1")
     kept, left_out = _features_of(features, problems)
     has_videos = any(feature.kind == "video" for feature in kept.values())
     for name, fields in _FIELDS.items():
@@ -143,7 +143,7 @@ def read_info(text: str, dataset_id: str) -> Info:
 
 
 def _features_of(features: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Feature], dict[str, str]]:
-    """Return the features that are converted, and the reasons for which others are not; append what is wrong."""
+    """Return the features that are converted, and the reasons for which other features are not, and append what is wrong."""
     kept: dict[str, Feature] = {}
     left_out: dict[str, str] = {}
     for name, described in features.items():
@@ -178,28 +178,28 @@ def _template_problems(name: str, template: Any, fields: set[str]) -> list[str]:
         parsed = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
         found = [str(field) for field, _, _ in parsed]
         if unknown := sorted({*found} - fields):
-            return [f"meta/info.json: {name} is {template!r:.80}; its fields {', '.join(unknown)} are not known"]
+            return [f"meta/info.json: {name} is {template!r:.80}, but the fields {', '.join(unknown)} are not known"]
         if wide := [
             field for field, form, conversion in parsed if conversion or not _NUMBER_FORM.fullmatch(form or "")
         ]:
             problem = f"the form of {wide[0]} is not that of a number, such as 06d"
-            return [f"meta/info.json: {name} is {template!r:.80}; {problem}"]
+            return [f"meta/info.json: {name} is {template!r:.80}: {problem}"]
         path = template.format(**{field: "" if field == "video_key" else 0 for field in found})
     except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-        return [f"meta/info.json: {name} is {template!r:.80}; expected a path with {', '.join(sorted(fields))}"]
+        return [f"meta/info.json: {name} is {template!r:.80}, expected a path with {', '.join(sorted(fields))}"]
     if path.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", path) or ":" in path:
         return [f"meta/info.json: {name} is {template!r:.80}, which leads out of the folder of the dataset"]
     return []
 
 
 def _feature_of(name: str, described: Any) -> Feature | str:
-    """Return a feature, or the reason for which it is left out.
+    """Return a feature, or the reason for which the feature is left out.
 
     Raises:
-        ValueError: If it is not valid.
+        ValueError: If the feature is not valid.
     """
     if not isinstance(described, dict) or "/" in name or "\\" in name or not all(name.split(".")):
-        raise ValueError(f"it is {described!r:.60}; expected a feature with a name without slashes")
+        raise ValueError(f"it is {described!r:.60}, expected a feature with a name without slashes")
     dtype, shape = described.get("dtype"), described.get("shape", [1])
     if dtype in {"image", "video"}:
         key, shape = _key_of(name, is_image=True), _image_shape(described)
@@ -212,7 +212,7 @@ def _feature_of(name: str, described: Any) -> Feature | str:
     if dtype not in _DTYPES:
         return f"values of the type {dtype!r:.40}"
     if not isinstance(shape, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ValueError(f"its shape is {shape!r:.60}; expected integers above 0")
+        raise ValueError(f"the shape is {shape!r:.60}, expected integers above 0")
     stated = described.get("names")
     names = element_names(stated, math.prod(shape))
     misfit = f"{stated!r:.60}" if stated and not names else ""
@@ -221,10 +221,10 @@ def _feature_of(name: str, described: Any) -> Feature | str:
 
 
 def element_names(stated: Any, count: int) -> tuple[str, ...]:
-    """Return the name of each element of a feature; none unless there are `count`, without doubt about their order.
+    """Return the name of each element of a feature, or nothing unless there are `count` names in a certain order.
 
-    The versions of LeRobot and the converters of its users state names in several forms. Names that several groups share
-    get the name of their group in front.
+    The versions of LeRobot and the converters of users state names in several forms. Names that several groups share
+    get the name of the group in front.
 
         ["x", "y"]    [["x", "y"]]    {"motors": ["x", "y"]}    {"y": 1, "x": 0}    ->   ("x", "y")
         {"left": ["x"], "right": ["x"]}                                             ->   ("left.x", "right.x")
@@ -257,22 +257,22 @@ def _name_paths(stated: Any, groups: tuple[str, ...]) -> Iterator[tuple[str, ...
         for group, one in stated.items():
             yield from _name_paths(one, (*groups, group))
     else:
-        raise ValueError(f"it is {stated!r:.60}; expected a name")  # noqa: TRY004 -- a value of a file
+        raise ValueError(f"it is {stated!r:.60}, expected a name")  # noqa: TRY004 -- a value of a file
 
 
 def _image_info(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is stated about images, under one of two names."""
+    """Return what is stated about images, under either of two names."""
     about: dict[str, Any] = {}
     for name in ("video_info", "info"):
         stated = described.get(name) or {}
         if not isinstance(stated, dict):
-            raise ValueError(f"its {name} is {stated!r:.40}; expected an object")  # noqa: TRY004 -- a value of a file
+            raise ValueError(f"the {name} is {stated!r:.40}, expected an object")  # noqa: TRY004 -- a value of a file
         about |= stated
     return about
 
 
 def _depth_of(about: Mapping[str, Any], kind: str) -> Depth | None:
-    """Return what the values of images mean; None if they are not depths, or depths that became pixels of 8 bits.
+    """Return what the values of images mean, or None if the values are not depths, or are pixels of 8 bits.
 
     Raises:
         ValueError: If the description of the values is not valid.
@@ -292,17 +292,17 @@ def _depth_of(about: Mapping[str, Any], kind: str) -> Depth | None:
 def _image_shape(described: Mapping[str, Any]) -> tuple[int, int, int]:
     shape, names = described.get("shape"), described.get("names")
     if not isinstance(shape, (list, tuple)) or len(shape) != 3 or not all(isinstance(size, int) for size in shape):
-        raise ValueError(f"its shape is {shape!r:.60}; expected rows, columns and channels")
+        raise ValueError(f"the shape is {shape!r:.60}, expected rows, columns and channels")
     first = str(names[0]) if isinstance(names, (list, tuple)) and len(names) == 3 else ""
     leads = first.startswith("channel") or (not first and shape[0] in {1, 3} and shape[2] not in {1, 3})
     rows, columns, channels = (*shape[1:], shape[0]) if leads else shape
     if channels not in {1, 3} or rows < 1 or columns < 1:
-        raise ValueError(f"its shape is {list(shape)}; expected images of 1 or 3 channels")
+        raise ValueError(f"the shape is {list(shape)}, expected images of 1 or 3 channels")
     return rows, columns, channels
 
 
 def _key_of(name: str, *, is_image: bool = False) -> Key:
-    """Return the key of a feature, that of TorchRL where it has one."""
+    """Return the key of a feature, the key of TorchRL where TorchRL has a key."""
     if name in _KEYS:
         return _KEYS[name]
     path = tuple(name.split("."))
@@ -316,7 +316,7 @@ def _key_of(name: str, *, is_image: bool = False) -> Key:
 
 
 def possible_keys(name: str) -> Iterator[Key]:
-    """Yield the keys under which a feature may be stored, by its name in the files; the likeliest first."""
+    """Yield the keys under which a feature may be stored, by the name in the files, the likeliest key first."""
     named = _key_of(name), *([_key_of(name, is_image=True)] if name != OBSERVATION[0] else [])
     yield from named
     for key in named:

@@ -3,7 +3,7 @@
 row           0     1     2    ...   T-1
 observation   o_0   o_1   o_2  ...   o_T-1       the state after the last action is not stored
 action        a_0   a_1   a_2  ...   a_T-1
-next.reward   r_0   r_1   r_2  ...   r_T-1       r_t is the reward for a_t; next.done and next.success are alike
+next.reward   r_0   r_1   r_2  ...   r_T-1       r_t is the reward for a_t, as next.done and next.success are
 video         f_0   f_1   f_2  ...   f_T-1       the frames at the times from_timestamp + timestamp
 
 Nothing in the files states which action the reward of a row is for, see `_TEXTS`.
@@ -26,41 +26,40 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
-from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.lerobot.depth_images import read_depths
 from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, read_info
 from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
-from datasets_rl.sources.values import WIDENED, as_column, count_not_finite
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
+from datasets_rl.sources.values import WIDENED, as_column, checked_images, count_not_finite, pixel_spec
+from datasets_rl.ted.episode import Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 
 _CHUNK_BYTES = 16 << 20
 _EPISODE_BYTES = 256 << 20
-"""Frames of an episode, as they are stored, that are decoded before its first row is read; longer ones are decoded twice."""
+"""Frames of an episode, as they are stored, that are decoded before the first row is read. Longer episodes are decoded
+twice."""
 _ROWS_MAX = 1 << 16
 _ROWS_MIN = 16
 _INDICES = ("episode_index", "frame_index", "timestamp")
 _STATISTICS = frozenset({"max", "mean", "min", "std"})
 _TEXTS = {
-    "lerobot-same-row": "the observation, the action, the reward and the flags of a row are those of one step: the reward "
-    "is the one for the action. The files do not state it: programs that record write it so, and ports such as that of "
-    "PushT, whose original data has rewards of states, store that of the state in the next row; for the last action, that "
-    "of the state in its row, as the next one is unknown",
-    "lerobot-final-unknown": "the state after the last action of an episode is not stored: it is masked",
-    "done-is-terminated": "the last row of episodes has next.success or, without this column, next.done: they are "
+    "lerobot-same-row": "the observation, the action, the reward and the flags of a row belong to one step: the reward "
+    "is the reward for the action. The files do not state this: programs that record write rewards so, and ports such as "
+    "PushT's, from data with rewards of states, store the reward of the state in the next row, and for the last action the "
+    "reward of the state in the same row, as the next state is unknown",
+    "lerobot-final-unknown": "the state after the last action of an episode is not stored and is masked",
+    "done-is-terminated": "the last row of episodes has next.success or, without this column, next.done: the episodes are "
     "terminated",
-    "done-is-truncated": "the last row of episodes has next.done without next.success: they are truncated",
-    "end-without-flag": "episodes end without a flag: their last row was marked truncated",
+    "done-is-truncated": "the last row of episodes has next.done without next.success: the episodes are truncated",
+    "end-without-flag": "episodes end without a flag: the last row was marked truncated",
     "flag-inside-episode": "rows inside an episode have an end flag: the episode was not split there",
     **NO_TRANSITION,
-    "reward-missing": "episodes have no next.reward: it was set to 0",
+    "reward-missing": "episodes have no next.reward, which was set to 0",
     **NOT_FINITE,
-    "cast": "values have another dtype than meta/info.json states, and were converted to it",
+    "cast": "values have another dtype than meta/info.json states, and were converted",
     "widened": "unsigned integers of 16 to 64 bits were converted to signed integers, which torch can gather",
     "rows-elsewhere": "rows of episodes are in another file than meta/episodes states",
 }
@@ -78,15 +77,15 @@ class _EpisodeRows:
     seconds: NDArray[np.float64]
     """Time of each row since the beginning of the episode, [T]."""
     videos: Mapping[str, Mapping[str, Any]]
-    """Its place in the video of each camera."""
+    """The place of the episode in the video of each camera."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Columns of a data file that say where its episodes are."""
+    """Columns of a data file that say where the episodes are."""
 
     episodes: Mapping[int, tuple[int, int]]
-    """First row and the row after the last one of each episode."""
+    """First row, and the row after the last row, of each episode."""
     frames: NDArray[np.int64]
     seconds: NDArray[np.float64]
 
@@ -100,13 +99,14 @@ class LeRobotReader(EpisodeReader):
         metadata: `Listing.params`: the paths of the tables in meta, and the options.
 
     Raises:
-        ConversionError: If the tables in meta are invalid; the error names every problem.
+        ConversionError: If the tables in meta are invalid. The error names every problem.
     """
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._files = files
         self._info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
+        self.left_out = {name: f"it has {reason}" for name, reason in self._info.left_out.items()}
         self._quality: int = metadata["quality"]
         self._images: str = metadata["images"]
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
@@ -144,13 +144,11 @@ class LeRobotReader(EpisodeReader):
     @property
     @override
     def decisions(self) -> Sequence[Decision]:
-        """Decisions of the reader, one for each feature, and one for each episode, that was left out."""
-        left_out = self._info.left_out.items()
+        """Decisions of the reader, with a decision for each feature, and for each episode, that was left out."""
         depths = [feature for feature in self._features if feature.depth is not None]
         return [
             *super().decisions,
             *(_fact(f"depth {one.name}", f"{one.name}: {one.depth.rule}") for one in depths if one.depth),
-            *(_fact(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
             *(_names_decision(feature) for feature in self._features if feature.misfit_names),
             *(Decision(rule, text) for rule, text in (self._harmless | self._mismatches).items()),
         ]
@@ -158,12 +156,11 @@ class LeRobotReader(EpisodeReader):
     @override
     def specs(self) -> Mapping[str, Any]:
         pixels = [column for column in self.columns if column.dtype == np.uint8 and len(column.shape) == 3]
-        bounds = {"kind": "bounded", "dtype": "uint8", "low": 0, "high": 255}
-        return {dotted_name(column.key): {**bounds, "shape": list(column.shape)} for column in pixels}
+        return {dotted_name(column.key): pixel_spec(column.shape) for column in pixels}
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of a shard, in the order of their rows."""
+        """Yield the episodes of a shard, in the order of the rows."""
         self.counts.clear()
         self._mismatches.clear()
         self._harmless.clear()
@@ -212,7 +209,7 @@ class LeRobotReader(EpisodeReader):
             raise ConversionError(self._dataset_id, [problem]) from error
 
     def _read_tasks(self, paths: Sequence[Path]) -> dict[int, str] | None:
-        """Return the tasks by number; None if the dataset has none."""
+        """Return the tasks by number, or None if the dataset has no tasks."""
         if not paths:
             return None
         (path,) = paths
@@ -248,7 +245,7 @@ class LeRobotReader(EpisodeReader):
         return Column(feature.key, _WIDER.get(dtype, dtype), shape, shared=shared, form=form)
 
     def _table_of(self, path: str) -> _Table:
-        """Read the columns of a data file that say where its episodes are."""
+        """Read the columns of a data file that say where the episodes are."""
         with TableFile(self._files[path]) as file:
             blocks = [*file.blocks(_INDICES, rows=_ROWS_MAX)]
         if not blocks:
@@ -258,14 +255,15 @@ class LeRobotReader(EpisodeReader):
         episodes: dict[int, tuple[int, int]] = {}
         for start, stop in pairwise(cuts):
             if (number := int(numbers[start])) in episodes:
-                raise self._error(
-                    path, [f"the rows of episode {number} are not consecutive: they begin again at {start:,}"]
+                raise self.error(
+                    path.rpartition("/")[2],
+                    [f"the rows of episode {number} are not consecutive: they begin again at {start:,}"],
                 )
             episodes[number] = start, stop
         return _Table(episodes, frames.astype(np.int64), seconds.astype(np.float64))
 
     def _find_rows(self, episode: Mapping[str, Any], paths: Sequence[str], tables: dict[str, _Table]) -> _EpisodeRows:
-        """Return the rows of an episode by its number, in the stated file or in another one of `paths`."""
+        """Return the rows of an episode by number, in the stated file or in another file of `paths`."""
         number, stated = episode["number"], episode["data"]
         for path in dict.fromkeys([stated, *paths]):
             if path not in tables:
@@ -274,20 +272,26 @@ class LeRobotReader(EpisodeReader):
                 self.counts["rows-elsewhere"] += path != stated
                 start, stop = tables[path].episodes[number]
                 if stop - start != episode["rows"]:
-                    problem = f"episode {number} has {stop - start:,} rows; meta/episodes states {episode['rows']:,}"
-                    raise self._error(path, [problem])
+                    problem = (
+                        f"episode {number} has {stop - start:,} rows, but meta/episodes states {episode['rows']:,}"
+                    )
+                    raise self.error(path.rpartition("/")[2], [problem])
                 if not np.array_equal(tables[path].frames[start:stop], np.arange(stop - start)):
-                    raise self._error(
-                        path, [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"]
+                    raise self.error(
+                        path.rpartition("/")[2],
+                        [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"],
                     )
                 seconds = tables[path].seconds[start:stop]
                 return _EpisodeRows(number, path, start, stop, seconds, episode["videos"])
         there = tables[stated].episodes
         present = f"{min(there)} to {max(there)}" if there else "none"
-        raise self._error(stated, [f"it has no row of episode {number}, which meta/episodes states; it has {present}"])
+        raise self.error(
+            stated.rpartition("/")[2],
+            [f"it has no row of episode {number}, which meta/episodes states, but {present}"],
+        )
 
     def _read_run(self, file: TableFile, run: Sequence[_EpisodeRows], videos: OpenVideos) -> Iterator[Episode]:
-        """Yield episodes whose rows follow each other in a file, in pieces of a few megabytes."""
+        """Yield episodes with rows that follow each other in a file, in pieces of a few megabytes."""
         columns = [one.name + "/bytes" * (one.kind == "image") for one in self._features if one.kind != "video"]
         names = [*dict.fromkeys([*columns, *["task_index"] * self._has_task, *self._info.flags, "frame_index"])]
         step_bytes = 8 * len(names) + sum(one.pixels for one in self._features if not self._by_key[one.key].video)
@@ -304,17 +308,15 @@ class LeRobotReader(EpisodeReader):
                 last = min(end, rows.stop)
                 if frames is not None:
                     values = {name: _sliced(column, at - start, last - start) for name, column in block.items()}
-                    try:
-                        yield self._piece(rows, values, frames, at - rows.start, last - rows.start)
-                    except ConversionError as error:
-                        problems = [f"episode {rows.number}: {problem}" for problem in error.problems]
-                        raise self._error(rows.path, problems) from None
+                    with self.part(f"{rows.path.rpartition('/')[2]}: episode {rows.number}"):
+                        piece = self._piece(rows, values, frames, at - rows.start, last - rows.start)
+                    yield piece
                 at = last
                 if at == rows.stop:
                     rows = next(remaining, rows)
 
     def _open_frames(self, rows: _EpisodeRows, videos: OpenVideos) -> dict[str, EpisodeFrames] | None:
-        """Return the frames of each camera; None if a video does not have those of the episode, which a decision names."""
+        """Return the frames of each camera, or None if a video lacks the frames of the episode, which a decision names."""
         frames: dict[str, EpisodeFrames] = {}
         budget = _EPISODE_BYTES // max(len(self._cameras), 1)
         for camera in self._cameras:
@@ -353,7 +355,7 @@ class LeRobotReader(EpisodeReader):
             elif feature.depth is not None:
                 values = read_depths(columns[f"{feature.name}/bytes"], column, start)
             elif feature.kind == "image":
-                values = self._check_images(column, columns[f"{feature.name}/bytes"], start)
+                values = checked_images(columns[f"{feature.name}/bytes"], column, start)
             else:
                 values = self._convert(column, feature.name, columns[feature.name])
             (states if column.shared else steps)[feature.key] = values
@@ -378,7 +380,7 @@ class LeRobotReader(EpisodeReader):
         return Episode(steps, states, continues, metadata)
 
     def _is_terminal(self, last: Mapping[str, bool]) -> bool:
-        """Return whether an episode is terminated and not truncated, by the flags of its last row."""
+        """Return whether an episode is terminated and not truncated, by the flags of the last row."""
         for rule in ("lerobot-same-row", "lerobot-final-unknown"):
             self.counts[rule] += 1
         self.counts["reward-missing"] += "next.reward" not in self._info.features
@@ -389,21 +391,6 @@ class LeRobotReader(EpisodeReader):
         self.counts["done-is-truncated"] += last.get(DONE, False) and not is_terminal
         return is_terminal
 
-    @staticmethod
-    def _check_images(column: Column, files: Any, first: int) -> EncodedImages:
-        """Return images that stay encoded, after checking that they have the shape that meta/info.json states."""
-        problems = []
-        for number, image in enumerate(files, first):
-            head = images.read_header(image, dotted_name(column.key))
-            if (head.shape, head.dtype) != (column.shape, column.dtype):
-                expected = f"expected {list(column.shape)} of {column.dtype}"
-                problems.append(
-                    f"{dotted_name(column.key)}: image {number:,} is {list(head.shape)} of {head.dtype}; {expected}"
-                )
-        if problems:
-            raise ConversionError("", first_problems(problems, "images"))
-        return EncodedImages(files)
-
     def _convert(self, column: Column, name: str, values: TableColumn) -> Values:
         if column.text:
             texts = [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
@@ -412,11 +399,11 @@ class LeRobotReader(EpisodeReader):
             return TextStates.from_texts(texts)
         array = _numbers(values, name)
         if array[:1].size != np.zeros((1, *column.shape), np.bool_).size:
-            problem = f"{name} has {array[:1].size} values in a row; meta/info.json states {list(column.shape)}"
+            problem = f"{name} has {array[:1].size} values in a row, but meta/info.json states {list(column.shape)}"
             raise ConversionError("", [problem])
         stated = np.dtype(self._info.features[name].dtype)
         if array.dtype != stated and not (np.can_cast(array.dtype, stated, "same_kind") or stated.kind == "f"):
-            raise ConversionError("", [f"{name} is {array.dtype}; meta/info.json states {stated}"])
+            raise ConversionError("", [f"{name} is {array.dtype}, but meta/info.json states {stated}"])
         self.counts["cast"] += len(array) * (array.dtype != stated)
         self.counts["widened"] += len(array) * (stated in _WIDER)
         self.counts["not-finite"] += count_not_finite(array)
@@ -429,9 +416,6 @@ class LeRobotReader(EpisodeReader):
             raise ConversionError("", [f"task_index is {missing[0]}, which the list of tasks lacks"])
         return TextStates(codes.astype(np.int32), tuple(tasks[number] for number in used.tolist()))
 
-    def _error(self, path: str, problems: Sequence[str]) -> ConversionError:
-        return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
-
 
 def _fact(rule: str, text: str) -> Decision:
     """Return a decision that follows from meta/info.json, which all shards share."""
@@ -440,12 +424,12 @@ def _fact(rule: str, text: str) -> Decision:
 
 def _names_decision(feature: Feature) -> Decision:
     elements = math.prod(feature.shape)
-    text = f"{feature.name}: its names {feature.misfit_names} were left out: they do not name each of its"
+    text = f"{feature.name}: the names {feature.misfit_names} were left out, because they do not name each of its"
     return _fact(f"names {feature.name}", f"{text} {elements} {'element' if elements == 1 else 'elements'}")
 
 
 def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return the maximum, mean, minimum and standard deviation, [4, k], of the rows of episodes from those of each."""
+    """Return the maximum, mean, minimum and standard deviation, [4, k], of the rows of episodes, from those of each episode."""
     high, mean, low, std = (
         np.stack([np.asarray(part[name], np.float64).reshape(-1) for part in parts])
         for name in ("max", "mean", "min", "std")
@@ -457,7 +441,7 @@ def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64
 
 
 def _consecutive(found: Sequence[_EpisodeRows]) -> Iterator[list[_EpisodeRows]]:
-    """Yield runs of episodes, ascending by their rows, that have no other rows between them."""
+    """Yield runs of episodes, ascending by rows, without other rows between the episodes."""
     run: list[_EpisodeRows] = []
     for rows in found:
         if run and run[-1].stop != rows.start:
@@ -468,7 +452,7 @@ def _consecutive(found: Sequence[_EpisodeRows]) -> Iterator[list[_EpisodeRows]]:
 
 
 def _flags(columns: Mapping[str, TableColumn], name: str, rows: int) -> NDArray[np.bool_]:
-    """Return a flag of rows, [T]; False if there is none."""
+    """Return a flag of rows, [T], which is False if there is no such flag."""
     if name not in columns:
         return np.zeros(rows, np.bool_)
     return np.asarray(_numbers(columns[name], name).reshape(rows) != 0)
@@ -478,7 +462,7 @@ def _numbers(values: TableColumn, name: str = "") -> NDArray[Any]:
     if isinstance(values, Ragged):
         return values.stacked(name)
     if isinstance(values, list):
-        raise ConversionError("", [f"{name} has text or bytes; expected numbers"])
+        raise ConversionError("", [f"{name} has text or bytes, expected numbers"])
     return values
 
 

@@ -1,4 +1,4 @@
-"""The frames of episodes in LeRobot's videos, and what is wrong with them.
+"""The frames of episodes in LeRobot's videos, and what is wrong with the frames.
 
 video        f_0 . . . . . f_6 | f_7 . . f_10 | f_11      frames by time, at equal distances
 episodes     0.0        0.6      0.7     1.0    1.1       start + timestamp of each row
@@ -33,12 +33,12 @@ _CODECS = {
     "mp4v": "mpeg4",
     "vp09": "vp9",
 }
-"""Other names of codecs in meta/info.json: those of MP4 files, and of encoders."""
+"""Other names of codecs in meta/info.json: names in MP4 files, and names of encoders."""
 _SECONDS = 1e-4  # tolerance of the time of a frame, that of LeRobot
 
 
 class OpenVideos:
-    """The index of the video of each camera that is read, one at a time."""
+    """The index of the video of each camera that is read, a single video at a time."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -65,11 +65,11 @@ class OpenVideos:
 def find_packets(
     video: Video, camera: Feature, place: Mapping[str, Any], seconds: NDArray[np.float64], fps: float
 ) -> NDArray[np.int64]:
-    """Return the packet of the frame of each row of an episode, [T]; the frames follow each other.
+    """Return the packet of the frame of each row of an episode, [T]. The frames follow each other.
 
     Args:
         video: The video.
-        camera: The feature of its frames.
+        camera: The feature of the frames.
         place: The place of the episode in the video, an item of ``videos`` in `Shard.part`.
         seconds: Time of each row since the beginning of the episode, [T].
         fps: Frames per second.
@@ -78,24 +78,24 @@ def find_packets(
         ConversionError: If the video does not have exactly these frames.
     """
     if "overlaps" in place:
-        raise ConversionError("", [f"meta/episodes states that episode {place['overlaps']} has its frames, too"])
+        raise ConversionError("", [f"meta/episodes states that episode {place['overlaps']} has the same frames"])
     if video.shape != camera.shape[:2]:
-        problem = f"its frames are {list(video.shape)}; meta/info.json states {list(camera.shape[:2])}"
+        problem = f"the frames are {list(video.shape)}, but meta/info.json states {list(camera.shape[:2])}"
         raise ConversionError("", [problem])
     rows, times = len(seconds), seconds + place.get("start", 0.0)
     first = int(np.searchsorted(video.seconds, times[0] - _SECONDS))
-    # Before version 3.0, a video has one episode.
+    # Before version 3.0, a video has a single episode.
     length = round((place["stop"] - place["start"]) * fps) if "stop" in place else len(video.frames)
     length = min(rows, len(video.frames) - first) if length == rows else length
     if length != rows:
         kind = "shorter" if length < rows else "longer"
-        raise ConversionError("", [f"it is {kind} than the table: {length:,} frames for {rows:,} rows"])
+        raise ConversionError("", [f"the video is {kind} than the table: {length:,} frames for {rows:,} rows"])
     found = video.seconds[first : first + rows]
     # The times of rows are rounded to single precision.
     wrong = np.flatnonzero(np.abs(found - times) > _SECONDS + np.spacing(times.astype(np.float32)))
     if wrong.size:
         row = int(wrong[0])
-        problem = f"the frame of row {row:,} is at {found[row]:.4f} s; the table has {times[row]:.4f} s"
+        problem = f"the frame of row {row:,} is at {found[row]:.4f} s, but the table has {times[row]:.4f} s"
         raise ConversionError("", [problem])
     return video.frames[first : first + rows]
 
@@ -103,14 +103,14 @@ def find_packets(
 def harmless_faults(
     video: Video, camera: Feature, place: Mapping[str, Any], packets: NDArray[np.int64]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the rule and the text of each fault that costs no episode; the arguments are those of `find_packets`."""
+    """Yield the rule and the text of each fault that costs no episode. The arguments are the arguments of `find_packets`."""
     if camera.codec and _CODECS.get(camera.codec, camera.codec) != video.codec.name:
         text = f"meta/info.json states {camera.codec}: the files were read all the same"
         yield f"codec of {camera.name}", f"frames of {camera.name} are {video.codec.name}, and {text}"
     unused = len(video.frames) - 1 - int(np.flatnonzero(video.frames == packets[-1])[0]) if "is_last" in place else 0
     if unused:
         file = place["path"].rpartition("/")[2]
-        text = "if they are of an earlier one, the frames of those after it are shifted"
+        text = "if the frames are of an earlier episode, the frames of the episodes after it are shifted"
         yield (
             f"unused-frames {place['path']}",
             f"{file} of {camera.name} ends with {unused:,} frames that no episode has: {text}",
@@ -124,9 +124,9 @@ class EpisodeFrames:
         video: The video.
         packets: Packet of each frame, [T].
         column: The column of the images.
-        depth: What their values mean, if they are depths.
-        quality: The quality of JPEG, if they become encoded images.
-        max_bytes: Bytes of converted frames that are kept; more are converted when they are taken.
+        depth: What the values mean, if the values are depths.
+        quality: The quality of JPEG, if the frames become encoded images.
+        max_bytes: Bytes of converted frames that are kept. More frames are converted when they are taken.
 
     Raises:
         ConversionError: If a frame cannot be decoded.

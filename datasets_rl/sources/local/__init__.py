@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownIdError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
-from datasets_rl.sources.local.description import (
-    ENDINGS,
-    FILE,
-    Description,
-    no_episode_numbers_error,
-    way_to_parquet,
+from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy, UnknownIdError
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    group_by_size,
+    none_kept,
 )
+from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error, way_to_parquet
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -64,7 +68,7 @@ class Local(Source):
         return Entry(self.name, name)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the description, and group the files into shards; see `Source.resolve`."""
+        """Read the description, and group the files into shards, see `Source.resolve`."""
         entry = self.entry(name)
         try:
             folder = upstream.folder(name, ())
@@ -99,10 +103,7 @@ class Local(Source):
             if selection.keeps_file(inside[paths[number]].path)
         }
         if not data:
-            raise InvalidArgumentError(
-                f"include and exclude match none of the {len(paths):,} files",
-                hint=f"the path of the first file is {inside[paths[0]].path}",
-            )
+            raise none_kept([inside[path] for path in paths])
         first = next(iter(data))
         if description.table and description.table not in inside:
             raise ConversionError(
@@ -162,23 +163,23 @@ def _parse_description(text: str, name: str) -> dict[str, Any]:
 
 def _selected_files(selection: Selection, description: Description, total: int) -> list[int]:
     """Return the numbers of the files with the selected episodes."""
-    # If the description does not state it, the first file determines whether each file is an episode.
+    # If the description does not state how episodes are marked, the first file determines whether each file is an episode.
     if selection.episodes and description.by not in {"file", ""}:
         raise no_episode_numbers_error(description.by)
     return read_numbers(selection.episodes, total)
 
 
 def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str, Any]:
-    """Return the description of a folder that has none: an empty one, if the names of all arrays say what the arrays are.
+    """Return the description of a folder without ``dataset.toml``: empty, if the names say what all arrays are.
 
     Raises:
-        ConversionError: If a name is unusual; the error has a template that is filled from the files.
+        ConversionError: If a name is unusual. The error has a template that is filled from the files.
     """
     endings = tuple(end for ends in ENDINGS.values() for end in ends)
     data = [path for path in assets if path.lower().endswith(endings)]
     if not data:
         names = ", ".join(sorted(assets)[:5])
-        problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file; its first files are {names}"
+        problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file. Its first files are {names}"
         raise ConversionError(entry.id, [problem], hint=way_to_parquet(assets))
     from datasets_rl.sources.local.template import description_template, is_complete
 

@@ -2,7 +2,7 @@
 
     name = "Gripper, second run"        shown in listings
     license = "CC-BY-4.0"
-    environment = "Gripper-v1"          shown in listings, which it can be searched by
+    environment = "Gripper-v1"          shown in listings, and searched by
 
     [score]
     low = -10.0                         the return of a random policy
@@ -16,7 +16,7 @@
     observation.joints = "joints"
     action = { array = "torques", low = -1.0, high = 1.0 }
 
-Names that it does not state are inferred from the usual names of arrays.
+Names that the description does not state are inferred from the usual names of arrays.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class Description(Layout):
     inferred: bool = True
     name: str = ""
     format: str = ""
-    """One of `ENDINGS`; by default inferred from the suffixes of the files."""
+    """An item of `ENDINGS`, by default inferred from the suffixes of the files."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
     environment: str = ""
-    """The environment of the steps, by its id in Gymnasium or its usual name."""
+    """The environment of the steps, by the id in Gymnasium or the usual name."""
     score: tuple[float, float, str] | None = None
-    """Returns with the normalized scores 0 and 1, and where they are from."""
+    """Returns with the normalized scores 0 and 1, and the origin of the two returns."""
     files: tuple[str, ...] = ()
-    """Globs on the paths of the files; by default all files of the format."""
+    """Globs on the paths of the files, by default all files of the format."""
     known_issues: tuple[str, ...] = ()
 
     @classmethod
@@ -70,7 +70,7 @@ class Description(Layout):
         """Validate a parsed TOML document.
 
         Raises:
-            ConversionError: If the document is invalid; the error names every problem.
+            ConversionError: If the document is invalid. The error names every problem.
         """
         problems = list(_key_problems(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
         values: dict[str, Any] = _read_texts(document, _TEXTS, "", problems)
@@ -78,14 +78,14 @@ class Description(Layout):
             value = document.get(name, [])
             values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
             if not all(isinstance(item, str) for item in values[name]):
-                problems.append(f"{name} is {value!r}; expected a list of strings")
+                problems.append(f"{name} is {value!r}, expected a list of strings")
         for name, choices in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
         for name in _TABLES:
             table = {} if document.get(name) is None else document[name]
             if not isinstance(table, Mapping):
-                problems.append(f"{name} is {table!r}; expected a table, [{name}]")
+                problems.append(f"{name} is {table!r}, expected a table, [{name}]")
             tables[name] = table if isinstance(table, Mapping) else {}
         values |= _read_episodes(tables["episodes"], problems)
         values["fields"] = tuple(_read_fields(tables["fields"], (), problems))
@@ -99,7 +99,7 @@ class Description(Layout):
         """Return the format and the data files, in numeric order: 2 precedes 10.
 
         Raises:
-            ConversionError: If there are no data files, or they have several formats.
+            ConversionError: If there are no data files, or the data files have several formats.
         """
         others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
         candidates = [path for path in others if _matches(path, self.files)] if self.files else others
@@ -122,7 +122,7 @@ class Description(Layout):
 
 
 def way_to_parquet(paths: Iterable[str]) -> str:
-    """Return how tables among files of other formats become Parquet files; empty if there are none."""
+    """Return how tables among files of other formats become Parquet files, or an empty text if there are no tables."""
     if not any(path.lower().endswith(_TABLES_OF_TEXT) for path in paths):
         return ""
     return "convert each table to Parquet, for example with pandas: pandas.read_csv(path).to_parquet(path + '.parquet')"
@@ -131,7 +131,7 @@ def way_to_parquet(paths: Iterable[str]) -> str:
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:
     """Return the error for a selection of episodes by number if the files are not single episodes."""
     return InvalidArgumentError(
-        f"episodes can be selected by number only if each file is one episode; here {by} mark the episodes",
+        f"episodes can be selected by number only if each file is one episode, but here {by} mark the episodes",
         hint=Remedy(
             'set [episodes] by = "file" in {}, or select files with {}',
             FILE,
@@ -149,19 +149,19 @@ def _key_problems(table: Mapping[str, Any], allowed: Sequence[str], where: str) 
     for name in table:
         if name not in allowed:
             near = difflib.get_close_matches(str(name), allowed, n=1)
-            yield f"{where}{name} is unknown; expected one of {', '.join(near or allowed)}"
+            yield f"{where}{name} is unknown, expected one of {', '.join(near or allowed)}"
 
 
 def _choice_problems(name: str, value: Any, allowed: Sequence[str]) -> Iterator[str]:
     if isinstance(value, str) and value not in allowed:
-        yield f"{name} is {value!r}; expected one of {', '.join(filter(None, allowed))}"
+        yield f"{name} is {value!r}, expected one of {', '.join(filter(None, allowed))}"
 
 
 def _read_texts(table: Mapping[str, Any], names: Sequence[str], where: str, problems: list[str]) -> dict[str, str]:
-    """Return the texts of these keys, empty for those that are missing or not texts."""
+    """Return the texts of some keys. The text of a key that is missing or is not a text is empty."""
     values = {name: table.get(name, "") for name in names}
     wrong = {name: value for name, value in values.items() if not isinstance(value, str)}
-    problems.extend(f"{where}{name} is {value!r}; expected a string" for name, value in wrong.items())
+    problems.extend(f"{where}{name} is {value!r}, expected a string" for name, value in wrong.items())
     return {**values, **dict.fromkeys(wrong, "")}
 
 
@@ -174,14 +174,14 @@ def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> dict[str, s
     if len(problems) == known and (by in {"column", "lengths", "ends"}) != bool(marks):
         expected = "also episodes.array" if by else "also episodes.by"
         problems.append(
-            f"episodes.by = {by!r} takes no array; remove episodes.array"
+            f"episodes.by = {by!r} takes no array: remove episodes.array"
             if by in {"file", "flags"}
-            else f"episodes has {'by' if by else 'array'}; expected {expected}"
+            else f"episodes has {'by' if by else 'array'}, expected {expected}"
         )
     if values["final"] and values["final"].count("{}") != 1:
-        problems.append(f"episodes.final is {values['final']!r}; expected a name with {{}} for that of the state")
+        problems.append(f"episodes.final is {values['final']!r}, expected a name with {{}} for that of the state")
     if values["final_known"] and not values["final"]:
-        problems.append("episodes has final_known; expected also episodes.final")
+        problems.append("episodes has final_known, expected also episodes.final")
     return {**values, "marks": marks}
 
 
@@ -190,23 +190,23 @@ def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, f
     problems.extend(_key_problems(table, ("low", "high", "origin"), "score."))
     low, high, origin = table.get("low"), table.get("high"), table.get("origin", _SCORE_ORIGIN)
     if not isinstance(origin, str):
-        problems.append(f"score.origin is {origin!r}; expected a string")
+        problems.append(f"score.origin is {origin!r}, expected a string")
     if any(isinstance(bound, list) or not _is_number_list(bound) for bound in (low, high)):
-        problems.append(f"score.low and score.high are {low!r} and {high!r}; expected two numbers")
+        problems.append(f"score.low and score.high are {low!r} and {high!r}, expected two numbers")
     elif not low < high:  # type: ignore[operator]  # two numbers
-        problems.append(f"score.low is {low} and score.high is {high}; expected a low one below a high one")
+        problems.append(f"score.low is {low} and score.high is {high}, expected a low one below a high one")
     return None if len(problems) > known else (float(low), float(high), origin)  # type: ignore[arg-type]
 
 
 def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> Iterator[Field]:
-    """Yield the fields of a table and of its subtables; a subtable with an array is a field itself."""
+    """Yield the fields of a table and of the subtables. A subtable with an array is a field itself."""
     for name, value in table.items():
         key = (*path, *name.split("."))
         if len(key) == 1:
             key = _SHORT.get(key[0], key)
         where = ".".join(key)
         if not all(key):
-            problems.append(f"fields: {where!r} is not a valid key; expected names joined by dots")
+            problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
         elif isinstance(value, str):
             yield Field(key, value)
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
@@ -216,7 +216,7 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         elif not isinstance(value, list) and _is_number_list(value) and key == NEXT_REWARD:
             yield Field(key, "", constant=float(value))
         else:
-            problems.append(f"fields.{where} is {value!r}; expected the name of an array, or {{ array = ..., ... }}")
+            problems.append(f"fields.{where} is {value!r}, expected the name of an array, or {{ array = ..., ... }}")
 
 
 def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iterator[Field]:
@@ -224,21 +224,21 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     problems.extend(_key_problems(table, _OPTIONS, f"fields.{where}."))
     layout, n = table.get("layout", ""), table.get("n")
     if layout not in (*_LAYOUTS, ""):
-        problems.append(f"fields.{where}.layout is {layout!r}; expected one of {', '.join(_LAYOUTS)}")
+        problems.append(f"fields.{where}.layout is {layout!r}, expected one of {', '.join(_LAYOUTS)}")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        problems.append(f"fields.{where}.n is {n!r}; expected an integer >= 1")
+        problems.append(f"fields.{where}.n is {n!r}, expected an integer >= 1")
     low, high, state = table.get("low"), table.get("high"), table.get("state")
     binary = table.get("binary", False)
     if not isinstance(binary, bool):
-        problems.append(f"fields.{where}.binary is {binary!r}; expected true or false")
+        problems.append(f"fields.{where}.binary is {binary!r}, expected true or false")
     if state not in {None, True, False} or (state and key[0] == NEXT):
-        problems.append(f"fields.{where}.state is {state!r}; expected true or false, and false for a field of next")
+        problems.append(f"fields.{where}.state is {state!r}, expected true or false, and false for a field of next")
     if not all(bound is None or _is_number_list(bound) for bound in (low, high)):
-        problems.append(f"fields.{where}: low and high are {low!r} and {high!r}; expected numbers, or lists of them")
+        problems.append(f"fields.{where}: low and high are {low!r} and {high!r}, expected numbers, or lists of them")
     elif (low is None) != (high is None):
-        problems.append(f"fields.{where} has only one of low and high; expected both")
+        problems.append(f"fields.{where} has only one of low and high, expected both")
     elif (n is not None) + (low is not None) + (binary is True) > 1:
-        problems.append(f"fields.{where} has several of n, bounds and binary; expected only one of them")
+        problems.append(f"fields.{where} has several of n, bounds and binary, expected only one of them")
     else:
         yield Field(key, table["array"], layout, low, high, n, binary is True, state=state)
 
@@ -255,7 +255,7 @@ def _nesting_problems(fields: Sequence[Field]) -> Iterator[str]:
         if current.key[0] == NEXT and (len(current.key) == 1 or current.key[1] == "info"):
             yield f"fields.{name} is not allowed: the info after a step is that of the next row, or of episodes.final"
         if current.key[0] in {"episode", "mask"}:
-            yield f"fields.{name} has a name that TED reserves; expected another name"
+            yield f"fields.{name} has a name that TED reserves, expected another name"
         for other in fields[:number]:
             if overlap(current.key, other.key):
                 yield f"fields.{name} and fields.{'.'.join(other.key)} exclude each other"

@@ -44,7 +44,7 @@ _LEFT_OUT = "arrays that the description does not mention and that have no usual
 
 
 class LocalReader(FlatReader):
-    """Reader of the files of a custom dataset, one after the other.
+    """Reader of the files of a custom dataset, in order.
 
     Args:
         dataset_id: Id of the dataset, for messages.
@@ -52,7 +52,7 @@ class LocalReader(FlatReader):
         file_format: The format of the files.
         places: The local files, by name.
         first: Name of the file that defines the columns.
-        chosen: Whether episodes were selected by number, which requires one episode per file.
+        chosen: Whether episodes were selected by number, which requires an episode per file.
 
     Raises:
         InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
@@ -95,10 +95,10 @@ class LocalReader(FlatReader):
         super().count_file(file, plan, ends)
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.arrays) if field.array]
         # The unit of this rule is an array.
-        self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * len(ends.terminated)
+        self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts["left-out"] += len(plan.left_out)
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
-        self.counts["constant-reward"] += len(ends.terminated) * any(part.constant is not None for part in plan.parts)
+        self.counts["constant-reward"] += ends.steps * any(part.constant is not None for part in plan.parts)
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:

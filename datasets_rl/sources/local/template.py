@@ -22,7 +22,7 @@ def description_template(name: str, data: Mapping[str, Asset]) -> str:
 
     Args:
         name: The id within the source.
-        data: The files by path; the first one is opened if it is on this machine.
+        data: The files by path. The first file is opened if the file is on this machine.
     """
     try:
         form, paths = Description().data_files(data, name)

@@ -1,4 +1,4 @@
-"""Minari: one folder per id, on the Hugging Face hub and in a Google bucket.
+"""Minari: a folder per id, on the Hugging Face hub and in a Google bucket.
 
     <namespace>/<name>-v<k>/data/metadata.json
     <namespace>/<name>-v<k>/data/main_data.hdf5
@@ -54,7 +54,7 @@ _EPISODE_FOLDER = re.compile(r"(?:episode_id=)?(\d+)/[^/]+")
 
 
 class Minari(Source):
-    """Source of every dataset whose id follows Minari's naming; the catalog lists the ids that are known to exist."""
+    """Source of every dataset with an id of Minari's form. The catalog lists the ids that are known to exist."""
 
     name = "minari"
     restated = frozenset({"score"})
@@ -67,7 +67,7 @@ class Minari(Source):
         revision = selection.options.get("revision", "")
         if "/" in revision or "@" in revision:
             raise InvalidArgumentError(
-                f"revision is {revision!r}; expected a name without '/' and '@', such as a commit"
+                f"revision is {revision!r}, expected a name without '/' and '@', such as a commit"
             )
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
@@ -87,7 +87,7 @@ class Minari(Source):
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
-        """Return the facts of an id; for an id that the catalog does not list, words of its name.
+        """Return the facts of an id. For an id that the catalog does not list, these are words of the name.
 
         Raises:
             UnknownIdError: If the id is not of Minari's form: names joined by slashes, with a version,
@@ -144,7 +144,7 @@ def _attributes(files: AddressFiles, path: str) -> Mapping[str, Any]:
 
 
 def minari_cache_folder() -> Path:
-    """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or its default."""
+    """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or the default."""
     return expand_home(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").absolute()
 
 
@@ -161,24 +161,24 @@ def _is_complete(data: Path) -> bool:
 
 
 def _remotes() -> list[tuple[str, str]]:
-    """Return the remotes, ``("hf", author)`` or ``("gcp", bucket)``, in the order in which they are tried."""
+    """Return the remotes, ``("hf", author)`` or ``("gcp", bucket)``, in the order of the attempts."""
     configured = os.environ.get("MINARI_REMOTE")
     remotes = []
     for remote in [configured] if configured else _DEFAULT_REMOTES:
         match = _REMOTE.fullmatch(remote.rstrip("/"))
         if match is None:
-            raise InvalidArgumentError(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
+            raise InvalidArgumentError(f"MINARI_REMOTE is {remote!r}, expected hf://AUTHOR or gcp://BUCKET")
         remotes.append((match[1], match[2]))
     return remotes
 
 
 def _dataset_urls(name: str, revision: str = "") -> list[str]:
-    """Return the addresses of a dataset; of a revision, those on the hub alone, because buckets have no revisions.
+    """Return the addresses of a dataset. A revision has addresses on the hub alone, because buckets have no revisions.
 
     Raises:
         InvalidArgumentError: If MINARI_REMOTE is a bucket, and a revision is requested.
     """
-    # On the hub, the first name is a repository; in the bucket, all names are folders.
+    # On the hub, the first name is a repository. In the bucket, all names are folders.
     repository, slash, rest = name.partition("/")
     at = f"@{revision}" if revision else ""
     found = [
@@ -187,12 +187,12 @@ def _dataset_urls(name: str, revision: str = "") -> list[str]:
         if kind == "hf" or not revision
     ]
     if not found:
-        raise InvalidArgumentError(f"revision is {revision!r}; MINARI_REMOTE is a bucket, which has no revisions")
+        raise InvalidArgumentError(f"revision is {revision!r}, but MINARI_REMOTE is a bucket, which has no revisions")
     return found
 
 
 def _hub_ids(author: str, upstream: Upstream) -> list[str]:
-    """Return the ids of an author: each repository is a dataset, or a namespace with a list of its datasets."""
+    """Return the ids of an author: each repository is a dataset, or a namespace with a list of datasets."""
     from datasets_rl.fetch.asset import Asset
 
     names: list[str] = []
@@ -217,7 +217,7 @@ def _bucket_ids(bucket: str, upstream: Upstream) -> list[str]:
 
 
 def _data_files(folder: Folder, name: str) -> dict[str, Asset]:
-    """Return the data files by their path below ``data``; a local folder of the user may be ``data`` itself."""
+    """Return the data files by the path below ``data``. A local folder of the user may be ``data`` itself."""
     start = f"{name}/data/"
     below = {asset.path[len(start) :]: asset for asset in folder.assets if asset.path.startswith(start)}
     return below or {asset.path[len(name) + 1 :]: asset for asset in folder.assets}
@@ -226,7 +226,7 @@ def _data_files(folder: Folder, name: str) -> dict[str, Asset]:
 def _listing(
     entry: Entry, folder: Folder, selection: Selection, upstream: Upstream, *, dataset_id: str = ""
 ) -> Listing:
-    """Return the listing of the files in a folder; with an id, they must not state another one."""
+    """Return the listing of the files in a folder. With an id, the files must not state another id."""
     inside = _data_files(folder, entry.name)
     if "metadata.json" not in inside:
         linked = _linked_listing(entry, folder, inside, selection, upstream)
@@ -266,7 +266,7 @@ def _listing(
 
 
 def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
-    """Return the listing of a dataset of a version before 0.5, whose metadata is in the HDF5 file."""
+    """Return the listing of a dataset of a version before 0.5: the metadata is in the HDF5 file."""
     main = _hdf5_asset(entry, inside)
     params = {"episodes": selection.episodes}
     return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
@@ -280,7 +280,7 @@ def _linked_listing(
     upstream: Upstream,
     metadata: dict[str, Any] | None = None,
 ) -> Listing | None:
-    """Return the listing of a dataset with episodes that are links to other files; None if no episode is a link."""
+    """Return the listing of a dataset with episodes that are links to other files, or None if no episode is a link."""
     from datasets_rl.sources.minari.links import Links
 
     def files_of(part: str) -> Mapping[str, Asset]:
@@ -295,7 +295,7 @@ def _linked_listing(
         return None
     stated = {"total_episodes": links.total, **links.attributes, **(metadata or {})}
     if stated["total_episodes"] != links.total:
-        problem = f"it has {links.total:,} episodes; its metadata states {stated['total_episodes']}"
+        problem = f"it has {links.total:,} episodes, but the metadata states {stated['total_episodes']}"
         raise ConversionError(entry.id, [problem])
     shards = []
     for path, group in groupby(runs, key=attrgetter("file")):
@@ -321,7 +321,7 @@ def _linked_listing(
 def _hdf5_asset(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     if _MAIN not in inside:
         raise ConversionError(
-            entry.id, [f"it has no data/{_MAIN}; its files are {', '.join(sorted(inside)[:5]) or 'none'}"]
+            entry.id, [f"it has no data/{_MAIN}. The files are {', '.join(sorted(inside)[:5]) or 'none'}"]
         )
     return inside[_MAIN].of_kind("HDF5")
 
@@ -332,32 +332,33 @@ def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
     Args:
         text: The content of the file.
         entry: The entry, for messages.
-        dataset_id: The id that it must state, if it states one; empty for files at another address, which have any.
+        dataset_id: The id that the text must state, if it states an id, or empty for files at another address, which
+            have any id.
 
     Raises:
-        ConversionError: If it does not describe this dataset; the error names every problem.
+        ConversionError: If the text does not describe this dataset. The error names every problem.
     """
     try:
         metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConversionError(entry.id, [f"metadata.json is not valid JSON: {error}"]) from error
     if not isinstance(metadata, dict):
-        raise ConversionError(entry.id, [f"metadata.json is a {type(metadata).__name__}; expected an object"])
+        raise ConversionError(entry.id, [f"metadata.json is a {type(metadata).__name__}, expected an object"])
     problems = [
-        f"metadata.json: {field} is {metadata.get(field)!r:.60}; expected an integer >= 1"
+        f"metadata.json: {field} is {metadata.get(field)!r:.60}, expected an integer >= 1"
         for field in ("total_episodes", "total_steps")
         if not isinstance(metadata.get(field), int) or isinstance(metadata[field], bool) or metadata[field] < 1
     ]
     if not problems and metadata["total_episodes"] > MAX_EPISODES:
         problems.append(
-            f"metadata.json: total_episodes is {metadata['total_episodes']}; expected at most {MAX_EPISODES:,}"
+            f"metadata.json: total_episodes is {metadata['total_episodes']}, expected at most {MAX_EPISODES:,}"
         )
     if metadata.setdefault("data_format", "hdf5") not in {"hdf5", "arrow", "parquet"}:
         problems.append(
-            f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet"
+            f"metadata.json: data_format is {metadata['data_format']!r:.60}, expected hdf5, arrow or parquet"
         )
     if dataset_id and metadata.get("dataset_id", dataset_id) != dataset_id:
-        problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}; expected {dataset_id}")
+        problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}, expected {dataset_id}")
     if problems:
         raise ConversionError(entry.id, problems)
     return metadata
@@ -385,7 +386,7 @@ def _files_by_episode(
     for number in numbers:
         tables = sum(asset.path.endswith(f".{kind}") for asset in files.get(number, []))
         if tables != 1:
-            problems.append(f"episode {number} has {tables} {kind} files; expected 1")
+            problems.append(f"episode {number} has {tables} {kind} files, expected 1")
     if problems:
         from datasets_rl.read.streams import first_problems
 

@@ -1,4 +1,4 @@
-"""Raw episodes in Minari's files: one HDF5 file with a group per episode, or an Arrow or Parquet table per episode.
+"""Raw episodes in Minari's files: an HDF5 file with a group per episode, or an Arrow or Parquet table per episode.
 
     HDF5      observations [N + 1], actions [N], rewards [N], terminations [N], truncations [N], infos [N + 1] or [N]
     tables    every column [N + 1]: actions, rewards and flags have a row of padding at the end, which is dropped
@@ -46,11 +46,11 @@ _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 class EpisodeError(Exception):
-    """Problems of an episode; the arguments are one sentence for each."""
+    """Problems of an episode. The arguments are a sentence for each problem."""
 
 
 class StoredColumn(ABC):
-    """Column of one episode, before it is read."""
+    """Column of an episode, before the column is read."""
 
     length: int
     """Number of rows."""
@@ -65,12 +65,12 @@ class StoredColumn(ABC):
         """Return the rows [start, stop).
 
         Raises:
-            ConversionError: If images are damaged, or their shape differs from that of the space.
+            ConversionError: If images are damaged, or have another shape than the space.
         """
 
     @abstractmethod
     def read_images(self, start: int, stop: int) -> list[bytes]:
-        """Return the JPEG images of the rows [start, stop), if they are JPEG images."""
+        """Return the JPEG images of the rows [start, stop), if the column has JPEG images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ def key_of_names(names: Sequence[str]) -> Key:
 class Hdf5Episodes:
     """Reader of the raw episodes in a main_data.hdf5.
 
-    The first episode that is read determines the paths of all columns; each other episode then only opens its columns.
+    The first episode that is read determines the paths of all columns. Each other episode then only opens the columns.
 
     Args:
         path: The file.
-        leaves: Leaf spaces by key, if the metadata has them.
+        leaves: Leaf spaces by key, if the metadata has spaces.
     """
 
     def __init__(self, path: Path, leaves: Mapping[Key, Leaf]) -> None:
@@ -128,7 +128,7 @@ class Hdf5Episodes:
         """Open an episode.
 
         Raises:
-            EpisodeError: If the episode is missing, or its columns differ from the first episode's; it must not be a link.
+            EpisodeError: If the episode is missing or a link, or the columns differ from the columns of the first episode.
         """
         try:
             group = self._open_group(number)
@@ -138,7 +138,7 @@ class Hdf5Episodes:
                 subgroup = h5g.open(_check_not_linked(group, path), path) if path else group
                 if subgroup.get_num_objs() != count:
                     raise EpisodeError(
-                        f"{path.decode() or 'it'} has {subgroup.get_num_objs()} members; in the first episode {count}"
+                        f"{path.decode() or 'it'} has {subgroup.get_num_objs()} members, in the first episode {count}"
                     )
             columns = {key: self._open_column(group, path, key) for key, path in self._columns.items()}
             return RawEpisode(
@@ -161,7 +161,7 @@ class Hdf5Episodes:
             item = h5o.open(_check_not_linked(group, member), member)
             if len(member_names) > _DEPTH_MAX:
                 raise EpisodeError(
-                    f"{full.decode()} is nested in {len(member_names)} groups; expected at most {_DEPTH_MAX}"
+                    f"{full.decode()} is nested in {len(member_names)} groups, expected at most {_DEPTH_MAX}"
                 )
             if isinstance(item, h5g.GroupID):
                 self._add_columns(item, full, member_names)
@@ -174,11 +174,11 @@ class Hdf5Episodes:
 
 
 class LinkedEpisodes(Hdf5Episodes):
-    """Reader of the raw episodes of a dataset that has some of them in other files; see `datasets_rl.sources.minari.links`.
+    """Reader of the raw episodes of a dataset that has some episodes in other files, see `datasets_rl.sources.minari.links`.
 
     Args:
         files: The local files of a shard, by path.
-        runs: The runs of the dataset, each in one of its files; those in other files than the given ones are not read.
+        runs: The runs of the dataset, each in a file. Runs in other files than `files` are not read.
     """
 
     def __init__(self, files: Mapping[str, Path], runs: Sequence[Run]) -> None:
@@ -212,13 +212,13 @@ def _open_episode(file: h5py.File, number: int) -> Any:
 
 
 def _check_not_linked(group: Any, path: bytes) -> Any:
-    """Return the group, after checking that its member is not a link.
+    """Return the group, after checking that the member is not a link.
 
-    HDF5 decides where a link leads: if no file of the linked path exists, it opens a file of that name in the folder of
+    HDF5 decides where a link leads: if no file of the linked path exists, HDF5 opens a file of that name in the folder of
     this file, and all files of Minari have the same name.
     """
     if group.links.get_info(path).type != h5l.TYPE_HARD:
-        raise EpisodeError(f"{path.decode()} is a link; expected the data itself")
+        raise EpisodeError(f"{path.decode()} is a link, expected the data itself")
     return group
 
 
@@ -259,7 +259,7 @@ class _Hdf5Column(StoredColumn):
         shape: tuple[int, ...] = dataset.shape
         kind = _hdf5_type(dataset)
         if not shape:
-            raise EpisodeError(f"{name} is a single value; expected a row for each step")
+            raise EpisodeError(f"{name} is a single value, expected a row for each step")
         declared, stored = kind.size * math.prod(shape), dataset.get_storage_size()
         # This also rejects data in other files, and data that was never written: neither is stored in this file.
         if stored * _COMPRESSION_MAX < declared:
@@ -277,19 +277,19 @@ class _Hdf5Column(StoredColumn):
         if kind.text:
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
-                raise EpisodeError(f"{name} has strings of shape {list(shape)}; expected one string per step")
+                raise EpisodeError(f"{name} has strings of shape {list(shape)}, expected one string per step")
         elif not self.length:
             pass  # without a first value, images cannot be detected
         elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
             if objects and kind.vlen != np.uint8:
-                raise EpisodeError(f"{name} has values of type object; expected numbers, strings or JPEG images")
+                raise EpisodeError(f"{name} has values of type object, expected numbers, strings or JPEG images")
             if objects or self._encoded_image(0).startswith(_JPEG):
                 self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
                 self.shape = _image_shape(self._encoded_image(0), name, leaf)
 
     @staticmethod
     def _may_be_jpeg(leaf: Leaf | None) -> bool:
-        # A raw frame of two axes has three with time. Infos have no space; their first bytes identify JPEG images.
+        # A raw frame of two axes has three axes with time. Infos have no space: the first bytes identify JPEG images.
         return leaf is None or len(leaf.shape) != 1
 
     def _encoded_image(self, row: int) -> bytes:
@@ -321,7 +321,7 @@ def _chunk_shape(dataset: Any) -> tuple[int, ...] | None:
 
 
 def _integer_attribute(group: Any, name: bytes) -> int | None:
-    """Return an integer attribute, of up to 64 bits for seeds; None if it is missing or not an integer."""
+    """Return an integer attribute, of up to 64 bits for seeds, or None if the attribute is missing or is not an integer."""
     if not h5a.exists(group, name):
         return None
     attribute = h5a.open(group, name)
@@ -334,11 +334,11 @@ def _integer_attribute(group: Any, name: bytes) -> int | None:
 
 
 class TableEpisodes:
-    """Reader of raw episodes in folders with one table each.
+    """Reader of raw episodes in folders with a table each.
 
     Args:
         files: The local files of the episodes, by path.
-        leaves: Leaf spaces by key; the rows of tables are flat, and only the spaces state their shapes.
+        leaves: Leaf spaces by key. The rows of tables are flat, and only the spaces state shapes.
         dataset_id: Id of the dataset, for messages.
     """
 
@@ -354,7 +354,7 @@ class TableEpisodes:
                 (self._metadata if name == "metadata.json" else self._tables)[int(number)] = file
 
     def close(self) -> None:
-        """Do nothing, because each file is closed after it is read."""
+        """Do nothing, because each file is closed after reading."""
 
     @property
     def numbers(self) -> list[int]:
@@ -365,7 +365,7 @@ class TableEpisodes:
         """Read an episode.
 
         Raises:
-            EpisodeError: If the episode is missing, or its table cannot be read.
+            EpisodeError: If the episode is missing, or the table cannot be read.
         """
         if number not in self._tables:
             raise EpisodeError("it has no table")
@@ -388,7 +388,7 @@ class TableEpisodes:
         if pa.types.is_struct(array.type):
             for number in range(array.type.num_fields):
                 inner = array.type.field(number)
-                # A Tuple is a struct with the names "0", "1", ...; the keys follow the names in HDF5 files.
+                # A Tuple is a struct with the names "0", "1", .... The keys follow the names in HDF5 files.
                 key = (*names, f"_index_{inner.name}" if self._is_tuple_space(names) else inner.name)
                 yield from self._flat_columns(array.field(number), key, inner, cut=cut)
             return
@@ -396,7 +396,7 @@ class TableEpisodes:
         yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), field)
 
     def _is_tuple_space(self, names: Key) -> bool:
-        """Return whether the entry at a path is a Tuple space, whose elements are called `_index_0` and so on."""
+        """Return whether the entry at a path is a Tuple space, with elements `_index_0` and so on."""
         key = key_of_names(names)
         return any(leaf_key[: len(key) + 1] == (*key, "_index_0") for leaf_key in self.leaves)
 
@@ -427,7 +427,7 @@ class _TableColumn(StoredColumn):
             self.shape = ()
             self.dtype = np.dtype(kind.to_pandas_dtype())
         if self.dtype.kind not in "biuf":
-            raise EpisodeError(f"{name} has values of type {kind}; expected numbers, strings or JPEG images")
+            raise EpisodeError(f"{name} has values of type {kind}, expected numbers, strings or JPEG images")
 
     def _row_shape(self, size: int, leaf: Leaf | None, field: Any) -> tuple[int, ...]:
         stated = (field.metadata or {}).get(b"shape") if field is not None else None
@@ -435,7 +435,7 @@ class _TableColumn(StoredColumn):
         if leaf is None and stated is not None:
             shape = tuple(int(axis) for axis in stated.decode().split(",") if axis)
         if int(np.prod(shape, dtype=np.int64)) != size:
-            raise EpisodeError(f"{self._name} has {size} values per step; expected {list(shape)}")
+            raise EpisodeError(f"{self._name} has {size} values per step, expected {list(shape)}")
         return shape
 
     @override
@@ -470,7 +470,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise EpisodeError(f"its metadata.json is not valid JSON: {error}") from error
+        raise EpisodeError(f"the metadata.json is not valid JSON: {error}") from error
     return value if isinstance(value, dict) else {}
 
 
@@ -483,11 +483,11 @@ def _decode_text(value: Any, name: str) -> str:
 
 def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...]:
     if not encoded.startswith(_JPEG):
-        raise EpisodeError(f"{name} begins with {encoded[:8].hex(' ')}; expected a JPEG image")
+        raise EpisodeError(f"{name} begins with {encoded[:8].hex(' ')}, expected a JPEG image")
     rows, columns, channels = images.read_header(encoded, name).shape
     shape = (rows, columns) if channels == 1 else (rows, columns, channels)
     if leaf is not None and leaf.shape not in {shape, (*shape, 1)}:
-        raise EpisodeError(f"{name} has images of shape {list(shape)}; its space has {list(leaf.shape)}")
+        raise EpisodeError(f"{name} has images of shape {list(shape)}, but the space has {list(leaf.shape)}")
     return leaf.shape if leaf is not None else shape
 
 

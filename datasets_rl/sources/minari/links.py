@@ -1,4 +1,4 @@
-"""Datasets of Minari up to 0.4.1, some of whose episodes are links to other HDF5 files.
+"""Datasets of Minari up to 0.4.1, in which some episodes are links to other HDF5 files.
 
     combine_datasets                        /home/me/.minari/datasets/<id>/data/main_data.hdf5    of each part
     update_dataset_from_collector_env       additional_data_0.hdf5                                in the same folder
@@ -35,12 +35,12 @@ class Run(NamedTuple):
     stop: int
     """Number after that of the last episode."""
     file: str
-    """Name of the file in the links, empty for the file of the links; with `Links`, the path of an asset."""
+    """Name of the file in the links, empty for the file of the links. With `Links`, it is the path of an asset."""
     first: int
     """Number of the first of these episodes in the file."""
 
     def meets(self, start: int, stop: int) -> bool:
-        """Return whether an episode in [start, stop) is one of the run."""
+        """Return whether an episode in [start, stop) is in the run."""
         return self.start < stop and start < self.stop
 
     def part(self, start: int, stop: int) -> Run:
@@ -50,18 +50,18 @@ class Run(NamedTuple):
 
 
 def inspect_file(stream: BinaryIO) -> dict[str, Any]:
-    """Return the attributes of a main_data.hdf5, and the runs of its episodes; no runs if none is a link.
+    """Return the attributes of a main_data.hdf5, and the runs of the episodes, or no runs if no episode is a link.
 
     Args:
-        stream: The file, at its start.
+        stream: The file, at the start.
 
     Raises:
-        ConversionError: If it is not an HDF5 file, or its directory is damaged.
+        ConversionError: If the stream is not an HDF5 file, or the directory is damaged.
     """
     with library_errors(MAIN), h5py.File(stream, "r") as file:
         attributes = {name: plain_value(value) for name, value in file.attrs.items()}
         total = attributes.get("total_episodes")
-        # Episodes of other files are the first ones, or were added after the last one.
+        # Episodes of other files are the first episodes, or were added after the last episode.
         ends = (0, total - 1) if isinstance(total, int) and total > 0 else (0,)
         linked = any(_link_of(file, f"{_EPISODE}{number}") is not None for number in ends)
         return {"attributes": attributes, "runs": [*_runs_of(file)] if linked else []}
@@ -92,13 +92,13 @@ def _runs_of(file: h5py.File) -> Iterator[Run]:
 
 
 def _link_of(file: h5py.File, name: str) -> tuple[str, int] | None:
-    """Return the file and the number of a linked episode; None if it is in this file, or is not there."""
+    """Return the file and the number of a linked episode, or None if the episode is in this file, or missing."""
     link = file.get(name, getlink=True)
     if not isinstance(link, h5py.ExternalLink):
         return None
     episode = link.path.strip("/")
     if not episode.startswith(_EPISODE) or not episode[len(_EPISODE) :].isdecimal():
-        raise ConversionError(MAIN, [f"{name} is a link to {link.path!r}; expected the data itself, or an episode"])
+        raise ConversionError(MAIN, [f"{name} is a link to {link.path!r}, expected the data itself, or an episode"])
     return link.filename, int(episode[len(_EPISODE) :])
 
 
@@ -109,7 +109,7 @@ class Links:
     Args:
         dataset_id: Id of the dataset, for messages.
         upstream: Inspects the files.
-        files_of: Returns the files of a dataset of Minari by their path below ``data``.
+        files_of: Returns the files of a dataset of Minari by the path below ``data``.
     """
 
     dataset_id: str
@@ -120,19 +120,19 @@ class Links:
     parts: dict[str, Asset] = field(default_factory=dict)
     """The files of the parts that have links themselves, by path."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Attributes of the dataset, with the spaces of its first part if it has none."""
+    """Attributes of the dataset, with the spaces of the first part if the dataset has no spaces."""
     total: int = 0
     """Number of episodes of the dataset that `resolve` was called for."""
 
     def resolve(self, inside: Mapping[str, Asset], episodes: str = "") -> list[Run]:
-        """Return the runs of a dataset, each in the file that has the episodes; none if no episode is a link.
+        """Return the runs of a dataset, each in the file that has the episodes, or no runs if no episode is a link.
 
         Args:
-            inside: The files of the dataset by their path below ``data``.
-            episodes: The selected episodes, as in a `Selection`; only the files that have them are asked for.
+            inside: The files of the dataset by the path below ``data``.
+            episodes: The selected episodes, as in a `Selection`. Only files with such episodes are asked for.
 
         Raises:
-            ConversionError: If a link leads to another file than one of the dataset or its parts.
+            ConversionError: If a link leads to a file that is neither of the dataset nor of a part.
             FetchError: If a part cannot be had.
             InvalidArgumentError: If the dataset does not have the selected episodes.
         """
@@ -147,7 +147,7 @@ class Links:
         ]:
             raise ConversionError(self.dataset_id, [f"{MAIN} lacks the episode before episode {gaps[0]}"])
         if self.total > MAX_EPISODES:
-            problem = f"{MAIN} has an episode {self.total - 1}; expected at most {MAX_EPISODES:,} episodes"
+            problem = f"{MAIN} has an episode {self.total - 1}, expected at most {MAX_EPISODES:,} episodes"
             raise ConversionError(self.dataset_id, [problem])
         numbers = np.asarray(read_numbers(episodes, self.total))
         ranges = [
@@ -182,7 +182,7 @@ class Links:
         try:
             inside = self.files_of(part)
             if MAIN not in inside:
-                raise ConversionError(self.dataset_id, [f"its part {part} has no data/{MAIN}"])
+                raise ConversionError(self.dataset_id, [f"the part {part} has no data/{MAIN}"])
         except FetchError as error:
             error.hint = _download_parts(attributes)
             raise
@@ -206,7 +206,7 @@ class Links:
         if not found:
             names = f"a file of {', '.join(parts)}" if len(parts) else "the data itself"
             raise ConversionError(
-                self.dataset_id, [f"episode {run.start}: episode_{run.start} is a link to {run.file}; expected {names}"]
+                self.dataset_id, [f"episode {run.start}: episode_{run.start} is a link to {run.file}, expected {names}"]
             )
         return str(max(found, key=len))
 
@@ -214,4 +214,4 @@ class Links:
 def _download_parts(metadata: Mapping[str, Any]) -> Remedy:
     """Return the remedy to download the parts of a combined dataset."""
     calls = [Call("download", f"minari/{name}") for name in metadata.get("combined_datasets", ())]
-    return Remedy(f"download its parts instead: {'; '.join(['{}'] * len(calls))}", *calls)
+    return Remedy(f"download the parts instead: {'; '.join(['{}'] * len(calls))}", *calls)

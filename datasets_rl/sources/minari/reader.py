@@ -62,17 +62,17 @@ _METADATA = (
 _TEXTS = {
     "minari-n-plus-one": "an episode has one more observation than actions: the observation after the last step",
     **NO_TRANSITION,
-    "info-without-reset": "the infos of these episodes have no row for the reset: the info of their first state was "
+    "info-without-reset": "the infos of these episodes have no row for the reset: the info of the first state was "
     "filled with zeros",
-    "end-without-flag": "episodes end without a flag: their last row was marked truncated",
-    "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there, and another one begins",
+    "end-without-flag": "episodes end without a flag: the last row was marked truncated",
+    "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there, and the next begins",
     "both-flags": "rows that are terminated and truncated keep both flags",
     **NOT_FINITE,
     "jpeg": "images are stored as JPEG, which is lossy",
-    "jpeg-of-symbols": "values are stored as JPEG although their space is not an image, as Minari 0.5.3 did: they are "
+    "jpeg-of-symbols": "values are stored as JPEG although the space is not an image, as Minari 0.5.3 did: the values are "
     "damaged",
     **WIDENED_INTEGERS,
-    "flags-cast": "the files store flags as numbers, 0 or 1; they were converted to booleans",
+    "flags-cast": "the files store flags as numbers, 0 or 1, which were converted to booleans",
     "unknown-minari-version": "the files are of a Minari version that this reader was not tested with",
     "space-missing": "the metadata lacks the observation or action space: the range of the values is not known",
 }
@@ -84,10 +84,10 @@ class MinariReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        metadata: `Listing.params`: the metadata, if it is in a separate file, and the selection.
+        metadata: `Listing.params`: the metadata, if there is a separate file, and the selection.
 
     Raises:
-        ConversionError: If the files contradict the metadata or each other; the error names every problem.
+        ConversionError: If the files contradict the metadata or each other. The error names every problem.
     """
 
     rules = _TEXTS
@@ -148,13 +148,13 @@ class MinariReader(EpisodeReader):
         return by_key
 
     def _stated_steps(self, metadata: Mapping[str, Any]) -> int | None:
-        """Return the number of steps that the file states; only files of versions before 0.5 do."""
+        """Return the number of steps that the file states. Only files of versions before 0.5 state the number."""
         if "metadata" in metadata:
             return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
             raise ConversionError(
-                self._dataset_id, [f"it has {len(numbers):,} episodes; its metadata states {total:,}"]
+                self._dataset_id, [f"it has {len(numbers):,} episodes, but the metadata states {total:,}"]
             )
         steps = self._metadata.get("total_steps")
         return int(steps) if isinstance(steps, int) and not self._selected else None
@@ -176,7 +176,7 @@ class MinariReader(EpisodeReader):
         return specs
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes with the given numbers; by default the selected episodes of the file."""
+        """Yield the episodes with the given numbers, or by default the selected episodes of the file."""
         self.counts.clear()
         numbers = self._episodes.numbers
         selected = part if part is not None else [numbers[row] for row in read_numbers(self._selected, len(numbers))]
@@ -191,7 +191,7 @@ class MinariReader(EpisodeReader):
         self.counts["space-missing"] += len(self._spaceless)
 
     def _first_episode(self) -> RawEpisode:
-        """Return the first episode that has a step, because an empty one may not show the types of its columns."""
+        """Return the first episode that has a step, because an empty episode may not show the types of the columns."""
         numbers = self._episodes.numbers
         opened = (self._read_episode(number) for number in numbers)
         return next((raw for raw in opened if not _is_empty(raw)), None) or self._read_episode(numbers[0])
@@ -247,7 +247,7 @@ class MinariReader(EpisodeReader):
     def _read_values(
         self, column: Column, stored: StoredColumn, first: int, last: int, *, lacks_reset: bool = False
     ) -> Any:
-        """Read the rows [first, last); if the column lacks the row of the reset, row 0 is zeros."""
+        """Read the rows [first, last). If the column lacks the row of the reset, row 0 is zeros."""
         if stored.kind == "jpeg":
             leaf = self._episodes.leaves.get(column.key)
             self.counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
@@ -269,7 +269,7 @@ class MinariReader(EpisodeReader):
     def _read_flag(self, stored: StoredColumn, key: Key) -> NDArray[np.bool_]:
         values = stored.read(0, stored.length)
         if isinstance(values, TextStates):
-            raise EpisodeError(f"{dotted_name(key)} has strings; expected flags")
+            raise EpisodeError(f"{dotted_name(key)} has strings, expected flags")
         values = values.reshape(-1)
         if values.dtype == np.bool_:
             return values
@@ -292,7 +292,7 @@ class MinariReader(EpisodeReader):
         steps = raw.columns[NEXT_TERMINATED].length
         problems = []
         if raw.steps is not None and raw.steps != steps:
-            problems.append(f"it has {steps:,} steps; its metadata states {raw.steps:,}")
+            problems.append(f"it has {steps:,} steps, but the metadata states {raw.steps:,}")
         for key, stored in raw.columns.items():
             first = self._by_key[key]
             lengths = {steps + 1} if first.shared else {steps}
@@ -302,7 +302,7 @@ class MinariReader(EpisodeReader):
             shape, dtype = (stored.shape, WIDENED.get(stored.dtype, stored.dtype))
             if not _fits_column(key, shape, dtype, first):
                 problems.append(
-                    f"{dotted_name(key)} is {dtype.name} {list(shape)}; "
+                    f"{dotted_name(key)} is {dtype.name} {list(shape)}, "
                     f"in the first episode {first.dtype.name} {list(first.shape)}"
                 )
         if problems:
@@ -311,7 +311,7 @@ class MinariReader(EpisodeReader):
 
 
 def _is_empty(raw: RawEpisode) -> bool:
-    """Return whether an episode has no steps, according to its flags and, if it states them, its metadata."""
+    """Return whether an episode has no steps, according to the flags and, if there is any, the metadata of the episode."""
     flags = raw.columns.get(NEXT_TERMINATED)
     return flags is not None and not flags.length and not raw.steps
 
@@ -328,7 +328,7 @@ def _column_of(key: Key, stored: StoredColumn, steps: int, leaf: Leaf | None) ->
     dtype = WIDENED.get(stored.dtype, stored.dtype)
     if key == NEXT_REWARD:
         return Column(key, dtype, (1,))
-    # Old files have additional groups, such as `state`. They are states if they have one more row than the actions.
+    # Old files have additional groups, such as `state`. Such a group has states if there is one more row than actions.
     shared = key[0] in {"observation", "info"} or stored.length == steps + 1
     # An info can lack the image of the reset, and an encoded image of grayscale pixels has an axis that these lack.
     is_image = stored.kind == "jpeg" and key[0] == "observation" and len(stored.shape) == _IMAGE_AXES

@@ -1,4 +1,4 @@
-"""Spaces of a Minari dataset: their leaves, and the names under which the files store the values."""
+"""Spaces of a Minari dataset: the leaves, and the names under which the files store the values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Leaf:
 
     @property
     def image(self) -> bool:
-        """Whether Minari treats the values as images, which it stores as JPEG."""
+        """Whether Minari treats the values as images, which Minari stores as JPEG."""
         shape = self.shape
         return (
             self.space_type == "Box"
@@ -67,7 +67,7 @@ def read_space(value: Any, name: str, problems: list[str]) -> Mapping[str, Any] 
         problems: List to which the problems are appended.
 
     Returns:
-        The space; None if it has problems.
+        The space, or None if the space has problems.
     """
     if isinstance(value, str):
         try:
@@ -83,15 +83,15 @@ def read_space(value: Any, name: str, problems: list[str]) -> Mapping[str, Any] 
 def _check_space(space: Any, path: str, problems: list[str], depth: int) -> None:
     kind = space.get("type") if isinstance(space, dict) else None
     if depth > _DEPTH_MAX:
-        problems.append(f"{path} is nested in {depth} spaces; expected at most {_DEPTH_MAX}")
+        problems.append(f"{path} is nested in {depth} spaces, expected at most {_DEPTH_MAX}")
         return
     if kind not in _KINDS:
-        problems.append(f"{path} is of type {kind!r:.60}; expected one of {', '.join(sorted(_KINDS))}")
+        problems.append(f"{path} is of type {kind!r:.60}, expected one of {', '.join(sorted(_KINDS))}")
         return
     if kind in {"Dict", "Tuple"}:
         inner = space.get("subspaces")
         if not isinstance(inner, dict if kind == "Dict" else list) or not inner:
-            problems.append(f"{path} has the subspaces {inner!r:.60}; expected those of a {kind}")
+            problems.append(f"{path} has the subspaces {inner!r:.60}, expected the subspaces of a {kind}")
             return
         for name, subspace in inner.items() if isinstance(inner, dict) else enumerate(inner):
             _check_space(subspace, f"{path}.{name}", problems, depth + 1)
@@ -119,7 +119,7 @@ def leaf_spaces(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:
 def spec_document(leaf: Leaf) -> dict[str, Any]:
     """Return the spec of a leaf as JSON, equal to `datasets_rl.specs.from_minari(leaf.space).to_json()`.
 
-    Unlike that function, it does not need torch.
+    Unlike that function, this function does not need torch.
     """
     space, shape = leaf.space, list(leaf.shape)
     dtype = space.get("dtype", "int8" if leaf.space_type == "MultiBinary" else "int64")

@@ -1,4 +1,4 @@
-"""NeoRL and NeoRL-2: tasks near the real world, in an npz file per id, whose name is the name of the file.
+"""NeoRL and NeoRL-2: tasks near the real world, in an npz file per id. An id is the name of the file.
 
 HalfCheetah-v3-low-100-train    v2/HalfCheetah-v3/HalfCheetah-v3-low-100-train-noise.npz
 ib-medium-1000-val              v2/ib/ib-medium-1000-val.npz
@@ -9,26 +9,14 @@ Pipeline-50-train               any other name of this form: a file of the user 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.source import FlatSource
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    NEXT_TERMINATED,
-    NEXT_TRUNCATED,
-    OBSERVATION,
-    PLAIN,
-)
-
-if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, PLAIN
 
 __all__ = ["SOURCE", "NeoRL"]
 
@@ -38,16 +26,17 @@ _REST = re.compile(
 
 
 class NeoRL(FlatSource):
-    """Source of the files that the catalog lists: rows of all trajectories, one after the other.
+    """Source of the files that the catalog lists: rows of all trajectories, in order.
 
     obs, action   s_0 a_0   s_1 a_1   s_2 a_2 | s_0' a_0'
     next_obs      s_1       s_2       s_3     | s_1'           s_3 is stored only here
     reward        r_0       r_1       r_2     | r_0'           of the action in the same row
     done          0         0         1       | 0              0 at time limits
     truncated     0         0         0       | 0              NeoRL-2 only
-    index         (0)                            3 ...         first rows of trajectories, as floats; the 0 may be missing
+    index         (0)                            3 ...         first rows of trajectories, as floats. The 0 may be missing
 
-    A trajectory ends where index starts the next one, at a flag, and where next_obs is not the observation of the next row.
+    A trajectory ends where index starts the next trajectory, at a flag, and where next_obs is not the observation of
+    the next row.
     """
 
     name = "neorl"
@@ -115,11 +104,6 @@ class NeoRL(FlatSource):
                 facts |= {"steps": [count * limit, "most"]} if limit else {}
             return facts
         return super().listed_facts(name)
-
-    @override
-    def assets(self, name: str) -> Sequence[Asset]:
-        facts = self.facts(name)
-        return (self.listed_file(facts["path"], self.kind, md5=facts.get("md5")),)
 
 
 SOURCE = NeoRL()

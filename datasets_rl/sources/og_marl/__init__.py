@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Option,
-    Selection,
-    Source,
-    quality_tags,
-)
+from datasets_rl.sources.base import Entry, Listing, Option, Selection, Source, quality_tags
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Folder
@@ -41,11 +34,11 @@ class OGMARL(Source):
     reader = "datasets_rl.sources.og_marl.reader:VaultReader"
     image_forms = ()
     selects = frozenset({"episodes"})
-    options = (Option("vault", "Vault of a zip file at an address, by its quality, such as Good."),)
+    options = (Option("vault", "Vault of a zip file at an address, by the quality, such as Good."),)
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Ask for the size of the file; see `Source.resolve`.
+        """Ask for the size of the file, see `Source.resolve`.
 
         Raises:
             MissingDependencyError: If tensorstore is not installed, without which the file would be downloaded in vain.
@@ -54,7 +47,7 @@ class OGMARL(Source):
 
         if "vault" in selection.options:
             raise InvalidArgumentError(
-                f"{self.name}/{name} names its vault; only a file at an address has an option for it"
+                f"{self.name}/{name} names a vault, and only a file at an address has an option for it"
             )
         require_tensorstore()
         (asset,) = self.assets(name)
@@ -79,7 +72,7 @@ class OGMARL(Source):
             problem = f"vault is {chosen!r}" if chosen else "it has several vaults"
             choose = Argument("selection", Call("Selection", options={"vault": vaults[0]}))
             raise ConversionError(
-                entry.id, [f"{problem}; expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
+                entry.id, [f"{problem}, expected one of {', '.join(vaults)}"], hint=Remedy("choose one with {}", choose)
             )
         return replace(self.listing([asset.of_kind(self.kind)], selection), params={"vault": chosen})
 
@@ -89,7 +82,7 @@ class OGMARL(Source):
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
-        """Return the facts of an id that the catalog lists, or of another vault of a scenario that it lists."""
+        """Return the facts of an id that the catalog lists, or of another vault of a scenario that the catalog lists."""
         scenario, _, vault = name.rpartition("/")
         if name not in self.catalog["ids"] and scenario in self.catalog["groups"] and _VAULT.fullmatch(vault):
             return {"in": [*scenario.split("/")[:2], scenario], "vault": vault, "tags": quality_tags(vault)}

@@ -1,10 +1,10 @@
-"""Reader of OG-MARL's vaults: a row for each step of all agents, of all episodes one after the other.
+"""Reader of OG-MARL's vaults: a row for each step of all agents, of all episodes in order.
 
-observations     o_0   o_1   o_2 | o_0'       [T, agents, ...]; the one after the last step is unknown
+observations     o_0   o_1   o_2 | o_0'       [T, agents, ...]. The observation after the last step is unknown
 actions          a_0   a_1   a_2 | a_0'       [T, agents] or [T, agents, ...]
 rewards          r_0   r_1   r_2 | r_0'       [T, agents], of the actions in the same row
-terminals         0     0     1  |  0         [T, agents]; an episode ends where the flags of all agents are set
-truncations       0     0     0  |  0         [T, agents]; missing in the oldest vaults
+terminals         0     0     1  |  0         [T, agents]. An episode ends where the flags of all agents are set
+truncations       0     0     0  |  0         [T, agents], missing in the oldest vaults
 infos.state      s_0   s_1   s_2 | s_0'       [T, ...], of the environment
 infos.legals     l_0   l_1   l_2 | l_0'       [T, agents, actions]: the actions that each agent may take
 """
@@ -24,11 +24,11 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.ends import Ends, find_ends
+from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import SUPPORTED, ColumnSlice, Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
-from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, flag_problems
+from datasets_rl.sources.values import WIDENED, WIDENED_INTEGERS, OtherFlags
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _FLOAT = np.dtype(np.float32)
@@ -59,12 +59,12 @@ class VaultReader(FlatReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The zip file, by its path.
+        files: The zip file, by path.
         facts: The name of the ``vault``, such as ``Good``.
 
     Raises:
         MissingDependencyError: If tensorstore is not installed.
-        ConversionError: If the file has no such vault, the vault is damaged, or its arrays contradict each other; the
+        ConversionError: If the file has no such vault, the vault is damaged, or the arrays contradict each other. The
             error names every problem.
     """
 
@@ -73,8 +73,8 @@ class VaultReader(FlatReader):
         "team-reward": "next.reward is the mean of the rewards of all agents",
         "end-of-all-agents": "an episode ends where the flags of all agents are set: it is terminated if terminals of all "
         "are, else truncated",
-        "end-without-flag": "the data ends without flags of all agents: its last row was marked truncated",
-        "no-truncations": "the vault has no truncations: they are False",
+        "end-without-flag": "the data ends without flags of all agents: the last row was marked truncated",
+        "no-truncations": "the vault has no truncations: all truncations are False",
         "final-observation-unknown": "the vault does not have the observation after the last step of an episode",
         "flags-cast": "flags or masks of actions are numbers, 0 or 1, which were converted to booleans",
         **WIDENED_INTEGERS,
@@ -106,18 +106,25 @@ class VaultReader(FlatReader):
 
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
-        agents = [np.asarray(file.read_all(leaf)) == 1 for leaf in _FLAGS if leaf in file.arrays]
-        terminated = np.asarray(agents[0].all(axis=1))
-        truncated = np.asarray(agents[-1].all(axis=1)) if len(agents) > 1 else np.zeros_like(terminated)
-        truncated |= np.logical_or.reduce(agents).all(axis=1) & ~terminated
-        ends = find_ends(file, plan, {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated})
+        flags: dict[Key, list[NDArray[np.int64]]] = {NEXT_TERMINATED: [], NEXT_TRUNCATED: []}
+        start = 0
+        leaves = [file.blocks(leaf, BLOCK_ROWS) for leaf in _FLAGS if leaf in file.arrays]
+        for blocks in zip(*leaves, strict=True):
+            agents = [np.asarray(block) == 1 for block in blocks]
+            terminated = agents[0].all(axis=1)
+            truncated = agents[-1].all(axis=1) if len(agents) > 1 else np.zeros_like(terminated)
+            truncated |= np.logical_or.reduce(agents).all(axis=1) & ~terminated
+            for key, mask in ((NEXT_TERMINATED, terminated), (NEXT_TRUNCATED, truncated)):
+                flags[key].append(start + np.flatnonzero(mask))
+            start += len(terminated)
+        ends = find_ends(file, plan, {key: np.concatenate(rows) for key, rows in flags.items()})
         self.counts["end-of-all-agents"] += len(ends.lengths)
         return ends
 
     @override
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         super().count_file(file, plan, ends)
-        self.counts["team-reward"] += len(ends.terminated)
+        self.counts["team-reward"] += ends.steps
         self.counts["no-truncations"] += int("truncations" not in file.arrays)
         cast = [leaf for leaf in _BOOLEANS if leaf in file.arrays and (leaf in _FLAGS or _KEYS[leaf] in self.kept)]
         self.counts["flags-cast"] += sum(file.arrays[leaf].dtype.kind != "b" for leaf in cast)
@@ -142,7 +149,9 @@ class _VaultArrays(ArrayFile):
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
         for start in range(0, self._vault.rows, rows):
             values = self._vault.read([name], start, min(start + rows, self._vault.rows))[name]
-            if name in _BOOLEANS and (problems := flag_problems(name, values, start)):
+            others = OtherFlags(name)
+            others.count(values, start)
+            if name in _BOOLEANS and (problems := others.problems()):
                 raise ConversionError(self.name, problems)
             yield values
 
@@ -153,17 +162,17 @@ class _VaultArrays(ArrayFile):
 def _problems(arrays: Mapping[str, Array]) -> Iterator[str]:
     """Yield what is wrong with the names, shapes and dtypes of the leaves."""
     if missing := [leaf for leaf in _REQUIRED if leaf not in arrays]:
-        yield f"it has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}"
+        yield f"it has no {', '.join(missing)}, only {', '.join(arrays) or 'nothing'}"
         return
     agents = arrays["rewards"].shape[:1]
     for leaf, array in arrays.items():
         if array.dtype not in SUPPORTED:
             yield f"{leaf} has dtype {array.dtype}, which cannot be stored"
         elif leaf in {"rewards", *_FLAGS} and (len(array.shape) != 1 or array.shape != agents):
-            yield f"{leaf} is [rows, {', '.join(map(str, array.shape))}]; expected [rows, agents]"
+            yield f"{leaf} is [rows, {', '.join(map(str, array.shape))}], expected [rows, agents]"
         elif leaf in {"observations", "actions", _MASK} and array.shape[:1] != agents:
             shape, wanted = (", ".join(map(str, axes)) for axes in (array.shape, agents))
-            yield f"{leaf} is [rows, {shape}]; rewards are of {wanted} agents"
+            yield f"{leaf} is [rows, {shape}], but rewards are of {wanted} agents"
 
 
 def _column_slice(leaf: str, array: Array) -> ColumnSlice:

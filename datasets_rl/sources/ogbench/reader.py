@@ -1,10 +1,10 @@
-"""Reader of OGBench's files: flat arrays of all episodes, one after the other.
+"""Reader of OGBench's files: flat arrays of all episodes, in order.
 
 observations, qpos, ...   s_0  s_1  ...  s_T      T + 1 rows for T steps
-actions                   a_0  a_1  ...  a_T      a_T was applied, but its result is not in the file: it is left out
+actions                   a_0  a_1  ...  a_T      a_T was applied, but the result is not in the file: a_T is left out
 terminals                  0    0   ...   1       the last row of a recording, which is never the end of a task
 
-The reward and the mask of a task at step t are those of s_t, as in OGBench's own loader.
+The reward and the mask of a task at step t belong to s_t, as in OGBench's own loader.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class OGBenchReader(FlatReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The local file of each path; the first one defines the columns.
+        files: The local file of each path. The first file defines the columns.
         facts: ``tasks`` of the environment, the number of the ``task`` that gives the rewards, or None, and whether to add
             the representations of goals instead of the rewards, ``oracle``.
     """
 
     rules: Mapping[str, str] = {
-        "last-action-left-out": "the action of the last row of an episode has no result in the file: it was left out, and "
-        "the last observation is the final one",
-        "no-rewards": "the files have no rewards: next.reward is 0; take a single-task id or a sampler of goals",
-        "task-rewards": "rewards and masks were computed from the state before each step, as OGBench's loader does; a "
+        "last-action-left-out": "the action of the last row of an episode has no result in the file and was left out, and "
+        "the last observation is the final observation",
+        "no-rewards": "the files have no rewards: next.reward is 0. Take a single-task id or a sampler of goals",
+        "task-rewards": "rewards and masks were computed from the state before each step, as OGBench's loader does. A "
         "solved task ends no episode",
-        "never-solved": "no state of a file solves the task: its mask is 1 everywhere",
+        "never-solved": "no state of a file solves the task: the mask of the task is 1 everywhere",
         "floats-narrowed": "observations and actions of doubles were converted to float32, as by OGBench's loader",
         **NOT_FINITE,
         **NO_TRANSITION,
@@ -88,12 +88,12 @@ class OGBenchReader(FlatReader):
     def plan(self, file: ArrayFile) -> Plan:
         problems = []
         if "observations" in file.arrays and not file.arrays["observations"].shape:
-            problems.append(f"observations is {file.arrays['observations']}; expected several numbers in each row")
+            problems.append(f"observations is {file.arrays['observations']}, expected several numbers in each row")
         for name, width in (self._task.widths if self._task else {}).items():
             if name not in file.arrays:
                 problems.append(f"it has no array {name}, from which the rewards of a task are computed")
             elif file.arrays[name].shape != (width,):
-                problems.append(f"{name} is {file.arrays[name]}; the task needs {width} elements in each row")
+                problems.append(f"{name} is {file.arrays[name]}, but the task needs {width} elements in each row")
         if problems:
             raise ConversionError(file.name, problems)
         return super().plan(file)
@@ -104,7 +104,7 @@ class OGBenchReader(FlatReader):
         read = [part for part in plan.parts if part.array and part.column.key in self.needed]
         self.counts["floats-narrowed"] += sum(file.arrays[part.array].dtype != part.column.dtype for part in read)
         self.counts["last-action-left-out"] += int((ends.lengths > 0).sum())
-        steps = len(ends.terminated)
+        steps = ends.steps
         self.counts["no-rewards" if self._task is None or self._oracle else "task-rewards"] += steps
         self._unsolved_steps = 0
 
@@ -119,6 +119,6 @@ class OGBenchReader(FlatReader):
             rewards, masks = self._task.rewards({name: block.states["info", name] for name in self._task.widths})
             block.steps |= {NEXT_REWARD: rewards[:, None], NEXT_MASK: masks[:, None]}
             self._unsolved_steps += int(masks.sum())
-            is_unsolved = block.stop == self._unsolved_steps == len(ends.terminated)
+            is_unsolved = block.stop == self._unsolved_steps == ends.steps
             self.counts["never-solved"] += is_unsolved and NEXT_MASK in self.kept
         return {"file": np.full(len(block.episodes), number)}

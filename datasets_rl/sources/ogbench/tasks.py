@@ -1,10 +1,10 @@
 """Rewards of OGBench's single tasks, from the states of the simulator and constants of the task.
 
-The constants in the catalog were read from the running environments. The rules are those of `relabel_dataset` and
-`add_oracle_reps` of OGBench (Park et al., 2024, arXiv:2410.20092), whose results they equal bit for bit.
+The constants in the catalog were read from the running environments. The rules are the rules of `relabel_dataset` and
+`add_oracle_reps` of OGBench (Park et al., 2024, arXiv:2410.20092), and the results are equal bit for bit.
 
     maze, soccer    success = |position - goal| <= tolerance        reward = success - 1     mask = 1 - success
-    arm             one success for each cube, button, drawer       reward = successes - their number
+    arm             a success for each cube, button, drawer       reward = successes - their number
                     and window                                      mask = 1 - (all succeed)
 """
 
@@ -22,7 +22,7 @@ from typing_extensions import override
 Floats = NDArray[np.float32]
 Bits = NDArray[np.bool_]
 
-_FIRST_CUBE = 14  # the joints of the arm are before it
+_FIRST_CUBE = 14  # the joints of the arm are before the cubes
 _CUBE = 7
 _WITHIN = 0.04  # meters
 _CENTER, _SCALE = np.array([0.425, 0.0, 0.0]), 10.0
@@ -30,7 +30,7 @@ _DRAWER_SCALE, _WINDOW_SCALE = 18.0, 15.0
 
 
 class Task(ABC):
-    """A task of an environment: a goal for its agent or its objects."""
+    """A task of an environment: a goal for the agent or the objects."""
 
     qpos: int
     """Number of elements of ``qpos``."""
@@ -39,12 +39,12 @@ class Task(ABC):
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """The arrays that the rewards are computed from, and their numbers of elements in each row."""
+        """The arrays that the rewards are computed from, and the number of elements in each row."""
         return {"qpos": self.qpos, **({"button_states": self.buttons} if self.buttons else {})}
 
     @staticmethod
     def of(facts: Mapping[str, Any], number: int | None) -> Task:
-        """Return the task with a number, from 1; by default, the default task of the environment.
+        """Return the task with a number, from 1, or else the default task of the environment.
 
         Args:
             facts: The ``tasks`` of an environment in the catalog.
@@ -64,10 +64,10 @@ class Task(ABC):
 
     @abstractmethod
     def rewards(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[Floats, Floats]:
-        """Return the reward and the mask of each state, float32 [N] each; the mask is 0 where the task is solved.
+        """Return the reward and the mask of each state, float32 [N] each. The mask is 0 where the task is solved.
 
         Args:
-            arrays: ``qpos`` [N, Q] and, if the task needs them, ``button_states`` [N, B].
+            arrays: ``qpos`` [N, Q] and, if the task needs buttons, ``button_states`` [N, B].
         """
 
     @abstractmethod

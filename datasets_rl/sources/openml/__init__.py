@@ -1,7 +1,7 @@
-"""OpenML: tables of samples and their classes, as contextual bandits.
+"""OpenML: tables of samples with classes, as contextual bandits.
 
     api/v1/json/data/list/data_name/<name>/limit/2/data_version/<version>     the number of the dataset
-    api/v1/json/data/<number>                                                 the table's address, its MD5, the license
+    api/v1/json/data/<number>                                                 address, MD5 and license of the table
     api/v1/json/data/features/<number>                                        the columns
     data/v1/download/<file>/<name>.arff                                       the table
 
@@ -36,7 +36,7 @@ _TRUE = "true"
 
 
 class OpenML(Source):
-    """Source of the seven datasets that TorchRL names, and of every other one as ``name@version``."""
+    """Source of the seven datasets that TorchRL names, and of every other dataset as ``name@version``."""
 
     name = "openml"
     restated = frozenset({"license", "citation", "homepage", "known_issues"})
@@ -59,12 +59,12 @@ class OpenML(Source):
         return (f"{self.catalog['base_url']}search?type=data&q={quote(dataset)}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Request the number, the description and the columns of the dataset from OpenML; see `Source.resolve`.
+        """Request the number, the description and the columns of the dataset from OpenML, see `Source.resolve`.
 
         Raises:
             UnknownIdError: If OpenML has no active dataset of this name and version.
             FetchError: If OpenML does not answer.
-            ConversionError: If its answers are not the expected ones.
+            ConversionError: If the answers of OpenML are not as expected.
         """
         del selection
         entry = self.entry(name)
@@ -99,15 +99,15 @@ class OpenML(Source):
         )
 
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the table; see `Source.open`.
+        """Open the table, see `Source.open`.
 
         Raises:
-            ConversionError: If the table contradicts the listed columns, or violates its format.
+            ConversionError: If the table contradicts the listed columns, or violates the format.
             MissingDependencyError: If pandas or scikit-learn is not installed.
         """
         from datasets_rl.sources.openml.reader import OpenMLReader
 
-        # pandas reads the table, and scikit-learn scales it.
+        # pandas reads the table, and scikit-learn scales the table.
         with importing("pandas", "openml", f"{self.name}/{name}"):
             import pandas as pd  # noqa: F401
         with importing("scikit-learn", "openml", f"{self.name}/{name}", module="sklearn"):
@@ -126,11 +126,11 @@ class OpenML(Source):
 def _json_answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
     """Return the value at a path of names in a JSON answer."""
     about = f"OpenML's answer about {entry.params['name']}, version {entry.params['version']},"
-    hint = f"try again later; {_search_page(entry)} shows what OpenML has of it"
+    hint = f"try again later. {_search_page(entry)} shows what OpenML has of the dataset"
     try:
         text = upstream.text(asset)
     except FetchError as error:
-        # Who brings the file needs its name, and everyone else the dataset whose file it is.
+        # A user who brings the file needs the name of the file. All others need the dataset of the file.
         if error.name == asset.path:
             error.name = f"{about.rstrip(',')} ({asset.path})"
             error.message = error.message.replace(asset.path, error.name, 1)
@@ -156,14 +156,14 @@ def _dataset_number(answer: Any, entry: Entry) -> int:
     numbers = [dataset.get("did") for dataset in datasets if str(dataset.get("version")) == str(version)]
     if len(numbers) != 1 or not isinstance(numbers[0], int):
         raise ConversionError(
-            entry.id, [f"OpenML lists {answer!r:.100}; expected a single dataset {name}, version {version}"]
+            entry.id, [f"OpenML lists {answer!r:.100}, expected a single dataset {name}, version {version}"]
         )
     number: int = numbers[0]
     return number
 
 
 def _parse_features(answer: Any, entry: Entry) -> list[dict[str, Any]]:
-    """Return name, type and role of every column; the role is ``feature``, ``target``, or empty for an ignored one."""
+    """Return name, type and role of every column. The role is ``feature``, ``target``, or empty for an ignored column."""
     columns = []
     try:
         for column in sorted(answer, key=lambda column: int(column["index"])):
@@ -171,7 +171,7 @@ def _parse_features(answer: Any, entry: Entry) -> list[dict[str, Any]]:
             role = "target" if column["is_target"] == _TRUE else "" if ignored else "feature"
             columns.append({"name": str(column["name"]), "kind": str(column["data_type"]).lower(), "part": role})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"its list of features cannot be parsed: {error!r}"
+        problem = f"the list of features cannot be parsed: {error!r}"
         raise ConversionError(entry.id, [problem]) from error
     return columns
 
@@ -181,21 +181,21 @@ def _table_asset(description: Any, entry: Entry) -> Asset:
     from datasets_rl.fetch.asset import Asset
 
     if not isinstance(description, dict):
-        raise ConversionError(entry.id, [f"its description is {description!r:.60}; expected an object"])
+        raise ConversionError(entry.id, [f"the description is {description!r:.60}, expected an object"])
     expected = {"name": entry.params["name"].lower(), "version": str(entry.params["version"]), "format": "arff"}
     problems = [
-        f"its description has the {name} {description.get(name)!r:.60}; expected {value}"
+        f"the description has the {name} {description.get(name)!r:.60}, expected {value}"
         for name, value in expected.items()
         if str(description.get(name)).lower() != value
     ]
     if description.get("status", "active") != "active":
         problems.append(
-            f"its status in OpenML is {description['status']!r:.60}; expected active: its data has known issues"
+            f"the status in OpenML is {description['status']!r:.60}, expected active: its data has known issues"
         )
     url = str(description.get("url"))
     pieces = urlsplit(url)
     if pieces.scheme not in {"http", "https"} or not pieces.path.strip("/"):
-        problems.append(f"its description has the url {url!r:.80}; expected a web address")
+        problems.append(f"the description has the url {url!r:.80}, expected a web address")
     if problems:
         hint = Remedy("another version may be in use: {}", Call("download", "openml/NAME@VERSION"))
         raise ConversionError(entry.id, problems, hint=hint)

@@ -1,11 +1,11 @@
-"""Reader of a table of samples and classes as episodes of one step.
+"""Reader of a table of samples and classes as episodes of a single step.
 
     observation   the sample, as numbers
-    action        its class
-    reward        1, because the action is correct; the reward of any other action is 0
+    action        the class of the sample
+    reward        1, because the action is correct. The reward of any other action is 0
 
 The table is read two or three times: for the categories, for means and standard deviations if numbers are scaled, and
-for the steps. Only a few megabytes of it are in memory at a time.
+for the steps. Only a few megabytes of the table are in memory at a time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUN
 
 _CHUNK_BYTES = 8 << 20
 _TEXTS = {
-    "row-is-an-episode": "each row is an episode of one step: the class is the action, and its reward is 1",
+    "row-is-an-episode": "each row is an episode of one step: the class is the action, with the reward 1",
     "missing-values": "rows with a missing value were left out",
-    "missing-is-a-value": "nominal columns have missing values: these form a separate category, the last one",
-    "constant-column": "columns of the observation are constant: they were centered but not scaled",
+    "missing-is-a-value": "nominal columns have missing values: missing values are a separate category, the last category",
+    "constant-column": "columns of the observation are constant: such columns were centered but not scaled",
     "other-class": "the action is a column other than the dataset's default target, which was left out",
 }
 
@@ -42,15 +42,15 @@ class OpenMLReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         path: The ARFF file.
-        features: Name, type ("kind") and role ("part") of each column, as OpenML lists them.
-        recipe: Conversion of samples to numbers. ``nominal`` is "codes" (categories are numbered in the order of their
+        features: Name, type ("kind") and role ("part") of each column, as OpenML lists the columns.
+        recipe: Conversion of samples to numbers. ``nominal`` is "codes" (categories are numbered in the order of the
             names, and scaled), "onehot" (an indicator for each category, after the scaled numbers) or "numbers" (the
-            names of categories are numbers, and scaled); ``missing`` is "drop" (rows with a missing value are left out)
-            or "category" (only rows in which a number or the class is missing are left out); ``target`` is the column
-            of the class, if it is not the dataset's default target.
+            names of categories are numbers, and scaled). ``missing`` is "drop" (rows with a missing value are left out)
+            or "category" (only rows in which a number or the class is missing are left out). ``target`` is the column
+            of the class, if this is not the default target of the dataset.
 
     Raises:
-        ConversionError: If the table contradicts the listed columns, or violates its format.
+        ConversionError: If the table contradicts the listed columns, or violates the format.
     """
 
     rules = _TEXTS
@@ -101,7 +101,7 @@ class OpenMLReader(EpisodeReader):
                     NEXT_TRUNCATED: np.zeros((len(chosen), 1), np.bool_),
                 }
                 ones = np.ones(len(chosen), np.int64)
-                # If no row is dropped, the number of an episode is that of its row and need not be stored.
+                # If no row is dropped, the number of an episode is the number of the row and need not be stored.
                 metadata = {"source": rows.start + chosen} if self.counts["missing-values"] else {}
                 yield EpisodeBatch(ones, steps, {}, {}, final_known=ones > 0, metadata=metadata)
 
@@ -112,21 +112,21 @@ class OpenMLReader(EpisodeReader):
         problems = []
         if listed != stored:
             differ = [(a, b) for a, b in zip(listed, stored, strict=False) if a != b][:3]
-            problems.append(f"OpenML lists {len(listed)} columns, the file has {len(stored)}; they differ in {differ}")
+            problems.append(f"OpenML lists {len(listed)} columns, the file has {len(stored)}, which differ in {differ}")
             raise ConversionError(self._dataset_id, problems)
         targets = [self._names.index(target)] if target in self._names else []
         if not target:
             targets = [position for position, one in enumerate(features) if one["part"] == "target"]
         if len(targets) != 1 or listed[targets[0]][1] != "nominal":
             columns = ", ".join(f"{listed[position][0]} ({listed[position][1]})" for position in targets) or "none"
-            problems.append(f"its class is {columns}; expected one nominal column{f' {target}' if target else ''}")
+            problems.append(f"the class is {columns}, expected one nominal column{f' {target}' if target else ''}")
         positions = [
             position
             for position, one in enumerate(features)
             if one["part"] == "feature" and position not in targets[:1]
         ]
         problems += [
-            f"{listed[position][0]} is of type {listed[position][1]}; expected numeric or nominal"
+            f"{listed[position][0]} is of type {listed[position][1]}, expected numeric or nominal"
             for position in positions
             if listed[position][1] not in {"numeric", "nominal"}
         ]
@@ -140,7 +140,7 @@ class OpenMLReader(EpisodeReader):
         return self._file.attributes[position].kind == "nominal"
 
     def _count_categories(self) -> int:
-        """Read the table to record the categories that occur; return the number of rows that are kept."""
+        """Read the table to record the categories that occur, and return the number of rows that are kept."""
         total = kept_rows = 0
         for rows in self._file.rows([self._target, *self._positions]):
             kept = self._kept_rows(rows)
@@ -149,7 +149,7 @@ class OpenMLReader(EpisodeReader):
             for position, seen in self._seen.items():
                 seen[rows.codes[position][kept]] = True
         if not kept_rows:
-            raise ConversionError(self._dataset_id, [f"it has {total:,} rows, of which none has all values"])
+            raise ConversionError(self._dataset_id, [f"it has {total:,} rows, but no row has all values"])
         self.counts["missing-values"] = total - kept_rows
         return kept_rows
 
@@ -163,14 +163,14 @@ class OpenMLReader(EpisodeReader):
         return kept
 
     def _ordered_categories(self, position: int) -> list[str]:
-        """Return the categories of a column in the order of their numbers; a missing value is last, and empty."""
+        """Return the categories of a column in the order of the numbers. A missing value is last, and empty."""
         seen = self._seen[position]
         declared = self._file.attributes[position].allowed
         values = sorted(value for value, is_seen in zip(declared, seen, strict=False) if is_seen)
         return [*values, ""] if seen[-1] else values
 
     def _parse_numeric_categories(self) -> None:
-        """Parse the names of the declared categories as numbers; NaN for categories that no row has."""
+        """Parse the names of the declared categories as numbers, with NaN for categories that no row has."""
         self._read: dict[int, NDArray[np.float64]] = {}
         problems = []
         for position in (one for one in self._positions if self._is_nominal(one)):
@@ -182,7 +182,7 @@ class OpenMLReader(EpisodeReader):
                 try:
                     numbers[number] = float(value)
                 except ValueError:
-                    problems.append(f"{attribute.name} has the value {value!r:.60}; expected a number")
+                    problems.append(f"{attribute.name} has the value {value!r:.60}, expected a number")
             self._read[position] = numbers
         if problems:
             raise ConversionError(self._dataset_id, problems[:20])
@@ -235,10 +235,10 @@ class OpenMLReader(EpisodeReader):
         return self._labels(rows, position, row_numbers).astype(np.float64)
 
     def _labels(self, rows: Rows, position: int, row_numbers: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the categories of the chosen rows as numbers in the order of their names, [T]."""
+        """Return the categories of the chosen rows as numbers in the order of the names, [T]."""
         numbers = {value: number for number, value in enumerate(self._values[position])}
         declared = self._file.attributes[position].allowed
-        # The last entry is for missing values, whose code is -1.
+        # The last entry is for missing values, with the code -1.
         label_of = np.array([numbers.get(value, -1) for value in declared] + [len(numbers) - 1], np.int64)
         labels: NDArray[np.int64] = label_of[rows.codes[position][row_numbers]]
         return labels

@@ -1,9 +1,9 @@
-"""Open X-Embodiment: episodes of many robots, as their authors published them and on a mirror.
+"""Open X-Embodiment: episodes of many robots, as the authors published the episodes, and on a mirror.
 
     <id>/<version>/features.json, dataset_info.json, <id>-<split>.tfrecord-00000-of-00008        Google's buckets
     <id>/<id>_00000.tar                                                                     the hub: pickled episodes
 
-The records come with the types of their values, the number of episodes of each file, and checksums. The mirror has one
+The records come with the types of the values, the number of episodes of each file, and checksums. The mirror has one
 split, and is used if the buckets do not answer.
 """
 
@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    SpaceSummary,
-    by_images,
-    group_by_size,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.selection import IMAGES, MAX_EPISODES, Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -51,14 +42,18 @@ _RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-
 
 
 class OpenX(Source):
-    """Source of every dataset in the folders of the collection; the catalog lists those that are known to exist."""
+    """Source of every dataset in the folders of the collection. The catalog lists the datasets that are known to exist."""
 
     name = "openx"
     reader = "datasets_rl.sources.openx.reader:OpenXReader"
     restated = frozenset({"citation", "known_issues"})
     selects = frozenset({"episodes"})
     options = (
-        Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
+        Option(
+            "upstream",
+            "The records in Google's buckets, or the mirror of the records on the hub.",
+            choices=("rlds", "hub"),
+        ),
         Option("split", "Split of the records.", _TRAIN, choices=(_TRAIN, "test", "val")),
         Option(
             "last-step",
@@ -68,29 +63,16 @@ class OpenX(Source):
         ),
     )
 
-    def entry(self, name: str) -> Entry:
-        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
+    @override
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id. An id that the catalog does not list has an empty title.
 
         Raises:
             UnknownIdError: If the id has characters other than letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
-        catalog = self.catalog
-        listed = catalog["ids"].get(name, {})
-        train = listed.get("splits", {}).get(_TRAIN, {})
-        return self.catalog_entry(
-            name,
-            title=f"{train['episodes']:,} episodes of a robot" if train else "",
-            description=catalog["description"],
-            observation=SpaceSummary("pixels+state"),
-            action=SpaceSummary("continuous"),
-            **self.figures(
-                {figure: [train[figure], "inventory"] for figure in ("bytes", "episodes") if figure in train}
-            ),
-            tags=("robot", "manipulation") if "saytap" not in name and "gnm" not in name else ("robot",),
-            params=listed,
-        )
+        return dict(self.catalog["ids"].get(name, {"in": "arm", "title": ""}))
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
@@ -98,7 +80,7 @@ class OpenX(Source):
         return [address.format(id=name) for address in (*self.catalog["rlds"], *hub)]
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Group the files of the newest version into shards; see `Source.resolve`."""
+        """Group the files of the newest version into shards, see `Source.resolve`."""
         entry = self.entry(name)
         folder = self._list_folder(name, selection, upstream)
         version = _newest_version(folder)
@@ -108,12 +90,12 @@ class OpenX(Source):
 
     @override
     def recognize(self, files: AddressFiles) -> str:
-        # The folder of a version, or the one above it: further below are other datasets.
+        # The folder of a version, or the folder above: further below are other datasets.
         for path in (path for path in files.paths if _FEATURES_PATH.fullmatch(path)):
             described = f"{path.removesuffix(_FEATURES)}{_INFO}"
             features = files.document(path).get("featuresDict")
             if described in files.paths and isinstance(features, dict) and "steps" in features.get("features", {}):
-                return f"{path} has steps, and {described} is beside it"
+                return f"{path} has steps, and {described} is beside {path}"
         return ""
 
     @override
@@ -125,7 +107,7 @@ class OpenX(Source):
         choice, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
         if choice == "hub" and split != _TRAIN:
             raise InvalidArgumentError(
-                f"split is {split!r}; the mirror has only {_TRAIN}",
+                f"split is {split!r}, but the mirror has only {_TRAIN}",
                 hint=Remedy(
                     "{} has all splits", Argument("selection", Call("Selection", options={"upstream": "rlds"}))
                 ),
@@ -137,7 +119,7 @@ class OpenX(Source):
         except FetchError as error:
             if name not in self.catalog["ids"]:
                 nearest = self.unknown(name).nearest
-                error.hint = f"the catalog has no such id; similar ids: {', '.join(nearest) or 'none'}"
+                error.hint = f"the catalog has no such id. Similar ids: {', '.join(nearest) or 'none'}"
             raise
 
 
@@ -149,7 +131,7 @@ def _params(selection: Selection) -> dict[str, Any]:
 
 
 def _newest_version(folder: Folder) -> str | None:
-    """Return the folder of the newest version of the records; None if there are no records."""
+    """Return the folder of the newest version of the records, or None if there are no records."""
     folders = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith(f"/{_FEATURES}")]
     return max(folders, key=_version_of_path, default=None)
 
@@ -232,16 +214,16 @@ def _parse_info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], li
         raise ConversionError(entry.id, [problem]) from error
     problems = []
     if (file_format := info.get("fileFormat", "tfrecord")) != "tfrecord":
-        problems.append(f"dataset_info.json: fileFormat is {file_format!r:.40}; expected tfrecord")
+        problems.append(f"dataset_info.json: fileFormat is {file_format!r:.40}, expected tfrecord")
     if not problems and split not in splits:
-        raise InvalidArgumentError(f"split is {split!r}; {entry.id} has {', '.join(sorted(splits)) or 'none'}")
+        raise InvalidArgumentError(f"split is {split!r}, but {entry.id} has {', '.join(sorted(splits)) or 'none'}")
     stated = splits.get(split, {}).get("shardLengths", [])
     lengths = [int(length) for length in stated if str(length).isdecimal()] if isinstance(stated, list) else []
     if not problems and (not lengths or len(lengths) != len(stated)):
-        problems.append(f"dataset_info.json: shardLengths of {split} are {stated!r:.60}; expected integers >= 0")
+        problems.append(f"dataset_info.json: shardLengths of {split} are {stated!r:.60}, expected integers >= 0")
     if not problems and not 0 < sum(lengths) <= MAX_EPISODES:
         problems.append(
-            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {MAX_EPISODES:,}"
+            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes, expected 1 to {MAX_EPISODES:,}"
         )
     if problems:
         raise ConversionError(entry.id, problems)
@@ -252,9 +234,9 @@ def _list_archives(entry: Entry, folder: Folder, selection: Selection, params: M
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
-        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives; its first files are {names}"])
+        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives. The first files are {names}"])
     numbers = Numbers.read(selection.episodes)
-    # From no archive, more episodes are needed than the number of the last selected one plus 1.
+    # No archive has to give more episodes than the number of the last selected episode plus 1.
     most = None if numbers is None else numbers.last + 1
     return Listing(
         tuple(assets),
@@ -278,7 +260,7 @@ def _step_keys(schema: Schema) -> list[Key]:
     from datasets_rl.sources.openx.episodes import key_by_feature
     from datasets_rl.sources.openx.reader import stored_key
 
-    # Numbers of a whole episode are stored as its metadata, and its end flags as other flags.
+    # Numbers of a whole episode are stored as metadata of the episode, and end flags as other flags.
     paths = {
         name: path for name, path in key_by_feature(schema).items() if path not in {("is_last",), ("is_terminal",)}
     }

@@ -1,6 +1,6 @@
 """Raw episodes in Open X-Embodiment's files: records of TensorFlow Datasets, and pickles in tar archives.
 
-Both are read as columns by the path of the field below the step, each with one value per step:
+Both are read as columns by the path of the field below the step, each with a value per step:
 
     record    steps/observation/image: [jpeg_0 jpeg_1 ...]      ->   ("observation", "image"): EpisodeImages
     pickle    {"steps": [{"observation": {"image": ...}}, ...]} ->   the same
@@ -37,13 +37,13 @@ _ANY = (None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class EpisodeImages:
-    """Encoded images of an episode, one per step."""
+    """Encoded images of an episode, an image per step."""
 
     images: Sequence[memoryview | bytes]
     declared: tuple[int | None, ...] = _ANY
-    """Rows, columns and channels that the upstream declares; None if unknown."""
+    """Rows, columns and channels that the upstream declares, or None if unknown."""
     floats: bool = False
-    """Whether each pixel is a float32, whose four bytes are the channels of the image."""
+    """Whether each pixel is a float32: the four bytes are the channels of the image."""
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -56,7 +56,7 @@ Values: TypeAlias = "NDArray[Any] | EpisodeImages | list[str]"
 
 @dataclass(frozen=True, slots=True)
 class RawEpisode:
-    """Raw episode of n steps, of which the last one may have only an observation."""
+    """Raw episode of n steps, of which the last step may have only an observation."""
 
     where: str
     """File and record, for messages."""
@@ -67,7 +67,7 @@ class RawEpisode:
     columns: Mapping[Key, Values]
     """Columns by the path below the step. Columns of pickles may lack the last step."""
     whole: Mapping[Key, str | np.generic]
-    """Values of the whole episode, by path; see `_episode_key`."""
+    """Values of the whole episode, by path, see `_episode_key`."""
     rounded: int = 0
     """Number of Python floats that lost digits in the conversion to float32."""
 
@@ -90,12 +90,12 @@ class RecordFiles:
         self._counted = next((name for name in self._schema.leaves if name.startswith(f"{_STEPS}/")), "")
         if not self._counted:
             raise ConversionError(
-                features, [f"it describes no {_STEPS}; its features are {', '.join(self._schema.leaves)}"]
+                features, [f"it describes no {_STEPS}. The features are {', '.join(self._schema.leaves)}"]
             )
         self._paths = key_by_feature(self._schema)
 
     def episodes(self, part: Sequence[Mapping[str, Any]], keys: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard, with all columns, or only those in `keys`."""
+        """Yield the episodes of a shard, with all columns, or only the columns in `keys`."""
         leaves = {name for name, path in self._paths.items() if keys is None or path in keys}
         for file in part:
             name, count = file["path"].rpartition("/")[2], file["count"]
@@ -110,7 +110,7 @@ class RecordFiles:
                         break
                 else:
                     if count is not None and number + 1 != count:
-                        problem = f"it has {number + 1:,} records; dataset_info.json states {count:,}"
+                        problem = f"it has {number + 1:,} records, but dataset_info.json states {count:,}"
                         raise ConversionError(name, [problem])
 
     def _episode(self, payload: memoryview, where: str, number: int, leaves: Collection[str]) -> RawEpisode:
@@ -131,7 +131,7 @@ class RecordFiles:
 
 
 def key_by_feature(schema: Schema) -> dict[str, Key]:
-    """Map each feature that is read to its key, with the features of the steps first."""
+    """Map each feature that is read to a key, with the features of the steps first."""
     steps = {name: _path_of_feature(name) for name in schema.leaves if name.startswith(f"{_STEPS}/")}
     inside = frozenset(steps.values())
     paths = steps | {name: _episode_key(_path_of_feature(name), inside) for name in schema.leaves if name not in steps}
@@ -149,13 +149,13 @@ def _episode_key(path: Key, step_keys: Collection[Key]) -> Key:
 
 
 def _left_out_reason(leaf: Leaf) -> str:
-    """Return why a feature is not read; empty if it is read."""
+    """Return why a feature is not read, or empty if the feature is read."""
     if leaf.kind != "numbers" and len(leaf.lists) > 1:
-        return "lists of strings or images"
+        return "it has lists of strings or images"
     if leaf.kind == "bytes" and leaf.shape:
-        return "arrays of strings"
+        return "it has arrays of strings"
     if not leaf.name.startswith(f"{_STEPS}/") and (leaf.lists or leaf.shape or leaf.kind == "image"):
-        return "more than one value per episode"
+        return "it has more than one value per episode"
     return ""
 
 
@@ -175,7 +175,7 @@ def _convert_values(leaf: Leaf, raw: Raw, where: str) -> Values:
 
 def _decode_strings(raw: Any, name: str) -> list[Any]:
     if not isinstance(raw, list):
-        raise ConversionError(name, ["it has lists; expected one value per step"])
+        raise ConversionError(name, ["it has lists, expected one value per step"])
     return raw
 
 
@@ -197,7 +197,7 @@ def _strings_or_images(strings: list[Any], name: str) -> Values:
 
 
 class ArchiveFiles:
-    """Reader of raw episodes in tar archives of pickles, which are parsed without calling any function they name."""
+    """Reader of raw episodes in tar archives of pickles, which are parsed without calling the functions in a pickle."""
 
     left_out: Mapping[str, str] = {}
 
@@ -205,24 +205,24 @@ class ArchiveFiles:
         self._files = files
 
     def episodes(self, part: Sequence[Mapping[str, Any]], keys: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard, with all columns, or only those in `keys`."""
+        """Yield the episodes of a shard, with all columns, or only the columns in `keys`."""
         for file in part:
             name = file["path"].rpartition("/")[2]
             for member in archive.members(self._files[file["path"]], name):
                 where = f"{name}, {member.name}"
                 if not member.name.endswith(_MEMBER):
                     raise ConversionError(
-                        name, [f"it has the member {member.name}; expected names that end in {_MEMBER}"]
+                        name, [f"it has the member {member.name}, expected names that end in {_MEMBER}"]
                     )
                 if member.size > _EPISODE_BYTES:
-                    raise ConversionError(where, [f"it has {member.size:,} bytes; expected at most {_EPISODE_BYTES:,}"])
+                    raise ConversionError(where, [f"it has {member.size:,} bytes, expected at most {_EPISODE_BYTES:,}"])
                 yield _episode_from_pickle(pickles.load(member.read(), where), where, keys)
 
 
 def _episode_from_pickle(content: Any, where: str, keys: Collection[Key] | None) -> RawEpisode:
     steps = content.get(_STEPS) if isinstance(content, dict) else None
     if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(step, dict) for step in steps):
-        raise ConversionError(where, [f"it has no {_STEPS}; expected a list of dicts, one for each step"])
+        raise ConversionError(where, [f"it has no {_STEPS}, expected a list of dicts, one for each step"])
     if not steps:
         return RawEpisode(where, 0, None, {}, {})
     flat = [dict(_leaf_values(step, ())) for step in steps]
@@ -254,7 +254,7 @@ def _episode_from_pickle(content: Any, where: str, keys: Collection[Key] | None)
 
 
 def _episode_value(value: Any) -> str | np.generic | None:
-    """Return a value of the whole episode as a string or a number; None if it is neither."""
+    """Return a value of the whole episode as a string or a number, or None for another value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, int | float | np.generic):
@@ -264,13 +264,13 @@ def _episode_value(value: Any) -> str | np.generic | None:
 
 
 def _leaf_values(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
-    """Yield the values that are neither dicts nor None; the dict of an image counts as a value."""
+    """Yield the values that are neither dicts nor None. The dict of an image counts as a value."""
     if len(path) > _DEPTH_MAX:
-        raise ConversionError(dotted_name(path), [f"it is nested in {len(path)} dicts; expected at most {_DEPTH_MAX}"])
+        raise ConversionError(dotted_name(path), [f"it is nested in {len(path)} dicts, expected at most {_DEPTH_MAX}"])
     for name, value in node.items():
         if not isinstance(name, str):
             raise ConversionError(
-                dotted_name(path) or _STEPS, [f"it has the field name {name!r:.40}; expected a string"]
+                dotted_name(path) or _STEPS, [f"it has the field name {name!r:.40}, expected a string"]
             )
         key = (*path, name)
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
@@ -300,6 +300,6 @@ def _build_column(values: list[Any], name: str) -> tuple[Values, int]:
 
 
 def _as_float32(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert Python floats to float32, their type in the records."""
+    """Convert Python floats to float32, the type in the records."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32) if values.dtype == np.float64 else values

@@ -9,9 +9,9 @@ A record has n = T + 1 steps. The last step is the state in which the robot stop
     is_last                                     1
     is_terminal                                 0 or 1    terminated, or else truncated
 
-If the last step is not marked with is_last, the episode was cut off: all its n steps have an action, and the state
-after the last one is not known. Many datasets mark the last step although it has an action; with
-the option ``last-step=transition`` they are read in the same way.
+If the last step is not marked with is_last, the episode was cut off: all n steps have an action, and the state
+after the last step is not known. Many datasets mark the last step although the step has an action. With
+the option ``last-step=transition`` such episodes are read in the same way.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import count_not_finite
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
+from datasets_rl.sources.values import checked_images, count_not_finite
+from datasets_rl.ted.episode import Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 from datasets_rl.ted.table import EPISODE_DTYPE
@@ -44,32 +44,31 @@ _FLAGS = frozenset({_FIRST, _LAST, _TERMINAL})
 _RESERVED = frozenset({"next", "done", "terminated", "truncated", "episode", "is_init", "mask", "index", "collector"})
 _WIDER = {np.dtype(old): np.dtype(new) for old, new in (("u2", "i4"), ("u4", "i8"), ("u8", "i8"))}
 _COLUMN_AXES = 3
-_PROBLEMS_MAX = 20
 _TEXTS = {
     "rlds-last-step": "the last step of an episode has only an observation: the state after the last action",
-    "reward-at-last-step": "last steps have a nonzero reward without an action: it was left out "
+    "reward-at-last-step": "last steps have a nonzero reward without an action, which was left out "
     "(the option last-step=transition keeps such steps)",
-    "last-step-kept": "the last step of an episode was kept as a transition: its next observation is not known",
-    "end-without-flag": "records end without is_last: their last row was marked truncated, and its next observation is "
+    "last-step-kept": "the last step of an episode was kept as a transition: the next observation is not known",
+    "end-without-flag": "records end without is_last: the last row was marked truncated, and the next observation is "
     "not known",
     "flag-inside-episode": "steps inside a record have is_last or is_terminal: the episode was not split there",
     **NO_TRANSITION,
-    "reward-missing": "episodes have no reward: it was set to 0",
+    "reward-missing": "episodes have no reward, which was set to 0",
     **NOT_FINITE,
     "widened": "unsigned integers were converted to wider signed integers, which torch can gather, and integer rewards "
     "to floats",
-    "python-floats": "Python floats were converted to float32, their type in the original records, and lost digits",
+    "python-floats": "Python floats were converted to float32, the type in the original records, and lost digits",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Field of the steps: the path in the upstream, and the column that it is converted to."""
+    """Field of the steps: the path in the upstream, and the column that the field is converted to."""
 
     path: Key
     column: Column
     floats: bool = False
-    """Whether it has images whose pixels are float32."""
+    """Whether the field has images with pixels of float32."""
 
 
 class OpenXReader(EpisodeReader):
@@ -81,7 +80,7 @@ class OpenXReader(EpisodeReader):
         metadata: `Listing.params`: the selection, and the path of features.json.
 
     Raises:
-        ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
+        ConversionError: If there is no episode, or the first episode is invalid. The error names every problem.
     """
 
     rules = _TEXTS
@@ -91,6 +90,7 @@ class OpenXReader(EpisodeReader):
         self._encoded = metadata.get("images") == "encoded"
         self._keeps_last = metadata.get("last") == "transition"
         self._raw = RecordFiles(files, metadata["features"]) if "features" in metadata else ArchiveFiles(files)
+        self.left_out = self._raw.left_out
         self.metadata = dict(metadata.get("metadata", {}))
         everything: dict[str, Any] = {"first": 0, "count": None, "rows": None, "most": None}
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
@@ -109,7 +109,7 @@ class OpenXReader(EpisodeReader):
 
     @property
     def _kept_paths(self) -> set[Key] | None:
-        """The paths that are read; None for all, also those that the first episode does not have."""
+        """The paths that are read, or None for all paths, also paths that the first episode does not have."""
         if len(self._kept_fields) == len(self._fields):
             return None
         return {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD} | set(self._episode_dtypes)
@@ -138,7 +138,7 @@ class OpenXReader(EpisodeReader):
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
             fields[key] = _Field(_LAST, Column(key, np.dtype(np.bool_), (1,)))
         if problems:
-            raise ConversionError(self._dataset_id, [f"{first.where}: {problem}" for problem in problems])
+            raise self.error(first.where, problems)
         return list(fields.values())
 
     def _field_of(self, path: Key, values: Any) -> _Field:
@@ -152,17 +152,19 @@ class OpenXReader(EpisodeReader):
         dtype, shape = _WIDER.get(values.dtype.newbyteorder("="), values.dtype.newbyteorder("=")), values.shape[1:]
         if path == _REWARD:
             if shape not in {(), (1,)}:
-                raise ConversionError("", [f"it has the shape {list(shape)}; expected one number per step"])
+                raise ConversionError("", [f"it has the shape {list(shape)}, expected a number per step"])
             return _Field(path, Column(key, reward_dtype(dtype), (1,)))
         if dtype.kind not in "biuf" or 0 in shape:
-            raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
+            raise ConversionError("", [f"it is {dtype} {list(shape)}, expected numbers"])
         return _Field(path, Column(key, dtype, shape, shared=shared))
 
     def _image_field(self, path: Key, values: EpisodeImages, *, shared: bool) -> _Field:
         head = images.read_header(values.images[0])
         shape = _image_shape(head, values)
         if any(declared not in {None, size} for declared, size in zip(values.declared, shape, strict=True)):
-            problem = f"its first image is {list(head.shape)}; features.json declares {_declared_text(values.declared)}"
+            problem = (
+                f"the first image is {list(head.shape)}, but features.json declares {_declared_text(values.declared)}"
+            )
             raise ConversionError("", [problem])
         dtype = np.dtype(np.float32) if values.floats else head.dtype
         form: Form = "encoded" if self._encoded and dtype == np.uint8 else "raw"
@@ -170,33 +172,17 @@ class OpenXReader(EpisodeReader):
         return _Field(path, column, values.floats)
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of a shard; by default all episodes of the files."""
+        """Yield the episodes of a shard, or by default all episodes of the files."""
         self.counts.clear()
         files = self._whole if part is None else part
         most, yielded = files[-1].get("most"), 0
         for raw in self._raw.episodes(files, self._kept_paths):
-            try:
+            with self.part(raw.where):
                 for chunk in self._split(raw):
                     yielded += not chunk.continues
                     yield chunk
-            except ConversionError as error:
-                raise ConversionError(
-                    self._dataset_id, [f"{raw.where}: {problem}" for problem in error.problems]
-                ) from None
             if yielded == most:
                 break
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        """Decisions of the reader, and one for each field that was left out."""
-        left_out = sorted(self._raw.left_out.items())
-        return [
-            *super().decisions,
-            *(
-                Decision(f"left-out {name}", f"{name} was left out: it has {reason}", of_dataset=True)
-                for name, reason in left_out
-            ),
-        ]
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:
         columns, steps = raw.columns, raw.steps
@@ -240,7 +226,7 @@ class OpenXReader(EpisodeReader):
         return field.column.step_bytes
 
     def _check_alike(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, rows: int) -> None:
-        """Check that an episode has the same fields as the first one."""
+        """Check that an episode has the same fields as the first episode."""
         expected = {field.path for field in self._kept_fields} | {_LAST, _TERMINAL, _REWARD}
         extra = [path for path in columns if path not in expected]
         problems = [f"it has {dotted_name(path)}, unlike the first episode" for path in extra]
@@ -249,7 +235,7 @@ class OpenXReader(EpisodeReader):
             if path in raw.whole or path in {_LAST, _REWARD}:
                 if column.text and not isinstance(raw.whole.get(path), str):
                     problems.append(
-                        f"{dotted_name(path)} is {_value_kind(raw.whole.get(path))}; in the first episode text"
+                        f"{dotted_name(path)} is {_value_kind(raw.whole.get(path))}, in the first episode text"
                     )
             elif path not in columns:
                 problems.append(f"it has no {dotted_name(path)}, unlike the first episode")
@@ -258,7 +244,7 @@ class OpenXReader(EpisodeReader):
             else:
                 problems += _column_problems(field, columns[path])
         problems += [
-            f"{dotted_name(key)} is {_value_kind(raw.whole.get(key))}; in the first episode {dtype}"
+            f"{dotted_name(key)} is {_value_kind(raw.whole.get(key))}, in the first episode {dtype}"
             for key, dtype in self._episode_dtypes.items()
             if _value_kind(raw.whole.get(key)) != str(dtype)
         ]
@@ -301,7 +287,7 @@ class OpenXReader(EpisodeReader):
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
             raise ConversionError(
-                self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"]
+                self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}, expected {column.dtype}"]
             )
         self.counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
@@ -310,33 +296,16 @@ class OpenXReader(EpisodeReader):
         column, name = field.column, dotted_name(field.path)
         encoded = values.images[start:stop]
         if column.encoded:
-            self._check_headers(encoded, column, start)
-            return EncodedImages(encoded)
+            return checked_images(encoded, column, start)
         rows, columns, channels = column.shape
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
         out: NDArray[Any] = np.empty((len(encoded), rows, columns, 4 if field.floats else channels), narrow)
-        try:
+        with self.part(name):
             images.decode(encoded, out, name, first=start)
-        except ConversionError as error:
-            raise ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:
             return out.view("<f4").astype(column.dtype, copy=False)
         self.counts["widened"] += len(out) * (column.dtype != narrow)
         return out.astype(column.dtype, copy=False)
-
-    def _check_headers(self, encoded: Sequence[memoryview | bytes], column: Column, start: int) -> None:
-        """Check that images that stay encoded have the shape and dtype of the column."""
-        problems = []
-        for number, image in enumerate(encoded, start):
-            try:
-                head = images.read_header(image)
-                if (head.shape, head.dtype) != (column.shape, column.dtype):
-                    problem = f"is {list(head.shape)} of {head.dtype}; expected {list(column.shape)} of {column.dtype}"
-                    problems.append(f"{dotted_name(column.key)}: image {number:,} {problem}")
-            except ConversionError as error:
-                problems += [f"{dotted_name(column.key)}: image {number:,} {problem}" for problem in error.problems]
-        if problems:
-            raise ConversionError(self._dataset_id, problems[:_PROBLEMS_MAX])
 
 
 def _value_kind(value: str | np.generic | None) -> str:
@@ -344,7 +313,7 @@ def _value_kind(value: str | np.generic | None) -> str:
 
 
 def _metadata_name(path: Key) -> str:
-    """Return the name of an episode's number in the episode table; names that the table defines get an underscore."""
+    """Return the name of an episode's number in the episode table. Names that the table defines get an underscore."""
     return f"{path[0]}_" if path[0] in (EPISODE_DTYPE.names or ()) and len(path) == 1 else dotted_name(path)
 
 
@@ -363,15 +332,18 @@ def _declared_text(declared: Sequence[int | None]) -> list[int | str]:
 
 
 def _column_problems(field: _Field, values: RawValues) -> Iterator[str]:
-    """Yield how a column of an episode differs from that of the first one; images are checked when they are decoded."""
+    """Yield how a column of an episode differs from the column of the first episode.
+
+    Images are checked when images are decoded.
+    """
     column, path = field.column, dotted_name(field.path)
     kind = "text" if isinstance(values, list) else "images" if isinstance(values, EpisodeImages) else "numbers"
     expected = (
         "text" if column.text else "images" if len(column.shape) == _COLUMN_AXES and kind == "images" else "numbers"
     )
     if kind != expected:
-        yield f"{path} has {kind}; in the first episode {expected}"
+        yield f"{path} has {kind}, in the first episode {expected}"
     elif isinstance(values, np.ndarray) and field.path not in _FLAGS:
         dtype = values.dtype.newbyteorder("=")
         if values.shape[1:] != column.shape or _WIDER.get(dtype, dtype) != column.dtype:
-            yield f"{path} is {dtype} {list(values.shape[1:])}; in the first episode {column.dtype} {list(column.shape)}"
+            yield f"{path} is {dtype} {list(values.shape[1:])}, in the first episode {column.dtype} {list(column.shape)}"

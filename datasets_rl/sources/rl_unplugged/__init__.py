@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Selection,
-    Source,
-    by_images,
-    group_files,
-)
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Source, by_images, group_files
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
@@ -55,7 +47,7 @@ class RLUnplugged(Source):
         return (f"{self.catalog['bucket']}/{self.facts(name)['folder']}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Group the files of the folder into shards; see `Source.resolve`."""
+        """Group the files of the folder into shards, see `Source.resolve`."""
         entry, path = self.entry(name), self.facts(name)["folder"]
         listing = _listing(entry, path, upstream.folder(path, self.addresses(name)), selection)
         images = name.startswith(f"{_LOCOMOTION}/")
@@ -89,7 +81,7 @@ class RLUnplugged(Source):
 
 
 def _separator(files: AddressFiles, path: str) -> str:
-    """Return the separator of the names of observations in the first record of a file; empty if it has another layout."""
+    """Return the separator of the names of observations in the first record of a file, or empty for another layout."""
     from datasets_rl.sources.rl_unplugged.reader import inspect_file
 
     return str(files.inspected(path, inspect_file).get("separator", ""))
@@ -118,7 +110,7 @@ def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[As
     }
     if not matches:
         names = ", ".join(asset.path for asset in assets[:3])
-        raise ConversionError(entry.id, [f"{path} has no files of episodes; its first files are {names}"])
+        raise ConversionError(entry.id, [f"{path} has no files of episodes. The first files are {names}"])
     counts = sorted({int(match["count"]) for match in matches.values()})
     missing = sorted({*range(counts[0])} - {int(match["number"]) for match in matches.values()})
     problems = [f"{path} lacks file {number:,} of the {counts[0]:,} that the names state" for number in missing[:20]]

@@ -1,24 +1,24 @@
 """Reader of RL Unplugged's episodes, each of which is a ``tf.train.Example`` without a schema.
 
-A record has T + 1 steps. A reward and a discount are at the step that they led to. An action is at the step at which it
-was taken, or, in the real-world RL suite, at the step that it led to:
+A record has T + 1 steps. A reward and a discount are at the step that followed. An action is at the step at which the action
+was taken, or, in the real-world RL suite, at the step that followed:
 
     step             0     1     2    ...   T
     observation/...  o_0   o_1   o_2        o_T
     reward           -     r_0   r_1        r_T-1
-    discount         -     d_0   d_1        d_T-1      terminated if it is 0, else truncated
+    discount         -     d_0   d_1        d_T-1      terminated if the discount is 0, else truncated
     step_type        0     1     1          2          not in the real-world RL suite
     action           a_0   a_1   a_2        -          control suite, locomotion
                      -     a_0   a_1        a_T-1      real-world RL suite
 
-Features concatenate the values of all steps, so that their number over T + 1 is the size of one value. Cameras have a byte
-string per step, the pixels of a square image.
+Features concatenate the values of all steps, so that the number of values over T + 1 is the size of one value. Cameras
+have a byte string per step, the pixels of a square image.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,22 +30,14 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.tfrecord import Feature, decompressed, parse_example, read_record_file, read_records
-from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.rows import end_flags, split_episode
-from datasets_rl.sources.values import count_not_finite
+from datasets_rl.sources.values import count_not_finite, pixel_spec
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-    dotted_name,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 _RECORD_MAX_BYTES = 1 << 28  # an episode of 1,500 steps with images has 20 MB
 _CHANNELS = 3
-_PROBLEMS_MAX = 20
 _DISCOUNT, _STEP_TYPE, _ACTION, _REWARD = "discount", "step_type", "action", "reward"
 _FIRST, _BETWEEN, _LAST = 0, 1, 2
 _NEXT_DISCOUNT: Key = (NEXT, "discount")
@@ -74,11 +66,11 @@ ARRIVAL_ACTIONS = Layout(":", 1, "action-before-observation")
 LAYOUTS: Mapping[str, Layout] = {layout.separator: layout for layout in (TAKEN_ACTIONS, ARRIVAL_ACTIONS)}
 
 _TEXTS = {
-    "reward-before-observation": "rewards and discounts are stored with the observation that they led to: they were moved "
-    "to the row of the previous observation, where their action is",
-    "action-before-observation": "actions, rewards and discounts are stored with the observation that they led to: they "
+    "reward-before-observation": "rewards and discounts are stored with the observation that followed: they were moved "
+    "to the row of the previous observation, where the action is",
+    "action-before-observation": "actions, rewards and discounts are stored with the observation that followed: they "
     "were moved to the row of the previous observation",
-    "end-without-flag": "the last step of a record is not marked as the last one of an episode: it was truncated there",
+    "end-without-flag": "the last step of a record is not marked as the last step of an episode, which was truncated there",
     "discount-0-inside": "discounts inside a record are 0: the episode was not split there",
     **NO_TRANSITION,
     **NOT_FINITE,
@@ -87,7 +79,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Feature of a record that has a value for each step, and the column that it is converted to."""
+    """Feature of a record that has a value for each step, and the column that the feature is converted to."""
 
     name: str
     column: Column
@@ -96,12 +88,12 @@ class _Field:
 
     @property
     def image(self) -> bool:
-        """Whether it is a camera."""
+        """Whether the field has the images of a camera."""
         return self.column.dtype == np.uint8
 
 
 def inspect_file(stream: BinaryIO) -> dict[str, str]:
-    """Return the separator of the names of observations in the first record that has steps; nothing in another layout.
+    """Return the separator of the names of observations in the first record that has steps, or nothing in another layout.
 
     Raises:
         ConversionError: If the file is damaged or has other records.
@@ -120,10 +112,10 @@ class RLUnpluggedReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        layout: Layout of their records.
+        layout: Layout of the records.
 
     Raises:
-        ConversionError: If no record has a step, or the first one is invalid; the error names every problem.
+        ConversionError: If no record has a step, or the first record with a step is invalid. The error names every problem.
     """
 
     rules = _TEXTS
@@ -132,7 +124,7 @@ class RLUnpluggedReader(EpisodeReader):
         self._dataset_id = dataset_id
         self._layout = layout
         self._paths = [Path(files[path]) for path in sorted(files)]
-        self._left_out: set[str] = set()
+        self.left_out = self._unknown = dict[str, str]()
         first = next(
             ((where, features) for where, features in self._records() if len(features.get(_DISCOUNT, []))), None
         )
@@ -142,28 +134,9 @@ class RLUnpluggedReader(EpisodeReader):
         self._metadata = [name for name in _WHOLE if _is_integer(first[1].get(name))]
         self.columns = [*(field.column for field in self._fields), *END_COLUMNS]
 
-    @property
-    @override
-    def decisions(self) -> Sequence[Decision]:
-        left_out = (
-            Decision(f"left-out {name}", f"{name} was left out: {_UNKNOWN}", of_dataset=True)
-            for name in sorted(self._left_out)
-        )
-        return [*super().decisions, *left_out]
-
     @override
     def specs(self) -> Mapping[str, Any]:
-        return {
-            dotted_name(field.column.key): {
-                "kind": "bounded",
-                "shape": list(field.column.shape),
-                "dtype": "uint8",
-                "low": 0,
-                "high": 255,
-            }
-            for field in self._fields
-            if field.image
-        }
+        return {dotted_name(one.column.key): pixel_spec(one.column.shape) for one in self._fields if one.image}
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -173,7 +146,7 @@ class RLUnpluggedReader(EpisodeReader):
             yield from self._split(where, features)
 
     def _records(self) -> Iterator[tuple[str, dict[str, Feature]]]:
-        """Yield the features of each record, with its place for messages."""
+        """Yield the features of each record, with the place of the record for messages."""
         for path in self._paths:
             for number, payload in enumerate(read_record_file(path, max_bytes=_RECORD_MAX_BYTES)):
                 where = f"record {number:,} of {path.name}"
@@ -203,15 +176,15 @@ class RLUnpluggedReader(EpisodeReader):
                 problems.append(f"{name} {error}")
                 continue
             if name in {_DISCOUNT, _REWARD} and shape != (1,):
-                problems.append(f"{name} has {shape[0]} values per step; expected 1")
+                problems.append(f"{name} has {shape[0]} values per step, expected 1")
             elif dtype != _FLOAT and root != OBSERVATION[0]:
-                problems.append(f"{name} has byte strings; expected floats")
+                problems.append(f"{name} has byte strings, expected floats")
             shared = root == OBSERVATION[0]
             fields.append(_Field(name, Column(key, dtype, shape, shared=shared), first_row))
         if not any(field.column.shared for field in fields) and not problems:
             problems.append(f"it has no feature {OBSERVATION[0]}{separator}...")
         if problems:
-            raise ConversionError(self._dataset_id, [f"{where}: {problem}" for problem in problems])
+            raise self.error(where, problems)
         return fields
 
     def _split(self, where: str, features: Mapping[str, Feature]) -> Iterator[Episode]:
@@ -220,8 +193,7 @@ class RLUnpluggedReader(EpisodeReader):
         if not rows and any(len(features.get(field.name, [])) for field in self._fields):
             problems = [f"{_DISCOUNT} is missing"]
         if problems:
-            listed = [f"{where}: {problem}" for problem in problems[:_PROBLEMS_MAX]]
-            raise ConversionError(self._dataset_id, listed)
+            raise self.error(where, problems)
         steps = rows - 1
         if steps < 1:
             self.counts["no-transition"] += 1
@@ -239,13 +211,13 @@ class RLUnpluggedReader(EpisodeReader):
         yield from split_episode(flags, [field.column for field in fields.values()], read, metadata)
 
     def _contradictions(self, features: Mapping[str, Feature], rows: int) -> Iterator[str]:
-        """Yield how a record differs from the first one, or contradicts itself."""
+        """Yield how a record differs from the first record, or contradicts itself."""
         expected = {field.name for field in self._fields}
         known = {*expected, _STEP_TYPE, *_WHOLE}
         for name in sorted(features.keys() - known):
             if name.split(self._layout.separator)[0] == OBSERVATION[0]:
                 yield f"it has {name}, unlike the first record"
-            self._left_out.add(name)
+            self._unknown[name] = _UNKNOWN
         for field in self._fields:
             column = field.column
             try:
@@ -255,17 +227,17 @@ class RLUnpluggedReader(EpisodeReader):
                 continue
             if (shape, dtype) != (column.shape, column.dtype):
                 yield (
-                    f"{field.name} is {dtype.name} {list(shape)} per step; in the first record "
+                    f"{field.name} is {dtype.name} {list(shape)} per step, in the first record "
                     f"{column.dtype.name} {list(column.shape)}"
                 )
         for name in self._metadata:
             if not _is_integer(features.get(name)):
-                yield f"{name} is not one integer, unlike in the first record"
+                yield f"{name} is not a single integer, unlike in the first record"
         if len(features.get(_STEP_TYPE, [])):
             yield from _broken_step_types(features[_STEP_TYPE], rows)
 
     def _is_terminated(self, features: Mapping[str, Feature], steps: int) -> bool:
-        """Return whether the last step of an episode is terminated, and count its decisions."""
+        """Return whether the last step of an episode is terminated, and count the decisions."""
         discounts, kinds = np.asarray(features[_DISCOUNT]), features.get(_STEP_TYPE, [])
         marked = not len(kinds) or kinds[-1] == _LAST
         self.counts[self._layout.rule] += steps
@@ -284,10 +256,10 @@ class RLUnpluggedReader(EpisodeReader):
 
 
 def _value_of(feature: Feature, steps: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of a feature at one step.
+    """Return the shape and dtype of a feature at a step.
 
     Raises:
-        ValueError: If the feature has no value for each step; the text begins with a verb.
+        ValueError: If the feature has no value for each step. The text begins with a verb.
     """
     if not len(feature):
         raise ValueError("is missing")
@@ -297,10 +269,10 @@ def _value_of(feature: Feature, steps: int) -> tuple[tuple[int, ...], np.dtype[A
         if len(feature) != steps:
             raise ValueError(f"has {len(feature):,} images for {steps:,} steps")
         if len(sizes) > 1 or not side or side * side * _CHANNELS != sizes[0]:
-            raise ValueError(f"has images of {sizes[0]:,} bytes; expected those of all pixels of a square, 3 each")
+            raise ValueError(f"has images of {sizes[0]:,} bytes, expected all pixels of a square, 3 each")
         return (side, side, _CHANNELS), np.dtype(np.uint8)
     if feature.dtype != _FLOAT:
-        raise ValueError("has integers; expected floats")
+        raise ValueError("has integers, expected floats")
     if len(feature) % steps:
         raise ValueError(f"has {len(feature):,} values, which is not a multiple of the {steps:,} steps")
     return (len(feature) // steps,), _FLOAT
@@ -315,8 +287,8 @@ def _broken_step_types(kinds: Feature, rows: int) -> Iterator[str]:
         yield f"step_type has {len(kinds):,} values for {rows:,} steps"
         return
     if kinds[0] != _FIRST:
-        yield f"step_type is {kinds[0]:g} at step 0; expected 0, the first step of an episode"
+        yield f"step_type is {kinds[0]:g} at step 0, expected 0, the first step of an episode"
     for row in np.flatnonzero(kinds[1:-1] != _BETWEEN)[:3] + 1:
-        yield f"step_type is {kinds[row]:g} at step {row:,}; expected 1 between the first and the last step"
+        yield f"step_type is {kinds[row]:g} at step {row:,}, expected 1 between the first and the last step"
     if rows > 1 and kinds[-1] not in {_BETWEEN, _LAST}:
-        yield f"step_type is {kinds[-1]:g} at the last step, {rows - 1:,}; expected 2"
+        yield f"step_type is {kinds[-1]:g} at the last step, {rows - 1:,}, expected 2"

@@ -3,7 +3,7 @@
 lift/ph/low_dim_v15                     lift/ph/low_dim_v15.hdf5 of robomimic's repository
 mimicgen/core/stack_d0                  core/stack_d0.hdf5 of MimicGen's repository
 libero/libero_spatial                   libero_spatial/*_demo.hdf5 of LIBERO's repository: a file for each task
-libero/libero_spatial/<name of a file>  one of them
+libero/libero_spatial/<name of a file>  a single file
 <any other name>                        a file or folder of the user, or of a mirror
 """
 
@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Shard,
-    Source,
-    by_images,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import Numbers, Option
 
 if TYPE_CHECKING:
@@ -45,17 +38,17 @@ class Robomimic(Source):
     reader = "datasets_rl.sources.robomimic.reader:RobomimicReader"
     selects = frozenset({"episodes"})
     options = (
-        Option("split", "Filter key of the files, such as train; by default, all demonstrations."),
+        Option("split", "Filter key of the files, such as train. By default, all demonstrations."),
         Option(
             "alignment",
-            "Whether the observation beside an action is the one before or after it; by default, the files show it.",
+            "Whether the observation beside an action is from before or after the action. By default, the files show this.",
             choices=("before", "after"),
         ),
     )
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
-        """Return the facts of an id; none for other names, which are those of files or folders of the user.
+        """Return the facts of an id, or nothing for other names, which are names of files or folders of the user.
 
         Raises:
             UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by
@@ -71,9 +64,7 @@ class Robomimic(Source):
 
         facts = self._facts(name)
         if facts is None or facts["path"].endswith("/"):
-            raise NotImplementedError(
-                f"the files of {self.name}/{name} are those of a folder; resolve asks the upstream"
-            )
+            raise NotImplementedError(f"the files of {self.name}/{name} are in a folder: resolve asks the upstream")
         return (Asset(tuple(self._urls(facts)), facts["path"]).of_kind("HDF5"),)
 
     @override
@@ -82,7 +73,7 @@ class Robomimic(Source):
         return () if facts is None else self._urls(facts)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """List the files of an id, and split each into shards of its demonstrations; see `Source.resolve`."""
+        """List the files of an id, and split each into shards of demonstrations, see `Source.resolve`."""
         facts = self._facts(name)
         if facts is None or facts["path"].endswith("/"):
             revision, assets, is_folder = self._list_folder(name, facts, upstream)
@@ -117,7 +108,7 @@ class Robomimic(Source):
         return Listing(
             assets,
             tuple(shard for asset in assets for shard in _shards(asset)),
-            common=(assets[0].path,),  # its first demonstration defines the columns
+            common=(assets[0].path,),  # the first demonstration of this file defines the columns
             params={
                 "files": numbers,
                 "folder": is_folder,
@@ -129,7 +120,7 @@ class Robomimic(Source):
         )
 
     def _facts(self, name: str) -> dict[str, Any] | None:
-        """Return what the catalog states about an id, or about the folder that has its file; None for other ids."""
+        """Return what the catalog states about an id, or about the folder that has the file, or None for other ids."""
         listed: Mapping[str, Any] = self.catalog["ids"]
         if name in listed:
             return dict(listed[name])
@@ -172,19 +163,19 @@ class Robomimic(Source):
                 unknown = self.unknown(name)
                 unknown.hint = Remedy("give the file, or the folder with the files: {}", Argument("from_local"))
                 raise unknown from error
-            # The user gives a file, or a mirror that cannot list its files.
+            # The user gives a file, or a mirror that cannot list files.
             asset = Asset(upstream.mirror_urls(f"{name}.hdf5"), f"{name}.hdf5").of_kind("HDF5")
             return "", (upstream.with_size(asset),), False
         found = [asset for asset in folder.assets if asset.path.endswith(_ENDINGS)]
         if not found:
             names = ", ".join(asset.path for asset in folder.assets[:5])
-            raise ConversionError(f"{self.name}/{name}", [f"it has no HDF5 file; its first files are {names}"])
+            raise ConversionError(f"{self.name}/{name}", [f"it has no HDF5 file. The first files are {names}"])
         assets = tuple(asset.of_kind("HDF5") for asset in found)
         return folder.revision, assets, facts is not None or len(assets) > 1
 
 
 def _shards(asset: Asset) -> list[Shard]:
-    """Return the shards of a file: each has as many of its demonstrations as the others."""
+    """Return the shards of a file: each has as many demonstrations as the others."""
     pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
     return [Shard((asset.path,), [[asset.path, piece, pieces]]) for piece in range(pieces)]
 

@@ -1,6 +1,6 @@
-"""Demonstrations in an HDF5 file of robomimic's shape: one group each, and filter keys that name some of them.
+"""Demonstrations in an HDF5 file of robomimic's shape: a group each, and filter keys that name some demonstrations.
 
-    data                       attributes: total, env_args; LIBERO: problem_info, bddl_file_name
+    data                       attributes: total, env_args. LIBERO: problem_info, bddl_file_name
     data/demo_12               attributes: num_samples, ep_meta
     data/demo_12/actions       [T, ...], and rewards, dones, states
     data/demo_12/obs/<key>     [T, ...], and next_obs/<key>
@@ -57,18 +57,18 @@ _SCENE = re.compile(r"[A-Z].*?SCENE\d+_(.*)")
 _LIBERO_KEYS = frozenset({"ee_states", "joint_states"})
 _LIBERO_ATTRIBUTES = ("problem_info", "bddl_file_name")
 _MEASURED = 10
-"""Number of demonstrations of a file whose joints are compared with the simulator states."""
+"""Number of demonstrations of a file in which the joints are compared with the simulator states."""
 _IMAGE_SIZES = {128: "after", 256: "before"}
 _STATES_ONLY = "this file holds simulator states only: take low_dim, or extract observations by robomimic's script"
 _STATE_HINT = Remedy(
-    "state whether the observation beside an action is the one {} or {} it",
+    "state whether the observation beside an action is from before the action, {}, or after the action, {}",
     Argument("selection", Call("Selection", options={"alignment": "before"})),
     Argument("selection", Call("Selection", options={"alignment": "after"})),
 )
 
 
 class DemonstrationError(Exception):
-    """Problems of a demonstration; the arguments are one sentence for each."""
+    """Problems of a demonstration. The arguments are a sentence for each problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class Demonstration:
     number: int
     rows: int
     arrays: Mapping[Key, Hdf5Array]
-    """Arrays with one row per action, by key."""
+    """Arrays with a row per action, by key."""
     next_obs: Mapping[Key, Hdf5Array]
     """Observations after each action, by the key of the observation."""
     left_out: int
-    """Number of arrays that do not have one row per action."""
+    """Number of arrays without a row per action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The alignment of a file, and how it is known."""
+    """The alignment of a file, and the evidence for the alignment."""
 
     name: str
     """``next_obs``, ``final``, ``before`` or ``after``."""
@@ -100,12 +100,12 @@ class DemonstrationFile:
 
     Args:
         path: The local file.
-        name: Its path in the dataset, for messages, and for the instruction of LIBERO's files.
-        alignment: The alignment that the user states, ``before`` or ``after``; by default, the file shows it.
+        name: The path in the dataset, for messages, and for the instruction of LIBERO's files.
+        alignment: The alignment that the user states, ``before`` or ``after``. By default, the file shows the alignment.
         threads: Number of chunks that are decompressed at once.
 
     Raises:
-        ConversionError: If the file has other contents; the error names every problem.
+        ConversionError: If the file has other contents. The error names every problem.
     """
 
     def __init__(self, path: Path, name: str, *, alignment: str = "", threads: int | None = None) -> None:
@@ -164,12 +164,15 @@ class DemonstrationFile:
         """Where the observation beside an action belongs.
 
         Raises:
-            ConversionError: If nothing in the file shows it, or it shows another one than the stated one.
+            ConversionError: If nothing in the file shows the alignment, or the file shows another alignment than the
+                stated alignment.
         """
         opened = self.first
         if opened.next_obs:
             if self._given == "after":
-                problem = "it has next_obs, so that the observation beside an action is the one before it"
+                problem = (
+                    "it has next_obs, so that the observation beside an action is the observation before the action"
+                )
                 raise self._error([problem])
             return Alignment("next_obs", "given" if self._given else "next_obs")
         if self._given:
@@ -185,13 +188,13 @@ class DemonstrationFile:
             return Alignment(names.pop(), "image-size")
         problem = (
             "neither the simulator states nor the size of the images show whether the observation beside an action of "
-            "LIBERO is the one before or after it"
+            "LIBERO is from before or after the action"
         )
         raise self._error([problem], hint=_STATE_HINT)
 
     @cached_property
     def is_libero(self) -> bool:
-        """Whether LIBERO's scripts wrote the file: their attributes, which not all of them write, or their names."""
+        """Whether LIBERO's scripts wrote the file: by attributes, which not all scripts write, or by names."""
         keys = {key[-1] for key in self.first.arrays if key[0] == OBSERVATION[0]}
         return keys >= _LIBERO_KEYS or any(
             self._file.attribute("data", name) is not None for name in _LIBERO_ATTRIBUTES
@@ -199,7 +202,7 @@ class DemonstrationFile:
 
     @cached_property
     def first(self) -> Demonstration:
-        """The first demonstration with a row; the first one, if none has any."""
+        """The first demonstration with a row, or else the first demonstration."""
         opened = map(self._open_named, self.numbers)
         return next((one for one in opened if one.rows), None) or self._open_named(self.numbers[0])
 
@@ -214,16 +217,16 @@ class DemonstrationFile:
 
     @property
     def environment(self) -> str:
-        """Name of the environment; empty if the file has none."""
+        """Name of the environment, or empty if the file has no name."""
         return _json_member(self.attribute("env_args"), "env_name") or ""
 
     def attribute(self, name: str) -> str:
-        """Return an attribute of the file; an empty text if it is missing or no text."""
+        """Return an attribute of the file, or an empty text if the attribute is missing or is not a text."""
         value = self._file.attribute("data", name)
         return value if isinstance(value, str) else ""
 
     def instruction(self, number: int) -> str | None:
-        """Return the instruction that an attribute of a demonstration or of the file has; None if there is none."""
+        """Return the instruction that an attribute of a demonstration or of the file has, or None if there is none."""
         stated = _json_member(self._file.attribute(self._groups[number], "ep_meta"), "lang")
         return stated or _json_member(self._file.attribute("data", "problem_info"), "language_instruction")
 
@@ -235,11 +238,11 @@ class DemonstrationFile:
         return (stem if scene is None else scene[1]).replace("_", " ")
 
     def open(self, number: int) -> Demonstration:
-        """Open a demonstration, whose arrays can be read until the next one is opened.
+        """Open a demonstration: the arrays can be read until another demonstration is opened.
 
         Raises:
-            DemonstrationError: If its arrays have different lengths, or another one than it states.
-            ConversionError: If HDF5 cannot read it.
+            DemonstrationError: If the arrays have different lengths, or another length than stated.
+            ConversionError: If HDF5 cannot read the demonstration.
         """
         group = self._groups[number]
         self._file.enter(group)
@@ -247,9 +250,9 @@ class DemonstrationFile:
         rows = arrays[ACTION].shape[0]
         observations = {key for key in arrays if key[0] == OBSERVATION[0]}
         stated = self._file.attribute(group, "num_samples")
-        problems = [] if _agrees(stated, rows) else [f"num_samples is {stated}; it has {rows:,} actions"]
+        problems = [] if _agrees(stated, rows) else [f"num_samples is {stated}, but there are {rows:,} actions"]
         problems += [
-            f"{array.name} has {array.shape[0]:,} rows; its actions have {rows:,}"
+            f"{array.name} has {array.shape[0]:,} rows, but the actions have {rows:,}"
             for array in (*arrays.values(), *next_obs.values())
             if array.shape[0] != rows
         ]
@@ -279,7 +282,7 @@ class DemonstrationFile:
             if into.setdefault(key, array) is not array:
                 problems.append(f"{path} and {into[key].name} map to the key {'.'.join(key)}")
             if into is not others and not (array.numeric and array.shape):
-                problems.append(f"{path} is {'a single value' if array.numeric else array.dtype}; expected numbers")
+                problems.append(f"{path} is {'a single value' if array.numeric else array.dtype}, expected numbers")
         if ACTION not in arrays:
             problems.append("it has no actions")
         if problems:
@@ -291,23 +294,23 @@ class DemonstrationFile:
         return self._file.read(array.name, start, stop)
 
     def total_problems(self) -> list[str]:
-        """Return how the number of rows that the file states differs from that of its demonstrations."""
+        """Return how the number of rows that the file states differs from the number in the demonstrations."""
         total = self._file.attribute("data", "total")
         rows = sum((self._file.shape(f"{group}/actions") or (0,))[0] for group in self._groups.values())
-        return [] if _agrees(total, rows) else [f"total is {total}; its demonstrations have {rows:,} rows"]
+        return [] if _agrees(total, rows) else [f"total is {total}, but the demonstrations have {rows:,} rows"]
 
     def _find_groups(self) -> dict[int, str]:
         members = self._file.members("data")
         if not members:
-            raise self._error(["it has no group data with demonstrations; expected the layout of robomimic"])
+            raise self._error(["it has no group data with demonstrations, expected the layout of robomimic"])
         problems = []
         groups: dict[int, str] = {}
         for name, is_group in members.items():
             number = _NUMBER.fullmatch(name)
             if not is_group:
-                problems.append(f"data/{name} is not a group; expected one for each demonstration")
+                problems.append(f"data/{name} is not a group, expected a group for each demonstration")
             elif number is None:
-                problems.append(f"data/{name} has no number; expected demonstrations called demo_0, demo_1 and so on")
+                problems.append(f"data/{name} has no number, expected demonstrations called demo_0, demo_1 and so on")
             elif int(number[1]) in groups:
                 problems.append(f"data/{name} and {groups[int(number[1])]} have the same number")
             else:
@@ -330,12 +333,13 @@ class DemonstrationFile:
         return ConversionError(self.name, problems, hint=hint)
 
     def _joint_errors(self, number: int) -> tuple[float, float]:
-        """Return how far the joints beside an action are from those in the state before it, and in the following one.
+        """Return how far the joints beside an action are from the joints in the state before the action, and in the next.
 
-        The simulator states have the joints in consecutive columns. Which ones depends on the simulation.
+        The simulator states have the joints in consecutive columns. The place of the columns depends on the simulation.
 
         Returns:
-            The mean distances in rad, at the columns where they are smallest; zeros if the demonstration has no joints.
+            The mean distances in rad, at the columns where the distances are smallest, or zeros if the demonstration
+            has no joints.
         """
         opened = self._open_named(number)
         arrays = [opened.arrays.get(key) for key in ((*OBSERVATION, "joint_states"), STATES)]
@@ -361,7 +365,7 @@ def _clean_names(path: str) -> Iterator[str]:
 
 
 def _json_member(text: object, name: str) -> str | None:
-    """Return a text in a JSON object; None if there is none."""
+    """Return a text in a JSON object, or None if there is no such text."""
     try:
         document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

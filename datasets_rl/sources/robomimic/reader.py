@@ -1,15 +1,15 @@
-"""Reader of robomimic's demonstrations: every demonstration is an episode, which ends where its group ends.
+"""Reader of robomimic's demonstrations: every demonstration is an episode, which ends where the group ends.
 
     file row        0     1     2    ...   T-1
     actions        a_0   a_1   a_2   ...  a_T-1
-    obs            o_0   o_1   o_2   ...  o_T-1       robomimic, MimicGen: T steps; the last next_obs is o_T
+    obs            o_0   o_1   o_2   ...  o_T-1       robomimic, MimicGen: T steps. The last next_obs is o_T
     rewards, dones r_1   r_2   r_3   ...   r_T        of the state after the action
 
-    obs            o_1   o_2   o_3   ...   o_T        LIBERO: T - 1 steps, from a_1; o_0 was not stored
+    obs            o_1   o_2   o_3   ...   o_T        LIBERO: T - 1 steps, from a_1. o_0 was not stored
     states         s_0   s_1   s_2   ...  s_T-1       of the simulator, before the action, in both
 
 ``dones`` may be set in several rows, for states of success, or in the last row of every demonstration. The last step is
-terminated if it is set there and the reward is positive; else it is truncated.
+terminated if dones is set there and the reward is positive, and else truncated.
 """
 
 from __future__ import annotations
@@ -40,28 +40,23 @@ from datasets_rl.sources.robomimic.demonstrations import (
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, as_column, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.ted.keys import (
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-    dotted_name,
-)
+from datasets_rl.ted.keys import NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
 _ONE_VALUE = (NEXT_REWARD, DONES)
 _METADATA = ("env_args", "problem_info", "bddl_file_name", "bddl_file_content")
 _ALIGNMENTS = {
-    "next_obs": "the observation beside an action is the one before it, and the last next_obs is the final observation",
-    "final": "the observation beside an action is the one before it; the files have no next_obs, so that the final "
+    "next_obs": "the observation beside an action is from before the action, and the last next_obs is the final observation",
+    "final": "the observation beside an action is from before the action. The files have no next_obs, so that the final "
     "observation is not known",
-    "before": "the observation beside an action is the one before it, as in files of LIBERO that were generated again; "
+    "before": "the observation beside an action is from before the action, as in files of LIBERO that were generated again. "
     "the final observation is not known",
-    "after": "the observation beside an action is the one after it, as in LIBERO's own files: the step of the first "
-    "action was left out, because the observation before it was not stored",
+    "after": "the observation beside an action is from after the action, as in LIBERO's own files: the step of the first "
+    "action was left out, because the observation before that action was not stored",
 }
 _EVIDENCE = {
     "next_obs": "the alignment follows from next_obs",
-    "keys": "the alignment follows from the names in the files, which are not those of LIBERO",
+    "keys": "the alignment follows from the names in the files, which are not the names of LIBERO",
     "states": "the alignment was measured: the joints of the observations were compared with the simulator states",
     "image-size": "the alignment follows from the size of the images: 128 pixels in LIBERO's own files, 256 in files "
     "that were generated again",
@@ -70,22 +65,22 @@ _EVIDENCE = {
 _TEXTS = {
     **{f"alignment-{name.replace('_', '-')}": text for name, text in _ALIGNMENTS.items()},
     **{f"alignment-by-{name.replace('_', '-')}": text for name, text in _EVIDENCE.items()},
-    "end-without-success": "demonstrations do not end in a success: their last step was marked truncated",
-    "dones-inside": "rows before the last one have dones set, for states of success: the demonstration continues",
+    "end-without-success": "demonstrations do not end in a success: the last step was marked truncated",
+    "dones-inside": "rows before the last row have dones set, for states of success: the demonstration continues",
     "rewards-missing": "demonstrations have no rewards: zeros were stored",
-    "next-obs-rounded": "rows whose next_obs differs by rounding from the obs of the following row; that one was stored",
-    "next-obs-differs": "rows whose next_obs differs from the obs of the following row; that one was stored, as the "
+    "next-obs-rounded": "rows with a next_obs that differs by rounding from the next obs, which was stored",
+    "next-obs-differs": "rows with a next_obs that differs from the next obs, which was stored, as the "
     "selection states",
-    "states-left-out": "simulator states, whose size depends on the scene, were left out",
-    "arrays-left-out": "arrays without one row per action were left out",
+    "states-left-out": "simulator states were left out, because the size depends on the scene",
+    "arrays-left-out": "arrays without a row per action were left out",
     "instruction-of-name": "the instruction was taken from the name of the file, as LIBERO does",
-    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
     **NO_TRANSITION,
-    "widened": "values of unsigned integers of 16 and 32 bits were widened to signed ones of 32 and 64 bits",
+    "widened": "values of unsigned integers of 16 and 32 bits were widened to signed integers of 32 and 64 bits",
     **NOT_FINITE,
 }
 _ALIGN = Remedy(
-    "{} takes the rows as they stand",
+    "{} takes the rows as stored",
     Argument("selection", Call("Selection", options={"alignment": "before"})),
 )
 
@@ -95,12 +90,12 @@ class RobomimicReader(EpisodeReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The local files, by path: those of the shard, and the first file of the dataset, whose first demonstration
-            defines the columns.
+        files: The local files, by path: the files of the shard, and the first file of the dataset: the first
+            demonstration of that file defines the columns.
         params: `Listing.params`: the number of each path, whether the dataset is a folder, and the options.
 
     Raises:
-        ConversionError: If a file has other contents, or its columns differ; the error names every problem.
+        ConversionError: If a file has other contents, or the columns differ. The error names every problem.
         InvalidArgumentError: If the files do not have the selected filter key.
     """
 
@@ -118,7 +113,7 @@ class RobomimicReader(EpisodeReader):
             self._filter_keys = sorted(file.filter_keys)
             if self._split and self._split not in self._filter_keys:
                 names = ", ".join(self._filter_keys) or "none"
-                raise InvalidArgumentError(f"split is {self._split!r}; the filter keys of {first} are {names}")
+                raise InvalidArgumentError(f"split is {self._split!r}, but the filter keys of {first} are {names}")
             self._has_instruction = file.instruction(opened.number) is not None or file.is_libero
             # In a folder, each file is another task.
             self._keeps_states = STATES in opened.arrays and not params.get("folder", False) and file.one_state_size
@@ -144,11 +139,11 @@ class RobomimicReader(EpisodeReader):
         """Yield the demonstrations of some files.
 
         Args:
-            part: Path of each file, the number of the piece of its demonstrations, and the number of pieces; by default,
+            part: Path of each file, the number of the piece of demonstrations, and the number of pieces. By default,
                 all files.
 
         Raises:
-            ConversionError: If a demonstration violates the format; the error names all of them.
+            ConversionError: If a demonstration violates the format. The error names all such demonstrations.
         """
         self.counts.clear()
         problems: list[str] = []
@@ -160,7 +155,7 @@ class RobomimicReader(EpisodeReader):
                 if sorted(file.filter_keys) != self._filter_keys:
                     expected = ", ".join(self._filter_keys) or "none"
                     problem = (
-                        f"its filter keys are {', '.join(file.filter_keys) or 'none'}; in the first file {expected}"
+                        f"the filter keys are {', '.join(file.filter_keys) or 'none'}, in the first file {expected}"
                     )
                     raise ConversionError(path, [problem])
                 chosen = [one for one in file.numbers if not self._split or one in file.filter_keys[self._split]]
@@ -184,7 +179,7 @@ class RobomimicReader(EpisodeReader):
             if dtype not in _STORABLE:
                 problems.append(f"{array.name} has dtype {array.dtype.name}, which cannot be stored")
             if key in _ONE_VALUE and array.shape[1:] not in {(), (1,)}:
-                problems.append(f"{array.name} is {list(array.shape)}; expected one number per action")
+                problems.append(f"{array.name} is {list(array.shape)}, expected a number per action")
             if key != STATES or self._keeps_states:
                 shape = (1,) if key == NEXT_REWARD else () if key == DONES else array.shape[1:]
                 shared = key[0] == OBSERVATION[0] or key in {STATES, ROBOT_STATES}
@@ -229,7 +224,7 @@ class RobomimicReader(EpisodeReader):
     def _read_states(
         self, file: DemonstrationFile, opened: Demonstration, key: Key, start: int, stop: int
     ) -> NDArray[Any]:
-        """Read the states [start, stop), and with next_obs the one after the last action.
+        """Read the states [start, stop), and with next_obs also the state after the last action.
 
         Raises:
             DemonstrationError: If next_obs differs from the obs of the following row.
@@ -263,10 +258,10 @@ class RobomimicReader(EpisodeReader):
         return as_column(values, column)
 
     def _instruction(self, file: DemonstrationFile, number: int) -> str:
-        """Return the instruction, an empty one if the dataset has none.
+        """Return the instruction, or an empty text if the dataset has no instructions.
 
         Raises:
-            DemonstrationError: If only other demonstrations have one.
+            DemonstrationError: If only other demonstrations have an instruction.
         """
         found = file.instruction(number)
         if found is None and file.is_libero:
@@ -305,10 +300,10 @@ class RobomimicReader(EpisodeReader):
         self.counts["unwritten-chunks"] += file.unwritten
 
     def _check(self, opened: Demonstration, *, has_next: bool) -> None:
-        """Check that a demonstration has the columns of the first one.
+        """Check that a demonstration has the columns of the first demonstration.
 
         Raises:
-            DemonstrationError: If it does not; the error names every problem.
+            DemonstrationError: If it does not. The error names every problem.
         """
         problems = []
         if bool(opened.next_obs) != has_next:
@@ -323,7 +318,7 @@ class RobomimicReader(EpisodeReader):
             problems += _column_problems(key, array, column)
             if after is not None and (after.shape, after.dtype) != (array.shape, array.dtype):
                 problems.append(
-                    f"{after.name} is {after.dtype.name} {list(after.shape)}; "
+                    f"{after.name} is {after.dtype.name} {list(after.shape)}, but "
                     f"{array.name} is {array.dtype.name} {list(array.shape)}"
                 )
         extra = opened.arrays.keys() - self._expected.keys() - ({STATES} if self._left_out else set())
@@ -338,6 +333,6 @@ def _column_problems(key: Key, array: Hdf5Array, column: Column) -> Iterator[str
     dtype = WIDENED.get(array.dtype, array.dtype)
     if shape != column.shape or not np.can_cast(dtype, column.dtype):
         yield (
-            f"{array.name} is {array.dtype.name} {list(array.shape[1:])} per row; "
+            f"{array.name} is {array.dtype.name} {list(array.shape[1:])} per row, "
             f"in the first demonstration {column.dtype.name} {list(column.shape)}"
         )

@@ -2,7 +2,7 @@
 
     DAPG(expert)/door_v2d-v1/<any name>.h5          or DAPG(expert)/door_v2d-v1<...>.h5
 
-An id is the prefix of the paths of its files; a file belongs to the longest id that is a prefix of its path.
+An id is the prefix of the paths of the files. A file belongs to the longest id that is a prefix of its path.
 """
 
 from __future__ import annotations
@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, Remedy
-from datasets_rl.sources.base import (
-    Entry,
-    Listing,
-    Selection,
-    Source,
-    group_files,
-)
+from datasets_rl.sources.base import Entry, Listing, Selection, Source, group_files
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -50,7 +44,7 @@ class RoboSet(Source):
         return (f"hf://datasets/{self.catalog['repository']}/{name.rpartition('/')[0]}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""
+        """List the files with paths that begin with the id, and group small files into shards, see `Source.resolve`."""
         entry = self.entry(name)
         revision, assets = self._list_files(entry, selection, upstream)
         return replace(self.listing(assets, selection), revision=revision)
@@ -63,7 +57,7 @@ class RoboSet(Source):
 
     @override
     def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
-        """Group files into shards; the number of each is the seed of its trials."""
+        """Group files into shards. The number of a file is the seed of the trials."""
         seeds = {asset.path: seed for seed, asset in enumerate(assets)}
         kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
         return replace(
@@ -90,11 +84,11 @@ class RoboSet(Source):
         assets = tuple(by_path[path].of_kind(self.kind) for path in sorted(by_path) if path.endswith(".h5"))
         if not assets:
             files = ", ".join(sorted(by_path)[:5]) or "none"
-            raise ConversionError(entry.id, [f"it has no .h5 file; its files are {files}"])
+            raise ConversionError(entry.id, [f"it has no .h5 file, its files are {files}"])
         return folder.revision, assets
 
     def _id_of_path(self, path: str) -> str:
-        """Return the id of a file: the longest one that is a prefix of its path."""
+        """Return the id of a file: the longest one that is a prefix of the path."""
         prefixes = [id_ for id_ in self.catalog["ids"] if path.startswith(id_) and not path[len(id_) :][:1].isalnum()]
         return max(prefixes, key=len, default="")
 

@@ -1,16 +1,17 @@
 """Reader of trials of RoboHive's logger. There are two layouts, which are distinguished for each trial.
 
-By state, if the last action is NaN: row t has the state s_t, the reward for reaching it, and the action taken in it.
+By state, if the last action is NaN: row t has the state s_t, the reward for reaching the state, and the action taken in
+the state.
 
     row             0     1     2    ...    h
     observations   s_0   s_1   s_2   ...   s_h        h steps, and the state after the last one
     actions        a_0   a_1   a_2   ...   NaN
     rewards, done  (r_0)  r_1   r_2   ...   r_h        r_t+1 is the reward for a_t
 
-By step, if the last action is a number: row t has the state, the action taken in it, and the reward for that action.
+By step, if the last action is a number: row t has the state, the action taken in the state, and the reward for that action.
 
     row             0     1     2    ...   h-1
-    observations   s_0   s_1   s_2   ...  s_h-1       h steps; the state after the last one is not known
+    observations   s_0   s_1   s_2   ...  s_h-1       h steps. The state after the last one is not known
     actions        a_0   a_1   a_2   ...  a_h-1
     rewards, done  r_0   r_1   r_2   ...  r_h-1       r_t is the reward for a_t
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
-from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
+from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
-from datasets_rl.sources.rows import rows_in_chunk
+from datasets_rl.sources.rows import end_flags, split_episode
+from datasets_rl.sources.values import as_column
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -64,20 +67,20 @@ _WIDER: Mapping[np.dtype[Any], np.dtype[Any]] = {
 }
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f4", "f8"))
 _TEXTS = {
-    "rows-are-states": "trials end with an action of NaN: their rows are states, and the reward and the end flag of a row "
+    "rows-are-states": "trials end with an action of NaN: the rows are states, and the reward and the end flag of a row "
     "belong to the action of the previous row",
-    "rows-are-steps": "trials end with an action: their rows are steps, and the state after the last one is not known",
-    "end-without-flag": "trials end without an end flag: their last step was marked truncated",
-    "flag-inside-trial": "steps inside a trial have an end flag: the trajectory ends there, and another one begins",
-    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
+    "rows-are-steps": "trials end with an action: the rows are steps, and the state after the last step is not known",
+    "end-without-flag": "trials end without an end flag: the last step of such a trial was marked truncated",
+    "flag-inside-trial": "steps inside a trial have an end flag: the trajectory ends there, and another trajectory begins",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
     **NO_TRANSITION,
     "widened": "numbers of 16 bits and unsigned integers were widened without loss",
-    "flags-cast": "trials store their end flags as numbers, 0 or 1, which were converted to booleans",
+    "flags-cast": "trials store end flags as numbers, 0 or 1, which were converted to booleans",
 }
 
 
 class _TrialError(Exception):
-    """Problems of a trial; the arguments are one sentence for each."""
+    """Problems of a trial. The arguments are a sentence for each problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,11 @@ class _Trial:
     file: Hdf5File
     number: int
     arrays: Mapping[Key, Hdf5Array]
-    """Arrays of its group, by key."""
+    """Arrays of the group of the trial, by key."""
 
     @property
     def rows(self) -> int:
-        """Number of rows; 0 if it has no action."""
+        """Number of rows, or 0 if the trial has no action."""
         return self.arrays[ACTION].shape[0] if ACTION in self.arrays else 0
 
 
@@ -100,12 +103,12 @@ class RoboSetReader(EpisodeReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        files: The local files, by path: those of the shard, and the first file of the dataset, whose first trial
-            defines the columns.
+        files: The local files, by path: the files of the shard, and the first file of the dataset: the first trial of
+            that file defines the columns.
         facts: `Listing.params`: the number of each path, ``seeds``.
 
     Raises:
-        ConversionError: If a file has anything other than trials, or their columns differ; the error names every
+        ConversionError: If a file has anything other than trials, or the columns differ. The error names every
             problem.
     """
 
@@ -140,7 +143,7 @@ class RoboSetReader(EpisodeReader):
             raise ConversionError(self._dataset_id, first_problems(problems))
 
     def _split(self, trial: _Trial, seed: int) -> Iterator[Episode]:
-        """Yield the trajectories of a trial, of which there are several if an end flag is set inside it."""
+        """Yield the trajectories of a trial: an end flag inside the trial ends a trajectory."""
         arrays = trial.arrays
         problems = list(self._array_problems(arrays))
         if problems:
@@ -157,50 +160,24 @@ class RoboSetReader(EpisodeReader):
         self.counts["flag-inside-trial"] += int(ends[:-1].sum())
         self.counts["end-without-flag"] += int(not ends[-1])
         self.counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
-        names = {key: arrays[key].name for key in arrays if key in self.kept or key == ACTION}
-        size = rows_in_chunk(sum(arrays[key].row_bytes for key in names))
+        kept = [column for column in self.columns if column.key in self.kept]
         metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
-        for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
-            self._check_no_holes(block, names, last=rows - 1 if by_state else rows)
-            for start, stop in _split_at_ends(ends, block.start, min(block.stop, steps)):
-                goes_on = stop < steps and not ends[stop - 1]
-                yield self._chunk(block, names, ends, start, stop, metadata, shift=by_state, goes_on=goes_on)
+        for begin, stop in pairwise(sorted({0, steps, *(np.flatnonzero(ends) + 1).tolist()})):
 
-    def _chunk(
-        self,
-        block: Block,
-        names: Mapping[Key, str],
-        ends: NDArray[np.bool_],
-        start: int,
-        stop: int,
-        metadata: Mapping[str, Any],
-        *,
-        shift: bool,
-        goes_on: bool,
-    ) -> Episode:
-        first, last = start - block.start, stop - block.start
-        terminated = ends[start:stop, None]
-        truncated = np.zeros_like(terminated)
-        truncated[-1] = not goes_on and not terminated[-1]
-        step_values: dict[Key, Any] = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
-        step_values[_SEED] = np.full(stop - start, metadata["seed"])
-        states: dict[Key, Any] = {}
-        for key, name in names.items():
-            values = block.columns[name]
-            dtype = self._by_key[key].dtype
-            if key == NEXT_TERMINATED:
-                continue
-            if key[0] in _STATES:
-                # If rows are steps, there is no row after the last one, and its next state is not known.
-                states[key] = values[first : last if goes_on else last + 1].astype(dtype, copy=False)
-            elif key == NEXT_REWARD:
-                step_values[key] = values[first + shift : last + shift].reshape(-1, 1).astype(dtype, copy=False)
-            else:
-                step_values[key] = values[first:last].astype(dtype, copy=False)
-        return Episode(step_values, states, continues=goes_on, metadata=metadata)
+            def read(key: Key, first: int, end: int, begin: int = begin) -> NDArray[Any]:
+                if key == _SEED:
+                    return np.full(end - first, seed)
+                late = begin + by_state * (key == NEXT_REWARD)
+                name = arrays[key].name
+                values = trial.file.read(name, first + late, min(end + late, rows))
+                _check_finite(name, values, first + late)
+                return as_column(values, self._by_key[key])
+
+            flags = end_flags(stop - begin, terminated=bool(ends[stop - 1]))
+            yield from split_episode(flags, kept, read, metadata)
 
     def _read_end_flags(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
-        """Read the end flags, [rows]; all are False if the trial has none."""
+        """Read the end flags, [rows]. All are False if the trial has no flags."""
         array = trial.arrays.get(NEXT_TERMINATED)
         if array is None:
             return np.zeros(rows, np.bool_)
@@ -212,7 +189,7 @@ class RoboSetReader(EpisodeReader):
         return np.asarray(values == 1)
 
     def _array_problems(self, arrays: Mapping[Key, Hdf5Array]) -> Iterator[str]:
-        """Yield how a trial differs from the first one."""
+        """Yield how a trial differs from the first trial."""
         # The end flag is optional, but always a column.
         expected = [key for key in self._by_key if key not in {NEXT_TERMINATED, NEXT_TRUNCATED, _SEED}]
         yield from (f"it has no {dotted_name(key)}, unlike the first trial" for key in expected if key not in arrays)
@@ -223,32 +200,24 @@ class RoboSetReader(EpisodeReader):
         rows = arrays[ACTION].shape[:1]
         for key, array in arrays.items():
             if array.shape[:1] != rows:
-                yield f"{array.name} is {list(array.shape)}; its actions are {list(arrays[ACTION].shape)}"
+                yield f"{array.name} is {list(array.shape)}, but its actions are {list(arrays[ACTION].shape)}"
             elif key == NEXT_TERMINATED and array.shape[1:] not in {(), (1,)}:
-                yield f"{array.name} is {list(array.shape)}; expected one flag per row"
+                yield f"{array.name} is {list(array.shape)}, expected one flag per row"
             elif key in expected:
                 column = self._by_key[key]
                 shape = (1,) if key == NEXT_REWARD and array.shape[1:] in {(), (1,)} else array.shape[1:]
                 if shape != column.shape or not np.can_cast(array.dtype, column.dtype):
                     yield (
-                        f"{array.name} is {array.dtype.name} {list(array.shape[1:])} per row; "
+                        f"{array.name} is {array.dtype.name} {list(array.shape[1:])} per row, "
                         f"in the first trial {column.dtype.name} {list(column.shape)}"
                     )
 
-    @staticmethod
-    def _check_no_holes(block: Block, names: Mapping[Key, str], *, last: int) -> None:
-        """Check that all values are finite, except for the last action if rows are states."""
-        problems = []
-        for key, name in names.items():
-            values = block.columns[name]
-            values = values[: max(last - block.start, 0)] if key == ACTION else values
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-                problems.append(
-                    f"{name} is not finite in row {block.start + int(wrong[0]):,} ({len(wrong):,} such rows)"
-                )
-        if problems:
-            raise _TrialError(*problems)
+
+def _check_finite(name: str, values: NDArray[Any], first: int) -> None:
+    """Check that all values of an array are finite, from row `first` on."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+        raise _TrialError(f"{name} is not finite in row {first + int(wrong[0]):,} ({len(wrong):,} such rows)")
 
 
 def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
@@ -265,13 +234,13 @@ def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
         key = _key_of_array(rest)
         if not array.numeric or not array.shape:
             kind = "a single value" if array.numeric else f"of type {array.dtype}"
-            problems.append(f"{name} is {kind}; expected numbers, one row per step")
+            problems.append(f"{name} is {kind}, expected numbers, one row per step")
         if key[0] in _RESERVED and key not in {NEXT_REWARD, NEXT_TERMINATED}:
             problems.append(f"{name} maps to the key {dotted_name(key)}, which is reserved for another field")
         if by_number.setdefault(int(number[1]), {}).setdefault(key, array) is not array:
             problems.append(f"{name} and {by_number[int(number[1])][key].name} both map to the key {dotted_name(key)}")
     if foreign:
-        problems.append(f"it has {', '.join([*foreign][:5])}; expected groups named Trial0, Trial1 and so on")
+        problems.append(f"it has {', '.join([*foreign][:5])}, expected groups named Trial0, Trial1 and so on")
     if not by_number and not problems:
         problems.append("it has no trial")
     if problems:
@@ -294,19 +263,10 @@ def _columns_of_trial(trial: _Trial, where: str) -> list[Column]:
         if dtype not in _STORABLE:
             problems.append(f"{array.name} has dtype {array.dtype.name}, which cannot be stored")
         if key == NEXT_REWARD and array.shape[1:] not in {(), (1,)}:
-            problems.append(f"{array.name} is {list(array.shape)}; expected one number per step")
+            problems.append(f"{array.name} is {list(array.shape)}, expected one number per step")
         if key != NEXT_TERMINATED:
             shape = (1,) if key == NEXT_REWARD else array.shape[1:]
             columns.append(Column(key, dtype, shape, shared=key[0] in _STATES))
     if problems:
         raise ConversionError(where, problems)
     return [*columns, *END_COLUMNS, Column(_SEED, np.dtype(np.int64), ())]
-
-
-def _split_at_ends(ends: NDArray[np.bool_], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Split the steps [start, stop) after every end flag."""
-    stops = [*(np.flatnonzero(ends[start:stop]) + start + 1).tolist(), stop]
-    for last in stops:
-        if last > start:
-            yield start, last
-            start = last

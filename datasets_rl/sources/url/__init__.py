@@ -3,7 +3,7 @@
     download("https://host/antmaze.npz")     url/https/host/antmaze.npz
     download("~/data/gripper")               url/file/home/me/data/gripper
 
-Their layout is that of another source, which is recognized from the files and reads them.
+The files have the layout of another source, which is recognized from the files and reads the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["SOURCE", "Url"]
 
 
 class Url(Addressed):
-    """Source of addresses other than those of the Hugging Face hub."""
+    """Source of addresses other than addresses of the Hugging Face hub."""
 
     name = "url"
     names = "addresses and paths, such as https://host/file.npz"

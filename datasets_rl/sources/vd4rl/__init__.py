@@ -1,6 +1,6 @@
-"""V-D4RL: images of the DeepMind control suite, one folder per id, on the Hugging Face hub.
+"""V-D4RL: images of the DeepMind control suite, a folder per id, on the Hugging Face hub.
 
-vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      one episode per file, as DreamerV2 writes them
+vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      an episode per file, as DreamerV2 writes episodes
 vd4rl/main/<task>/<policy>/84px/<number>.hdf5                 rows of DrQ-v2, split into files within episodes
 vd4rl/distracting/..., vd4rl/multitask/...                    the same
 """
@@ -20,14 +20,13 @@ from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,
     Listing,
-    Score,
     Selection,
     Shard,
     Source,
-    SpaceSummary,
     by_images,
     cut_file,
     group_by_size,
+    none_kept,
     quality_tags,
 )
 from datasets_rl.sources.selection import MIN_RATIO, Numbers, read_numbers
@@ -52,7 +51,7 @@ _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 class VD4RL(Source):
     """Source of the folders of the repository.
 
-    Ids in "distracting" and "multitask" are accepted even if the catalog does not list them.
+    Ids in "distracting" and "multitask" are accepted even if the catalog does not list such ids.
     """
 
     name = "vd4rl"
@@ -60,44 +59,26 @@ class VD4RL(Source):
     selects = frozenset({"episodes"})
 
     @override
-    def entry(self, name: str) -> Entry:
-        catalog = self.catalog
-        if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
+    def listed_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of an id: the words of the name are groups of the catalog.
+
+        Raises:
+            UnknownIdError: If the catalog does not list the id, and the id has another form.
+        """
+        listed, groups = self.catalog["ids"], self.catalog["groups"]
+        if name not in listed and not _OTHERS.fullmatch(name):
             raise self.unknown(name)
         parts = name.split("/")
-        environment, size = catalog["environments"].get(parts[1], ("", None))
-        titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
-        return self.catalog_entry(
-            name,
-            title=", ".join(titles),
-            description=catalog["description"],
-            environment=environment,
-            observation=SpaceSummary("pixels", (64, 64, 3) if "64px" in parts else (3, 84, 84)),
-            action=SpaceSummary("continuous", None if size is None else (size,), None, -1, 1),
-            **self._known_figures(parts),
-            tags=("locomotion", "dm_control", *([] if parts[0] == "main" else [parts[0]]), *quality_tags(name)),
-            score=Score(*(*catalog["score"], catalog["score_origin"])),
-            known_issues=tuple(text for mark, text in catalog["known_issues"].items() if mark in {*parts, "all"}),
-            time_limit=catalog["time_limit"],
-        )
+        title = ", ".join(groups.get(part, {}).get("word", part) for part in parts[1:])
+        known = [part for part in (*parts, "all") if part in groups]
+        return {"in": known, "title": title, "tags": quality_tags(name), **listed.get(name, {})}
 
     @override
     def addresses(self, name: str) -> Sequence[str]:
         return (f"hf://datasets/{self.catalog['repository']}/vd4rl/{name}",)
 
-    def _known_figures(self, parts: Sequence[str]) -> dict[str, Any]:
-        catalog = self.catalog
-        steps = next(
-            (catalog["steps"][key] for key in ("/".join(parts[1:3]), parts[2]) if key in catalog["steps"]), None
-        )
-        if parts[0] != "main" or steps is None:
-            return {}
-        episodes = steps // catalog["time_limit"]
-        size = episodes * catalog["episode_bytes"][parts[-1]]
-        return self.figures({"bytes": [size, "files"], "steps": [steps, "paper"], "episodes": [episodes, "paper"]})
-
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Group the files of the folder, without its subfolders, into shards; see `Source.resolve`."""
+        """Group the files of the folder, without the subfolders, into shards, see `Source.resolve`."""
         entry = self.entry(name)
         path = f"vd4rl/{name}"
         folder = upstream.folder(path, [f"hf://datasets/{self.catalog['repository']}/{path}"])
@@ -124,7 +105,7 @@ class VD4RL(Source):
         kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
         if len(kinds) != 1:
             names = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
-            raise ConversionError(entry.id, [f"{path} has the files {names}; expected .npz files or .hdf5 files"])
+            raise ConversionError(entry.id, [f"{path} has the files {names}, expected .npz files or .hdf5 files"])
         (suffix,) = kinds
         assets = [
             replace(asset, magic=_KINDS[suffix], kind=suffix[1:].replace("hdf5", "HDF5"))
@@ -144,16 +125,13 @@ class VD4RL(Source):
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Group episodes into shards of about `_SHARD_BYTES`; `Shard.part` is the number and the path of each episode."""
+    """Group episodes into shards of about `_SHARD_BYTES`. `Shard.part` is the number and the path of each episode."""
     assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
-    # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
+    # Files are excluded before files are grouped, because a shard with an excluded file would be dropped completely.
     numbers = read_numbers(selection.episodes, len(assets))
     chosen = [number for number in numbers if selection.keeps_file(assets[number].path)]
     if not chosen:
-        raise InvalidArgumentError(
-            f"include and exclude match none of the {len(assets):,} files",
-            hint=f"the path of the first file is {assets[0].path}",
-        )
+        raise none_kept(assets)
     shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups = group_by_size(chosen, (assets[number].size or 0 for number in chosen), shard_bytes)
     shards = (
@@ -167,7 +145,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
 
 
 def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, float]:
-    """Return the size of the episodes from the lengths in the file names; nothing if one is missing."""
+    """Return the size of the episodes from the lengths in the file names, or nothing if a length is missing."""
     if selection.keys and "pixels" not in selection.keys:
         return {}
     matches = [match for asset in assets if (match := _EPISODE.search(asset.path)) is not None]
@@ -179,7 +157,7 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, fl
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
+    """Split each file into shards of rows. The first step of a shard begins with the last image of the previous file."""
     assets = sorted(assets, key=lambda asset: natural_order(asset.path))
     paths = [asset.path for asset in assets]
     ranges = tuple(shard for asset in assets for shard in cut_file(asset, _SHARD_BYTES))

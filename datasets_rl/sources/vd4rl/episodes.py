@@ -1,4 +1,4 @@
-"""Reader of V-D4RL's ``.npz`` files: one episode each, as DreamerV2 writes them, 64 pixels, [R, H, W, 3]."""
+"""Reader of V-D4RL's ``.npz`` files: an episode each, as DreamerV2 writes episodes, 64 pixels, [R, H, W, 3]."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MARKS = ("is_first", "is_last", "is_terminal")
 
 
 class EpisodeFiles(RowReader):
-    """Reader of files of one episode each.
+    """Reader of files of an episode each.
 
-    A part is the number and the path of each file; by default all files, in the order of their names.
+    A part is the number and the path of each file, or by default all files, in the order of names.
     """
 
     @override
@@ -44,25 +44,25 @@ class EpisodeFiles(RowReader):
                     yield from self._read_episode(number, path, file)
 
     def _columns_by_name(self, path: str, file: NpzFile) -> dict[str, Column]:
-        """Return the columns of a file by their names in it, after checking that it has the required arrays."""
+        """Return the columns of a file by the names in the file, after checking that the file has the required arrays."""
         arrays = file.arrays
         problems = [f"it has no array {name}" for name in _NEEDED if name not in arrays]
         if not {"is_terminal", "discount"} & set(arrays):
             problems.append("it has neither is_terminal nor discount")
-        problems += [f"{name} has Python objects; expected numbers" for name, array in arrays.items() if array.pickled]
-        problems += [f"{name} is a single value; expected rows" for name, array in arrays.items() if not array.shape]
+        problems += [f"{name} has Python objects, expected numbers" for name, array in arrays.items() if array.pickled]
+        problems += [f"{name} is a single value, expected rows" for name, array in arrays.items() if not array.shape]
         columns: dict[str, Column] = {}
         if not problems:
             columns = columns_by_name({name: array for name, array in arrays.items() if name not in _MARKS}, problems)
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return columns
 
     def _read_episode(self, number: int, path: str, file: NpzFile) -> Iterator[Episode]:
         columns = self._columns_by_name(path, file)
         rows = file.arrays["image"].shape[0]
         if problems := [*self.differences(columns.values()), *_contradictions(path, file, rows)]:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         small = {name: file.read(name) for name in columns if name != "image"}
         flags = self._with_known_ends(self._read_flags(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
@@ -99,14 +99,14 @@ class EpisodeFiles(RowReader):
         if not last[-1] and len(flags["is_last"]) == rows:
             problems.append(f"row {rows - 1}, the end of the file, is not marked as the last row")
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return RowFlags(first, last, terminal)
 
     def _with_known_ends(self, flags: RowFlags, small: Mapping[str, NDArray[Any]]) -> RowFlags:
         """Mark the end of every episode, also if the upstream's tool set the flags on rows of another episode.
 
-        row       0     1      2    ...            the tool flags rows 0 and 500 regardless of the data; the reset is
-        action    a_499 zeros  a_0                 the only row whose action and reward are zeros, if it is not row 0
+        row       0     1      2    ...            the tool flags rows 0 and 500 regardless of the data. The reset is
+        action    a_499 zeros  a_0                 the only row with zeros as action and reward, if not row 0
         """
         ends, first = flags.ends.copy(), flags.first
         idle = np.flatnonzero(~small["action"].any(axis=1) & (small["reward"].reshape(-1) == 0))
@@ -127,20 +127,20 @@ def _is_empty(file: NpzFile) -> bool:
 
 
 def _contradictions(path: str, file: NpzFile, rows: int) -> Iterator[str]:
-    """Yield how a file contradicts itself or its name."""
+    """Yield how a file contradicts itself or the name of the file."""
     for name, array in file.arrays.items():
         if array.shape[0] != rows and not (name in _MARKS and array.shape[0] == rows + 1):
-            yield f"{name} has {array.shape[0]:,} rows; image has {rows:,}"
+            yield f"{name} has {array.shape[0]:,} rows, but image has {rows:,}"
     name_parts = Path(path).stem.split("-")
     if len(name_parts) == 3 and name_parts[2] != str(rows):
-        yield f"it has {rows:,} rows; its name states {name_parts[2]}"
+        yield f"it has {rows:,} rows, but the name states {name_parts[2]}"
     declared = sum(array.dtype.itemsize * prod(array.shape) for name, array in file.arrays.items() if name != "image")
     if declared > _SMALL_BYTES:
-        yield f"its arrays other than image declare {declared:,} bytes; expected at most {_SMALL_BYTES:,}"
+        yield f"the arrays other than image declare {declared:,} bytes, expected at most {_SMALL_BYTES:,}"
 
 
 def _image_blocks(file: NpzFile, rows: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield images in blocks, with the first row of each; a block begins with the last image of the previous one."""
+    """Yield images in blocks, with the first row of each block. A block begins with the last image of the previous block."""
     reader = file.open("image")
     block = rows_in_chunk(reader.row_bytes)
     before: NDArray[np.uint8] = np.empty((0, *reader.shape[1:]), np.uint8)

@@ -1,10 +1,10 @@
-"""Conversion of V-D4RL's rows to transitions. A row has an image, and the action and the reward that led to it.
+"""Conversion of V-D4RL's rows to transitions. A row has an image, and the action and the reward that led to the image.
 
 row        0        1    2    3   ...  500
 image      p_0      p_1  p_2  p_3      p_500
-action     ignored  a_0  a_1  a_2      a_499      row 0 is the reset: its action and its reward have no meaning
+action     ignored  a_0  a_1  a_2      a_499      row 0 is the reset: the action and the reward have no meaning
 reward     ignored  r_0  r_1  r_2      r_499
-flags      first                       last, and terminal unless it is a time-out
+flags      first                       last, and terminal unless the row is a time-out
 
 transition t:  p_t  --a_t-->  r_t, p_t+1          from the rows t and t + 1: 501 rows are 500 transitions
 """
@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
-from datasets_rl.sources.values import column_differences
+from datasets_rl.sources.values import column_differences, pixel_spec
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -37,16 +36,16 @@ _FLAGS = (*END_COLUMNS, Column(_IS_INIT, np.dtype(np.bool_), ()))
 _TYPES = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4"))
 _KEYS: Mapping[str, Key] = {"image": PIXELS, "observation": PIXELS, "action": ACTION, "reward": NEXT_REWARD}
 _TEXTS = {
-    "action-before-frame": "actions and rewards are stored with the image that they led to: they were moved to the row "
-    "of the previous image, and the reset, whose action and reward have no meaning, is not a transition",
-    "end-without-flag": "episodes end without a flag: their last row was marked truncated",
+    "action-before-frame": "actions and rewards are stored with the image that followed: they were moved to the row "
+    "of the previous image, and the reset is not a transition, because the action and the reward have no meaning",
+    "end-without-flag": "episodes end without a flag: the last row was marked truncated",
     "flags-one-longer": "files have one more flag than images, because of the upstream's tool: the last flag was dropped",
     "unusual-length": f"files have a number of rows other than {USUAL_ROWS}",
-    "reset-inside-file": "files begin with the end of an earlier episode, and the reset, the only row whose action and "
-    "reward are zeros, is inside the file: the episodes were split there",
+    "reset-inside-file": "files begin with the end of an earlier episode, and the reset, the only row with zeros as action and "
+    "reward, is inside the file: the episodes were split there",
     "row-without-step": "single rows between two episodes have no transition and were dropped",
-    "terminal-from-discount": "files have no is_terminal: an episode is terminated if its last discount is 0",
-    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
+    "terminal-from-discount": "files have no is_terminal: an episode is terminated if the last discount is 0",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of the array",
     **NO_TRANSITION,
     **NOT_FINITE,
     "rounded": "values of 64 bits were rounded to 32 bits",
@@ -77,7 +76,7 @@ class RowReader(EpisodeReader):
         files: The local files, by path.
 
     Raises:
-        ConversionError: If the first file lacks a required array; the error names every problem.
+        ConversionError: If the first file lacks a required array. The error names every problem.
     """
 
     rules = _TEXTS
@@ -95,19 +94,14 @@ class RowReader(EpisodeReader):
 
     @override
     def specs(self) -> Mapping[str, Any]:
-        shape = list(self._by_key[PIXELS].shape)
-        return {"pixels": {"kind": "bounded", "shape": shape, "dtype": "uint8", "low": 0, "high": 255}}
-
-    def conversion_error(self, path: str, problems: Sequence[str]) -> ConversionError:
-        """Return the error for a file."""
-        return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
+        return {"pixels": pixel_spec(self._by_key[PIXELS].shape)}
 
     def differences(self, columns: Iterable[Column]) -> Iterator[str]:
-        """Yield how the columns of a file differ from those of the first one."""
-        return column_differences(columns, self._stored, "in other files")
+        """Yield how the columns of a file differ from the columns of the first file."""
+        return column_differences(columns, self._stored, "file")
 
     def as_column_rows(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return rows with the shape and dtype of their column."""
+        """Return rows with the shape and dtype of the column."""
         column = self._by_key[key]
         values = rows.reshape(len(rows), *column.shape)
         if values.dtype != column.dtype:
@@ -122,10 +116,10 @@ class RowReader(EpisodeReader):
     def transitions(
         self, rows: Mapping[Key, NDArray[Any]], flags: RowFlags, metadata: Mapping[str, Any]
     ) -> Iterator[Episode]:
-        """Yield the transitions between consecutive rows, [R, ...]; the row after an end begins another episode.
+        """Yield the transitions between consecutive rows, [R, ...]. The row after an end begins another episode.
 
         rows       0  1  2  3  4  5  6      ends at 3
-        episodes   [0 ---- 3]  [4 ---- 6    the second one continues: its last row must be the first of the next call
+        episodes   [0 ---- 3]  [4 ---- 6    the second episode continues: the last row must be the first row of the next call
         """
         cuts = [0, *(np.flatnonzero(flags.ends) + 1).tolist(), len(flags.ends)]
         for start, stop in pairwise(cuts):
@@ -150,18 +144,18 @@ class RowReader(EpisodeReader):
 
 
 def columns_by_name(stored: Mapping[str, Any], problems: list[str]) -> dict[str, Column]:
-    """Return the columns for arrays [R, ...] by their names in a file; problems are appended to `problems`."""
+    """Return the columns for arrays [R, ...] by the names in a file. Problems are appended to `problems`."""
     columns = {name: _column_of(name, array.dtype, array.shape[1:]) for name, array in stored.items()}
     for name, column in columns.items():
         shape, dtype = stored[name].shape[1:], stored[name].dtype
         if column.key == PIXELS and (dtype != np.uint8 or len(shape) != 3 or 3 not in {shape[0], shape[2]}):
-            problems.append(f"{name} is {dtype.name} {list(shape)} per row; expected uint8 [H, W, 3] or [3, H, W]")
+            problems.append(f"{name} is {dtype.name} {list(shape)} per row, expected uint8 [H, W, 3] or [3, H, W]")
         elif column.key == ACTION and (dtype.kind != "f" or len(shape) != 1):
-            problems.append(f"action is {dtype.name} {list(shape)} per row; expected floats [A]")
+            problems.append(f"action is {dtype.name} {list(shape)} per row, expected floats [A]")
         elif column.key == NEXT_REWARD and (dtype.kind != "f" or prod(shape) != 1):
-            problems.append(f"reward is {dtype.name} {list(shape)} per row; expected a float")
+            problems.append(f"reward is {dtype.name} {list(shape)} per row, expected a float")
         elif column.dtype not in _TYPES:
-            problems.append(f"{name} has dtype {dtype.name}; expected numbers of at most 64 bits")
+            problems.append(f"{name} has dtype {dtype.name}, expected numbers of at most 64 bits")
     return columns
 
 

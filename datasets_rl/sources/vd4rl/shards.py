@@ -3,7 +3,7 @@
 file     | 0.hdf5             | 1.hdf5
 row      | 0  1  2  ...  N-1  | 0  1  2 ...
 kind     | 0  1  1  ...  1    | 1  1  2  0 ...          0 a reset, 1 between, 2 the last row of an episode
-shards   | <--------------->  <--------->               the step of row 0 begins with the last image before it
+shards   | <--------------->  <--------->               the step of row 0 begins with the last image before the row
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _WHOLE = {"before": None, "cut": (0, 1), "begins": True, "ends": True}
 
 
 class RowFiles(RowReader):
-    """Reader of files of rows. A part is a mapping; by default, the single file is read completely.
+    """Reader of files of rows. A part is a mapping. By default, the single file is read completely.
 
     file: The path of the file.
-    before: The path of the previous file, whose last row begins the first step; None if there is no such step.
+    before: The path of the previous file, with the last row that begins the first step, or None if there is no such step.
     cut: (k, n), for the k-th of n ranges of the rows.
     begins: Whether the first row must be a reset.
     ends: Whether no rows follow, so that the last row ends an episode.
@@ -43,7 +43,7 @@ class RowFiles(RowReader):
             return [*self._columns_by_name(path, file).values()]
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the transitions that end in these rows, and the one that ends in the row after them."""
+        """Yield the transitions that end in these rows, and the transition that ends in the row after the part."""
         self.counts.clear()
         part = part or {**_WHOLE, "file": next(iter(self._files))}
         with ExitStack() as closing:
@@ -57,7 +57,7 @@ class RowFiles(RowReader):
                 self._keys_by_name(part["before"], before)
                 yield from self._transition_across_files(part, before, file, names)
             elif not piece and part["begins"] and not flags.first[0]:
-                raise self.conversion_error(part["file"], ["row 0 is not a reset: step_type is not 0"])
+                raise self.error(part["file"].rpartition("/")[2], ["row 0 is not a reset: step_type is not 0"])
             start, stop = _rows_of_shard(file, piece, pieces)
             if part["ends"]:
                 self.counts["end-without-flag"] += int(not flags.ends[stop - 1])
@@ -69,46 +69,46 @@ class RowFiles(RowReader):
                 yield from self.transitions(values, flags[block.start : min(block.stop + 1, stop)], {})
 
     def _columns_by_name(self, path: str, file: Hdf5File) -> dict[str, Column]:
-        """Return the columns of a file by their names in it, after checking that it has the required datasets."""
+        """Return the columns of a file by the names in the file, after checking that the file has the required datasets."""
         arrays = file.arrays
         problems = [f"it has no dataset {name}" for name in _NEEDED if name not in arrays]
         problems += [
-            f"{name} has dtype {array.dtype}; expected numbers" for name, array in arrays.items() if not array.numeric
+            f"{name} has dtype {array.dtype}, expected numbers" for name, array in arrays.items() if not array.numeric
         ]
-        problems += [f"{name} is a single value; expected rows" for name, array in arrays.items() if not array.shape]
+        problems += [f"{name} is a single value, expected rows" for name, array in arrays.items() if not array.shape]
         columns: dict[str, Column] = {}
         if not problems:
             rows = arrays["observation"].shape[0]
             problems += [
-                f"{name} has {array.shape[0]:,} rows; observation has {rows:,}"
+                f"{name} has {array.shape[0]:,} rows, but observation has {rows:,}"
                 for name, array in arrays.items()
                 if array.shape[0] != rows
             ]
             problems += ["it has no rows"] * (rows == 0)
             columns = columns_by_name({name: array for name, array in arrays.items() if name != "step_type"}, problems)
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return columns
 
     def _keys_by_name(self, path: str, file: Hdf5File) -> dict[str, Key]:
-        """Return the selected keys by their names in the file, after checking that its columns match the first file."""
+        """Return the selected keys by the names in the file, after checking that the columns match the first file."""
         columns = self._columns_by_name(path, file)
         if problems := [*self.differences(columns.values())]:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return {name: column.key for name, column in columns.items() if column.key in self.kept}
 
     def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
-        """Return the first, last and terminal rows of a file, from its step_type and discount."""
+        """Return the first, last and terminal rows of a file, from step_type and discount."""
         kinds, discounts = (file.read(name).reshape(-1) for name in ("step_type", "discount"))
         problems = [
-            f"row {row:,} has step_type {kinds[row]}; expected 0, 1 or 2"
+            f"row {row:,} has step_type {kinds[row]}, expected 0, 1 or 2"
             for row in np.flatnonzero(~np.isin(kinds, (0, 1, 2)))[:3]
         ]
         problems += [
             _broken_text(row + 1, kinds[row], kinds[row + 1]) for row in np.flatnonzero(_broken_rows(kinds))[:3]
         ]
         if problems:
-            raise self.conversion_error(path, problems)
+            raise self.error(path.rpartition("/")[2], problems)
         return RowFlags(kinds == 0, kinds == 2, discounts == 0)
 
     def _transition_across_files(
@@ -123,8 +123,8 @@ class RowFiles(RowReader):
         kinds = rows("step_type").reshape(-1)
         if _broken_rows(kinds)[0]:
             previous = part["before"].rpartition("/")[2]
-            raise self.conversion_error(
-                part["file"], [f"{_broken_text(0, *kinds)} (the previous row is in {previous})"]
+            raise self.error(
+                part["file"].rpartition("/")[2], [f"{_broken_text(0, *kinds)} (the previous row is in {previous})"]
             )
         ends = kinds == 2
         ends[1] |= part["ends"] and file.arrays["step_type"].shape[0] == 1
@@ -149,5 +149,5 @@ def _broken_rows(kinds: NDArray[Any]) -> NDArray[np.bool_]:
 def _broken_text(row: int, previous_kind: float, kind: float) -> str:
     start = "a reset, but" if kind == 0 else "not a reset, but"
     return (
-        f"row {row:,} is {start} the previous row {'is' if previous_kind == 2 else 'is not'} the last one of an episode"
+        f"row {row:,} is {start} the previous row {'is' if previous_kind == 2 else 'is not'} the last row of an episode"
     )

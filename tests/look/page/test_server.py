@@ -180,7 +180,7 @@ def test_a_port_in_use_is_named_and_the_next_one_is_taken_if_none_was_given(serv
 
 
 def test_a_number_that_is_no_port_is_refused(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="the port is 65536; expected 0 to 65535"):
+    with pytest.raises(InvalidArgumentError, match="the port is 65536, expected 0 to 65535"):
         ViewServer([Panel(view_data.state_dataset(tmp_path / "a"))], port=65536)
 
 
