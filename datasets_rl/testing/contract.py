@@ -29,10 +29,10 @@ class Contract:
         return [pytest.param(case, id=name) for name, case in cls.cases.items() if holds(case)]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize a test with the cases; pytest calls this for each test of the class."""
+        """Parametrize a test with the cases. Pytest calls this for each test of the class."""
         if not self.cases:
             raise pytest.Collector.CollectError(
-                f"{type(self).__name__} tests nothing: it has no cases; give it `{self.example}`"
+                f"{type(self).__name__} tests nothing: it has no cases. Give it `{self.example}`"
             )
         if "case" in metafunc.fixturenames:
             none = pytest.param(
@@ -53,7 +53,7 @@ def only(condition: Callable[[Any], bool]) -> Callable[[_Test], _Test]:
 
 @contextmanager
 def refusal(error: type[Exception], message: str, otherwise: str) -> Iterator[None]:
-    """Check that the block raises an error; anything else fails the test with a sentence.
+    """Check that the block raises an error. Anything else fails the test with a sentence.
 
     Args:
         error: The class of the error.
@@ -67,9 +67,9 @@ def refusal(error: type[Exception], message: str, otherwise: str) -> Iterator[No
         caught = raised
     if not isinstance(caught, error):
         found = "nothing" if caught is None else f"{type(caught).__name__}: {caught}"
-        pytest.fail(f"{otherwise}; it raises {found}")
+        pytest.fail(f"{otherwise}. It raises {found}")
     if re.search(message, str(caught)) is None:
-        pytest.fail(f"{otherwise}; the text of its {type(caught).__name__} is {str(caught)!r}, without {message!r}")
+        pytest.fail(f"{otherwise}. The text of its {type(caught).__name__} is {str(caught)!r}, without {message!r}")
 
 
 def to_write(instance: object, what: str) -> NotImplementedError:

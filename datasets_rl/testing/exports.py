@@ -29,7 +29,7 @@ from datasets_rl.testing.stored_data import FLAGS, Trajectory, Whole, trajectory
 __all__ = ["SIDE", "ExportCase", "ExportContract", "encoded", "write_images", "write_robot"]
 
 SIDE = 32
-"""Rows and columns of the images; Minari takes no smaller array for an image."""
+"""Rows and columns of the images. Minari takes no smaller array for an image."""
 RECORD = "rlds-export"
 """The record of an export names the dataset and its digest, which two exports do not share."""
 
@@ -56,7 +56,7 @@ class _Counter(Report):
 
 
 def write_vectors(folder: Path, *, known: bool = True) -> StoredDataset:
-    """Write three episodes of 4, 1 and 3 steps; the final state of the second one is unknown if `known` is False."""
+    """Write three episodes of 4, 1 and 3 steps. The final state of the second one is unknown if `known` is False."""
     episodes = [
         trajectory(steps, seed=seed, known=known or seed != 1, terminated=seed == 0)
         for seed, steps in enumerate((4, 1, 3))
@@ -79,8 +79,8 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
 
     Args:
         folder: The folder of the dataset.
-        known: Whether all final states are known; otherwise that of the second episode is not.
-        form: The format of the images, png or jpeg; or how their pixels are stored, raw or compressed.
+        known: Whether all final states are known. Otherwise that of the second episode is not.
+        form: The format of the images, png or jpeg, or how their pixels are stored, raw or compressed.
     """
     stored: Form = "raw" if form == "raw" else "compressed" if form == "compressed" else "encoded"
     camera: Key = ("observation", "camera")
@@ -224,7 +224,7 @@ class ExportContract(Contract):
     example = 'cases = {"csv": ExportCase(Csv, read_csv)}'
 
     def written(self, case: ExportCase, data: str, tmp_path: Path, **content: Any) -> tuple[StoredDataset, Path | None]:
-        """Return a dataset and its export; None if the format cannot hold it."""
+        """Return a dataset and its export, or None if the format cannot hold it."""
         stored = DATASETS[data](tmp_path / "stored")
         made = Content(stored, **content)
         if plan_export(made, case.make(), tmp_path / "out").problems:
@@ -234,12 +234,12 @@ class ExportContract(Contract):
     def test_its_name_and_its_title_can_be_listed(self, case: ExportCase) -> None:
         exported = case.make()
 
-        assert exported.name.isidentifier(), f"name is {exported.name!r}; use a word that users type, as csv"
-        assert exported.name == exported.name.lower(), f"name is {exported.name!r}; use lowercase letters"
-        assert exported.title, "title is empty; describe the written files in a few words"
-        assert "\n" not in exported.title, "title has several lines; use one"
+        assert exported.name.isidentifier(), f"name is {exported.name!r}. Use a word that users type, as csv"
+        assert exported.name == exported.name.lower(), f"name is {exported.name!r}. Use lowercase letters"
+        assert exported.title, "title is empty. Describe the written files in a few words"
+        assert "\n" not in exported.title, "title has several lines. Use one"
         assert exported.suffix in {"", ".h5", ".hdf5"}, (
-            f"suffix is {exported.suffix!r}; write a folder and leave it empty, or write an HDF5 file, of which the record of"
+            f"suffix is {exported.suffix!r}. Write a folder and leave it empty, or write an HDF5 file, of which the record of"
             " the export becomes an attribute"
         )
 
@@ -249,13 +249,13 @@ class ExportContract(Contract):
         plan = plan_export(content, case.make(), tmp_path / "place" / "out")
 
         assert not (tmp_path / "place").exists(), (
-            "problems, losses or estimate_bytes write files; write in `write` only"
+            "problems, losses or estimate_bytes write files. Write in `write` only"
         )
-        assert plan.bytes > 0, f"estimate_bytes returns {plan.bytes} for {content.steps} steps; return about the size"
+        assert plan.bytes > 0, f"estimate_bytes returns {plan.bytes} for {content.steps} steps. Return about the size"
         for text in (*plan.problems, *plan.losses):
-            assert " " in text, f"a problem or a loss is {text!r}; say in a sentence what cannot be held"
+            assert " " in text, f"a problem or a loss is {text!r}. Say in a sentence what cannot be held"
             assert not text.endswith("."), (
-                f"a problem or a loss ends with a dot: {text!r}; they are joined by semicolons"
+                f"a problem or a loss ends with a dot: {text!r}. They are joined by semicolons"
             )
 
     @EACH
@@ -275,14 +275,14 @@ class ExportContract(Contract):
         exported.write(content, out, progress)
 
         assert out.is_file() == bool(exported.suffix), (
-            f"suffix is {exported.suffix!r}, and `write` writes a {'file' if out.is_file() else 'folder'}; use one of them"
+            f"suffix is {exported.suffix!r}, and `write` writes a {'file' if out.is_file() else 'folder'}. Use one of them"
         )
         assert progress.steps == content.steps, (
-            f"`write` reports {progress.steps} of {content.steps} steps; call progress(steps) after each batch"
+            f"`write` reports {progress.steps} of {content.steps} steps. Call progress(steps) after each batch"
         )
         run_export(content, exported, plan.path, lossy=True, show=False)
         left = listed(path.name for path in plan.path.parent.iterdir() if path != plan.path)
-        assert left == "none", f"`write` leaves {left} beside its target; write temporary files into the target"
+        assert left == "none", f"`write` leaves {left} beside its target. Write temporary files into the target"
 
     @only(lambda case: case.read is not None)
     @EACH
@@ -301,17 +301,17 @@ class ExportContract(Contract):
     def check_values(self, found: Mapping[Key, Any], stored: StoredDataset, rows: NDArray[Any]) -> None:
         """Compare fields that were read from an export with rows of the dataset."""
         missing = {ACTION, NEXT_REWARD} - found.keys()
-        assert not missing, f"`read` returns no {listed(missing)}; return the fields by key"
+        assert not missing, f"`read` returns no {listed(missing)}. Return the fields by key"
         for key, values in found.items():
             expected = stored.column(key)[rows]
             array = np.asarray(values).reshape(-1, *expected.shape[1:]) if np.size(values) == expected.size else values
             assert np.shape(array) == expected.shape, (
-                f"the export has {dotted_name(key)} as {list(np.shape(values))}; expected {list(expected.shape)}: write each"
+                f"the export has {dotted_name(key)} as {list(np.shape(values))}, expected {list(expected.shape)}: write each"
                 " step of the selected episodes once"
             )
             wrong = np.flatnonzero((np.asarray(array) != expected).reshape(len(expected), -1).any(1))
             assert not len(wrong), (
-                f"{dotted_name(key)} of step {wrong[0]} is {np.asarray(array)[wrong[0]]}; the dataset has"
+                f"{dotted_name(key)} of step {wrong[0]} is {np.asarray(array)[wrong[0]]}. The dataset has"
                 f" {expected[wrong[0]]}: write the steps in the order of the dataset"
             )
 
@@ -327,7 +327,7 @@ class ExportContract(Contract):
         different = different_files(*outs)
 
         assert not different, (
-            f"{listed(different)} of an export in several batches differs from that in one; continue each batch where the"
+            f"{listed(different)} of an export in several batches differs from that in one. Continue each batch where the"
             " last one ended"
         )
 
@@ -336,7 +336,7 @@ class ExportContract(Contract):
         problems = plan_export(Content(write_images(tmp_path / "stored")), exported, tmp_path / "out").problems
 
         assert exported.holds_images == (not problems), (
-            f"holds_images is {exported.holds_images}, and the problems of a dataset of images are {list(problems)}; yield a"
+            f"holds_images is {exported.holds_images}, and the problems of a dataset of images are {list(problems)}. Yield a"
             " problem for images that cannot be written, and state holds_images"
         )
 
@@ -357,6 +357,6 @@ class ExportContract(Contract):
         different = different_files(*outs)
 
         assert not different, (
-            f"{listed(different)} of compressed images differs from that of the same pixels; read images by `pixels` of"
+            f"{listed(different)} of compressed images differs from that of the same pixels. Read images by `pixels` of"
             " datasets_rl.exporting.content"
         )

@@ -55,7 +55,7 @@ class SamplerContract:
     """
 
     def make(self, generator: Generator | None = None) -> Sampler:
-        """Return a new sampler that draws with a generator; with torch's global generator if it is None."""
+        """Return a new sampler that draws with a generator, or with torch's global generator if it is None."""
         del generator
         raise to_write(self, "the method make(self, generator=None), which returns a new sampler")
 
@@ -70,21 +70,21 @@ class SamplerContract:
         rows = []
         for _ in range(100):
             drawn = sampler.sample(storage, 7)
-            assert isinstance(drawn, tuple), f"sample returns {type(drawn).__name__}; return a tuple of rows and info"
+            assert isinstance(drawn, tuple), f"sample returns {type(drawn).__name__}. Return a tuple of rows and info"
             index, info = drawn
-            assert isinstance(index, Tensor), f"sample returns rows of type {type(index).__name__}; return a tensor"
-            assert index.dtype == torch.int64, f"sample returns rows of dtype {index.dtype}; return torch.int64"
-            assert index.ndim == 1, f"sample returns rows of shape {list(index.shape)}; return one axis, [B]"
-            assert 1 <= len(index) <= 7, f"sample(storage, 7) returns {len(index)} rows; return 1 to 7 rows"
-            assert isinstance(info, dict), f"sample returns info of type {type(info).__name__}; return a dict"
+            assert isinstance(index, Tensor), f"sample returns rows of type {type(index).__name__}. Return a tensor"
+            assert index.dtype == torch.int64, f"sample returns rows of dtype {index.dtype}. Return torch.int64"
+            assert index.ndim == 1, f"sample returns rows of shape {list(index.shape)}. Return one axis, [B]"
+            assert 1 <= len(index) <= 7, f"sample(storage, 7) returns {len(index)} rows. Return 1 to 7 rows"
+            assert isinstance(info, dict), f"sample returns info of type {type(info).__name__}. Return a dict"
             rows.append(index)
         drawn_rows = set(torch.cat(rows).tolist())
         outside, missing = drawn_rows - set(range(ROWS)), set(range(ROWS)) - drawn_rows
 
         assert not outside, (
-            f"sample returns rows {sorted(outside)} of a storage of {ROWS} steps; return rows below {ROWS}"
+            f"sample returns rows {sorted(outside)} of a storage of {ROWS} steps. Return rows below {ROWS}"
         )
-        assert not missing, f"100 batches of 7 rows lack the rows {sorted(missing)}; draw each step of the storage"
+        assert not missing, f"100 batches of 7 rows lack the rows {sorted(missing)}. Draw each step of the storage"
 
     def test_the_rows_of_an_epoch_differ(self, storage: Storage) -> None:
         """Only a sampler that states `has_epochs` has epochs."""
@@ -99,10 +99,10 @@ class SamplerContract:
         again = sorted({row for row in rows if rows.count(row) > 1})
 
         assert sampler.ran_out, (
-            f"ran_out is False after {ROWS} batches of a storage of {ROWS} steps; set ran_out with the last batch of an"
+            f"ran_out is False after {ROWS} batches of a storage of {ROWS} steps. Set ran_out with the last batch of an"
             " epoch, or state has_epochs = False"
         )
-        assert not again, f"an epoch has the rows {again} more than once; draw each row once before ran_out is True"
+        assert not again, f"an epoch has the rows {again} more than once. Draw each row once before ran_out is True"
 
     def test_the_global_seed_alone_reproduces_the_batches(self, storage: Storage) -> None:
         """Users expect torch.manual_seed to be sufficient."""
@@ -113,10 +113,10 @@ class SamplerContract:
             runs.append([sampler.sample(storage, 7)[0].tolist() for _ in range(3)])
 
         assert runs[0] == runs[1], (
-            "two samplers draw other batches after the same torch.manual_seed; without a generator, draw with torch's"
+            "two samplers draw other batches after the same torch.manual_seed. Without a generator, draw with torch's"
             " global generator only"
         )
-        assert runs[0][0] != runs[0][1], "two batches in a row are the same; advance the generator with each batch"
+        assert runs[0][0] != runs[0][1], "two batches in a row are the same. Advance the generator with each batch"
 
     def test_a_separate_generator_does_not_advance_the_global_one(self, storage: Storage) -> None:
         torch.manual_seed(3)
@@ -125,10 +125,10 @@ class SamplerContract:
         first = self.make(Generator().manual_seed(1)).sample(storage, 7)[0]
 
         assert torch.equal(torch.rand(3), expected), (
-            "a sampler with a generator advances torch's global generator; pass the generator to each random function"
+            "a sampler with a generator advances torch's global generator. Pass the generator to each random function"
         )
         assert torch.equal(self.make(Generator().manual_seed(1)).sample(storage, 7)[0], first), (
-            "two samplers with generators of the same seed draw other batches; draw with the generator only"
+            "two samplers with generators of the same seed draw other batches. Draw with the generator only"
         )
 
     def test_a_loaded_state_gives_the_next_batches(self, storage: Storage) -> None:
@@ -140,7 +140,7 @@ class SamplerContract:
         other.load_state_dict(state)
 
         assert [other.sample(storage, 7)[0].tolist() for _ in range(3)] == expected, (
-            "a sampler that loaded a state draws other batches than the sampler that saved the state; add what decides"
+            "a sampler that loaded a state draws other batches than the sampler that saved the state. Add what decides"
             " the next batch to state_dict, as a copy, and restore it in load_state_dict"
         )
 
@@ -153,18 +153,18 @@ class SamplerContract:
 
         for _ in range(4):
             assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist(), (
-                "a sampler draws other batches after dumps and loads; have numbers, texts, tensors and lists of them in"
+                "a sampler draws other batches after dumps and loads. Have numbers, texts, tensors and lists of them in"
                 " state_dict, and restore all of them in load_state_dict"
             )
             assert other.ran_out == sampler.ran_out, (
-                "ran_out differs after dumps and loads; save the place in the epoch"
+                "ran_out differs after dumps and loads. Save the place in the epoch"
             )
 
     def test_an_invalid_generator_is_refused(self) -> None:
         with refusal(
             InvalidArgumentError,
             "generator",
-            "load_state_dict must refuse a generator that is not the state of one; call super().load_state_dict first",
+            "load_state_dict must refuse a generator that is not the state of one. Call super().load_state_dict first",
         ):
             self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
 
@@ -175,7 +175,7 @@ class SamplerContract:
         with refusal(
             InvalidArgumentError,
             "generator",
-            "renumbered and load_state_dict must refuse a damaged state; report damage in state_problems",
+            "renumbered and load_state_dict must refuse a damaged state. Report damage in state_problems",
         ):
             self.make().load_state_dict(self.make().renumbered(damaged, 1, 4))
 
@@ -186,7 +186,7 @@ class SamplerContract:
         other = pickle.loads(pickle.dumps(sampler))
 
         assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist(), (
-            "a pickled sampler draws another batch; keep what decides the next batch in its attributes"
+            "a pickled sampler draws another batch. Keep what decides the next batch in its attributes"
         )
 
     def test_it_either_ignores_or_accepts_priorities(self, storage: Storage) -> None:
@@ -195,7 +195,7 @@ class SamplerContract:
         rows = set(sampler.sample(storage, 4)[0].tolist())
 
         assert rows <= set(range(ROWS)), (
-            f"after update_priority, sample returns the rows {sorted(rows)}; there are {ROWS}"
+            f"after update_priority, sample returns the rows {sorted(rows)}. There are {ROWS}"
         )
 
     def test_an_empty_storage_cannot_be_sampled(self) -> None:
@@ -225,5 +225,5 @@ class SamplerContract:
 
         assert torch.equal(batch["next", "reward"], rewards[rows]), (
             f"a batch of a buffer has the {dtype} rewards {batch['next', 'reward'].tolist()} of the rows"
-            f" {rows.tolist()}; leave entries of the storage alone, and return only own entries as info"
+            f" {rows.tolist()}. Leave entries of the storage alone, and return only own entries as info"
         )

@@ -60,10 +60,10 @@ class SourceCase:
     write: Callable[[Path], Sequence[Episode]]
     """Writes the raw files in the upstream's layout, as ``--from-local`` expects them, and returns the episodes that
     the conversion must store, in order. The episodes are complete, have a known final state where the upstream has
-    one, and are built from the generated data, not read from the files. The bytes are always the same; a source with
+    one, and are built from the generated data, not read from the files. The bytes are always the same. A source with
     shards gets at least two."""
     served: Callable[[Path], AbstractContextManager[Mapping[str, str]]] | None = None
-    """Serves the raw files on loopback like the upstream; yields the environment variables that select the server. By
+    """Serves the raw files on loopback like the upstream, and yields the environment variables that select the server. By
     default, the files are read in place."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the source, for example ``{"images": "encoded"}``."""
@@ -97,7 +97,7 @@ class Made:
     tree: Path
     golden: Sequence[Episode]
     stored: StoredDataset
-    """The dataset that one process converted; its raw files were kept."""
+    """The dataset that one process converted. Its raw files were kept."""
     place: store.DatasetPaths
     contents: Listing
 
@@ -117,7 +117,7 @@ class Made:
         return [word for name, value in self.case.options.items() for word in (f"--{name}", value)]
 
     def download(self, home: Path, *, jobs: int = 1, **options: Any) -> StoredDataset:
-        """Download the case into another home folder; `part` has the fields of a selection."""
+        """Download the case into another home folder. `part` has the fields of a selection."""
         settings = replace(Settings.from_env(), home=home, jobs=jobs)
         selection = replace(self.selection, **options.pop("part", {}))
         if self.case.served is None:
@@ -218,7 +218,7 @@ def rows_of(values: Any, start: int, stop: int) -> Any:
 
 
 def following(values: Any, steps: int) -> Any:
-    """Return the values after each step; zeros or an empty string where the last one is unknown."""
+    """Return the values after each step, or zeros or an empty string where the last one is unknown."""
     if len(values) > steps:
         return rows_of(values, 1, steps + 1)
     if isinstance(values, TextStates):
@@ -244,23 +244,23 @@ def check_values(made: Made, key: Key, start: int, stop: int, values: Any) -> No
     if isinstance(values, TextStates):
         texts = made.stored.texts(key)
         read, written = [texts[number] for number in found], [values.vocabulary[code] for code in values.codes]
-        assert read == written, f"{name} is {read}; the case wrote {written}"
+        assert read == written, f"{name} is {read}. The case wrote {written}"
         return
     expected = pixels_of(values)
     lossy = made.case.lossy
     off = lossy.get(dotted_name(key), lossy.get(dotted_name(key[1:]), 0) if key[0] == "next" else 0)
-    assert found.shape == expected.shape, f"{name} has the shape {found.shape}; the case wrote {expected.shape}"
-    assert found.dtype.kind == expected.dtype.kind, f"{name} is {found.dtype}; the case wrote {expected.dtype}"
+    assert found.shape == expected.shape, f"{name} has the shape {found.shape}. The case wrote {expected.shape}"
+    assert found.dtype.kind == expected.dtype.kind, f"{name} is {found.dtype}. The case wrote {expected.dtype}"
     if off:
         most = np.abs(found.astype(np.float64) - expected.astype(np.float64)).max()
-        assert most <= off, f"{name} is off by up to {most}; the case allows {off}"
+        assert most <= off, f"{name} is off by up to {most}. The case allows {off}"
         return
     wrong = found != expected
     if expected.dtype.kind == "f":
         wrong &= ~(np.isnan(found) & np.isnan(expected))
     rows = np.flatnonzero(wrong.reshape(len(expected), -1).any(1))
     assert not len(rows), (
-        f"{dotted_name(key)} of step {start + rows[0]} is {found[rows[0]]}; the case wrote {expected[rows[0]]}: correct the"
+        f"{dotted_name(key)} of step {start + rows[0]} is {found[rows[0]]}. The case wrote {expected[rows[0]]}: correct the"
         " reader, or the episodes that the case returns"
     )
 
@@ -281,7 +281,7 @@ class SourceContract(Contract):
         ]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize a test with the cases, or with the faults of the cases; pytest calls this for each test of the class."""
+        """Parametrize a test with the cases, or with the faults of the cases. Pytest calls this for each test of the class."""
         if "fault" in metafunc.fixturenames:
             metafunc.parametrize(("case", "fault"), self.fault_params(), scope="class")
         else:
@@ -341,11 +341,11 @@ class SourceContract(Contract):
         assert not problems, f"the stored dataset breaks rules of TED: {'; '.join(problems)}"
         lengths = [len(one) for one in made.golden]
         assert table.lengths.tolist() == lengths, (
-            f"the episodes have {table.lengths.tolist()} steps; the case wrote {lengths}"
+            f"the episodes have {table.lengths.tolist()} steps. The case wrote {lengths}"
         )
         known = [one.final_known for one in made.golden]
         assert table["final_known"].tolist() == known, (
-            f"final_known is {table['final_known'].tolist()}; the case wrote {known}: give T + 1 states where the last one is"
+            f"final_known is {table['final_known'].tolist()}. The case wrote {known}: give T + 1 states where the last one is"
             " known, and T where it is not"
         )
         assert stored.manifest.steps == len(stored) == sum(lengths), "the manifest has another number of steps"
@@ -358,7 +358,7 @@ class SourceContract(Contract):
         for name in made.golden[0].metadata:
             metadata = [np.asarray(one.metadata[name]).item() for one in made.golden]
             assert table[name].tolist() == metadata, (
-                f"the metadata {name} is {table[name].tolist()}; the case wrote {metadata}"
+                f"the metadata {name} is {table[name].tolist()}. The case wrote {metadata}"
             )
         for row, (start, one) in enumerate(zip(table.starts.tolist(), made.golden, strict=True)):
             self.check_episode(made, row, start, one)
@@ -373,7 +373,7 @@ class SourceContract(Contract):
             check_values(made, ("next", *key), start, stop, following(values, len(one)))
         ends = np.arange(len(one)) == len(one) - 1
         assert np.array_equal(stored.column(("next", "done"), start, stop)[:, 0], ends), (
-            f"next.done of episode {row} is not True in its last step only; set terminated or truncated there"
+            f"next.done of episode {row} is not True in its last step only. Set terminated or truncated there"
         )
         assert bool((stored.column(("episode",), start, stop) == row).all()), (
             f"the steps of episode {row} have another number"
@@ -381,25 +381,25 @@ class SourceContract(Contract):
         reward = np.asarray(one.steps["next", "reward"], np.float64).sum()
         found = stored.episodes["return"][row]
         assert np.isclose(found, reward, equal_nan=True, atol=1e-3, rtol=1e-5), (
-            f"the return of episode {row} is {found}; the rewards of the case sum to {reward}"
+            f"the return of episode {row} is {found}. The rewards of the case sum to {reward}"
         )
 
     def test_the_manifest_records_the_raw_files(self, made: Made) -> None:
         manifest = made.stored.manifest
 
         assert manifest.id == made.case.id, f"the id of the manifest is {manifest.id}"
-        assert manifest.license, "the manifest has no license; state `license` in the catalog"
-        assert manifest.citation or manifest.homepage, "the manifest has no origin; state `homepage` in the catalog"
-        assert manifest.raw, "the manifest names no raw files; return them as `assets` of the listing"
+        assert manifest.license, "the manifest has no license. State `license` in the catalog"
+        assert manifest.citation or manifest.homepage, "the manifest has no origin. State `homepage` in the catalog"
+        assert manifest.raw, "the manifest names no raw files. Return them as `assets` of the listing"
         for file in manifest.raw:
-            assert len(file.sha256) == 64, f"the digest of {file.path} is {file.sha256!r}; expected a SHA-256"
+            assert len(file.sha256) == 64, f"the digest of {file.path} is {file.sha256!r}, expected a SHA-256"
             assert file.bytes > 0, f"{file.path} has {file.bytes} bytes"
-            assert ":" in file.url, f"{file.path} comes from {file.url!r}; expected an address"
+            assert ":" in file.url, f"{file.path} comes from {file.url!r}, expected an address"
         paths = [file.path for file in manifest.raw]
         assert len({*paths}) == len(paths), f"the manifest names a raw file more than once: {paths}"
         for name, value in made.case.manifest.items():
             found = getattr(manifest, name)
-            assert found == value, f"{name} of the manifest is {found!r}; the case expects {value!r}"
+            assert found == value, f"{name} of the manifest is {found!r}. The case expects {value!r}"
 
     @per_source
     def test_its_entry_says_what_the_dataset_is(self, case: SourceCase) -> None:
@@ -411,7 +411,7 @@ class SourceContract(Contract):
         missing = [name for name, value in stated.items() if not value]
 
         assert not missing, (
-            f"the entry of {case.id} has no {' and no '.join(missing)}; state them in catalog.json, for all ids in `defaults`"
+            f"the entry of {case.id} has no {' and no '.join(missing)}. State them in catalog.json, for all ids in `defaults`"
         )
 
     @of_shared_code
@@ -419,7 +419,7 @@ class SourceContract(Contract):
         result = verification.verify(made.stored.folder, deep=True)
 
         assert not result.problems, (
-            f"a second conversion of the same files differs: {'; '.join(result.problems)}; decide nothing by time, chance, or"
+            f"a second conversion of the same files differs: {'; '.join(result.problems)}. Decide nothing by time, chance, or"
             " the order of a set"
         )
 
@@ -435,7 +435,7 @@ class SourceContract(Contract):
         ]
 
         assert not differ, (
-            f"{listed(differ)} differs if each shard is converted separately, from JSON; let `part` of a shard and `params`"
+            f"{listed(differ)} differs if each shard is converted separately, from JSON. Let `part` of a shard and `params`"
             " of the listing be JSON values, and read nothing of another shard"
         )
         assert leftovers(home / made.case.source) == [], "the conversion leaves temporary files"
@@ -447,14 +447,14 @@ class SourceContract(Contract):
         expected = {names[0], "next.reward", "next.terminated", "next.truncated", "next.done", "episode"}
         found = {stored_field.name for stored_field in kept.schema}
 
-        assert found == expected, f"with keys={names[0]}, {listed(found)} are stored; expected {listed(expected)}"
+        assert found == expected, f"with keys={names[0]}, {listed(found)} are stored, expected {listed(expected)}"
         for name in (names[0], "next.reward", "next.done"):
             key = tuple(name.split("."))
             is_equal = np.array_equal(
                 texts_of(kept, key), texts_of(made.stored, key), equal_nan=kept.column(key).dtype.kind == "f"
             )
             assert is_equal, (
-                f"{name} has other values if only {names[0]} is selected; read a field alike with any `keys`"
+                f"{name} has other values if only {names[0]} is selected. Read a field alike with any `keys`"
             )
 
     @of_shared_code
@@ -469,7 +469,7 @@ class SourceContract(Contract):
         less = made.download(home / "exclude", part={"exclude": patterns})
 
         assert 0 < len(less) < len(made.stored), (
-            f"without the files of the last shard, {len(less)} of {len(made.stored)} steps are stored; give each shard the"
+            f"without the files of the last shard, {len(less)} of {len(made.stored)} steps are stored. Give each shard the"
             " paths that it is read from"
         )
         check_beginning(made.stored, less)
@@ -491,11 +491,11 @@ class SourceContract(Contract):
         rows = np.repeat(numbers == first, made.stored.episodes.lengths)
 
         assert 0 < len(less) == rows.sum(), (
-            f"of episodes={first}, {len(less)} steps are stored; expected {rows.sum()}: yield only the selected episodes, or"
+            f"of episodes={first}, {len(less)} steps are stored, expected {rows.sum()}: yield only the selected episodes, or"
             " state the numbers in the listing"
         )
         assert set(less.episodes["source"].tolist()) == {first}, (
-            f"of episodes={first}, the numbers {less.episodes['source'].tolist()} are stored; give each episode its number"
+            f"of episodes={first}, the numbers {less.episodes['source'].tolist()} are stored. Give each episode its number"
             " upstream as metadata['source']"
         )
         assert np.array_equal(less.column(("next", "reward")), made.stored.column(("next", "reward"))[rows]), (
@@ -536,7 +536,7 @@ def check_beginning(stored: StoredDataset, less: StoredDataset) -> None:
     """Check that the steps of a part are the first ones of the whole dataset."""
     rewards = less.column(("next", "reward")), stored.column(("next", "reward"), 0, len(less))
     assert np.array_equal(*rewards), (
-        "without the last shard, other steps are stored; list the shards in the order of the rows"
+        "without the last shard, other steps are stored. List the shards in the order of the rows"
     )
     lengths = less.episodes.lengths[:-1], stored.episodes.lengths[: len(less.episodes) - 1]
     assert np.array_equal(*lengths), "without the last shard, the episodes have other lengths"

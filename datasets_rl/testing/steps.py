@@ -230,7 +230,7 @@ class StepContract(Contract):
         block = as_zstd(block) if case.pixels else block
 
         assert differences(block, fitted(case.make(), block)(block)), (
-            "the step of this case changes nothing; choose arguments that change the episodes of block_of, so that the"
+            "the step of this case changes nothing. Choose arguments that change the episodes of block_of, so that the"
             " other tests test something"
         )
 
@@ -247,7 +247,7 @@ class StepContract(Contract):
             changed = differences(results[0], concatenate_batches(results[1:])) if results else []
 
             assert not changed, (
-                f"{listed(changed)} of {len(block)} episodes in one batch differs from that in two batches; compute each"
+                f"{listed(changed)} of {len(block)} episodes in one batch differs from that in two batches. Compute each"
                 " episode from the episode alone, and from what `fit` computed"
             )
 
@@ -257,7 +257,7 @@ class StepContract(Contract):
             result = fitted(case.make(), block, block_of(OTHERS, seed=1))(block)
             changed = differences(block, twin)
 
-            assert not changed, f"the step changes {listed(changed)} of its input; return new arrays in a new batch"
+            assert not changed, f"the step changes {listed(changed)} of its input. Return new arrays in a new batch"
             if result is not None:
                 problems = [*ted_problems(result), *final_problems(result, block, ends_earlier=case.ends_earlier)]
                 assert not problems, f"the result of {shapes} is not strict TED: {'; '.join(problems)}"
@@ -265,11 +265,11 @@ class StepContract(Contract):
     def test_states_are_shared_where_the_step_commutes_with_time(self, case: StepCase) -> None:
         block = block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
         result = fitted(case.make(), block)(block)
-        assert result is not None, "the step drops all of four episodes; choose arguments that keep some"
+        assert result is not None, "the step drops all of four episodes. Choose arguments that keep some"
         apart = [key for key in result.steps if ("next", *key) in result.steps]
 
         assert bool(apart) == case.separate, (
-            f"the states {listed(apart)} are stored twice, at t and after t; change the state of a step and the same state"
+            f"the states {listed(apart)} are stored twice, at t and after t. Change the state of a step and the same state"
             " after the previous step alike, or state separate=True in the case"
         )
 
@@ -279,7 +279,7 @@ class StepContract(Contract):
             return  # a function or a transform, for which the package has a rule
 
         assert type(step).for_environment is not Step.for_environment, (
-            f"{type(step).__name__} has no rule for environments; derive it from DataStep if observations and actions stay,"
+            f"{type(step).__name__} has no rule for environments. Derive it from DataStep if observations and actions stay,"
             " or override for_environment"
         )
 
@@ -295,7 +295,7 @@ class StepContract(Contract):
             finals = block.final_states.get(key, getattr(block, kind)[key][:0])
             more = _rows(getattr(result, kind)[key]) - _rows(getattr(block, kind)[key]) - _rows(finals)
             assert not more, (
-                f"the step changes {dotted_name(key)}, and for_environment returns None for it; return the step that changes"
+                f"the step changes {dotted_name(key)}, and for_environment returns None for it. Return the step that changes"
                 f" {dotted_name(key)} of an environment alike, or raise an InvalidArgumentError"
             )
 
@@ -305,8 +305,8 @@ class StepContract(Contract):
         sent = cloudpickle.loads(cloudpickle.dumps(recipe))
         changed = differences(sent(block), recipe(block))
 
-        assert not changed, f"a pickled step returns another {listed(changed)}; keep what `fit` computes in attributes"
-        assert [*sent.fitted] == [*recipe.fitted], "a pickled step lacks fitted parameters; return them in `fitted`"
+        assert not changed, f"a pickled step returns another {listed(changed)}. Keep what `fit` computes in attributes"
+        assert [*sent.fitted] == [*recipe.fitted], "a pickled step lacks fitted parameters. Return them in `fitted`"
 
     @FORMS
     def test_stored_images_give_the_result_of_their_pixels_and_keep_their_form_where_unchanged(
@@ -315,12 +315,12 @@ class StepContract(Contract):
         block = block_of(FIVE, seed=2)
         expected = fitted(case.make(), block)(block)
         result = fitted(case.make(), form(block))(form(block))
-        assert expected is not None, "the step drops all of five episodes; choose arguments that keep some"
+        assert expected is not None, "the step drops all of five episodes. Choose arguments that keep some"
         assert result is not None, "the step drops all episodes with stored images, and none of the same pixels"
         changed = differences(replace(as_pixels(result), compressed=expected.compressed), expected)
 
         assert not changed, (
-            f"{listed(changed)} of stored images differs from that of their pixels; decode by np.asarray"
+            f"{listed(changed)} of stored images differs from that of their pixels. Decode by np.asarray"
         )
         held = {key for key, values in result.states.items() if isinstance(values, CompressedImages)}
         assert result.compressed >= held, f"`compressed` of the result lacks {listed(held - result.compressed)}"
@@ -332,7 +332,7 @@ class StepContract(Contract):
                 column = getattr(result, kind).get(key)
                 if column is not None:
                     assert isinstance(column, StoredImages) == unchanged, (
-                        f"{kind} has {dotted_name(key)} as {type(column).__name__}; leave stored images as they are where no"
+                        f"{kind} has {dotted_name(key)} as {type(column).__name__}. Leave stored images as they are where no"
                         " pixel changes, and return pixels where one does"
                     )
 
@@ -353,7 +353,7 @@ class StepContract(Contract):
             monkeypatch.setattr(
                 module,
                 decode,
-                lambda *_: pytest.fail("the step decodes images without a use; leave the column as it is"),
+                lambda *_: pytest.fail("the step decodes images without a use. Leave the column as it is"),
             )
         recipe(stored)
 
@@ -416,7 +416,7 @@ def ted_problems(block: EpisodeBatch) -> list[str]:
         problems.append(f"next.reward is not floating point [{block.count}, 1]")
     for key, values in (*block.steps.items(), *block.states.items()):
         if len(values) != block.count:
-            problems.append(f"{dotted_name(key)} has {len(values)} rows; expected {block.count}")
+            problems.append(f"{dotted_name(key)} has {len(values)} rows, expected {block.count}")
     if block.states.keys() != block.final_states.keys():
         problems.append(f"states and final_states differ in {listed(block.states.keys() ^ block.final_states.keys())}")
         return problems
@@ -439,6 +439,6 @@ def final_problems(result: EpisodeBatch, before: EpisodeBatch, *, ends_earlier: 
     made = sorted({number for number, is_known in found if is_known and not known.get(number, True)})
     if made and not ends_earlier:
         problems.append(
-            f"the final states of the episodes {made} are known, and were unknown; state ends_earlier=True if so"
+            f"the final states of the episodes {made} are known, and were unknown. State ends_earlier=True if so"
         )
     return problems

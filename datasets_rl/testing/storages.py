@@ -57,17 +57,17 @@ class StorageContract:
         count = len(self.elements())
 
         assert len(storage) == count, f"len of the storage is {len(storage)}, and it has {count} elements"
-        assert storage.max_size == count, f"max_size is {storage.max_size}; a read-only storage of {count} is full"
+        assert storage.max_size == count, f"max_size is {storage.max_size}. A read-only storage of {count} is full"
 
     def test_every_element_has_the_expected_value(self, storage: Storage) -> None:
         for number, expected in enumerate(self.elements()):
             found = plain(storage.get(number))
             missing, more = expected.keys() - found.keys(), found.keys() - expected.keys()
-            assert not missing, f"get({number}) lacks {listed(missing)}; return each field of an element"
-            assert not more, f"get({number}) has {listed(more)}, too; return only the fields of elements()"
+            assert not missing, f"get({number}) lacks {listed(missing)}. Return each field of an element"
+            assert not more, f"get({number}) has {listed(more)}, too. Return only the fields of elements()"
             for key, values in expected.items():
                 assert found[key].tolist() == values.tolist(), (
-                    f"get({number}) has {dotted_name(key)} = {found[key].tolist()}; expected {values.tolist()}"
+                    f"get({number}) has {dotted_name(key)} = {found[key].tolist()}, expected {values.tolist()}"
                 )
 
     @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ class StorageContract:
         shape = tuple(batch.batch_size[: numbers.ndim])
 
         assert shape == numbers.shape, (
-            f"get({index!r}) has the batch size {shape}; expected that of the index, {numbers.shape}"
+            f"get({index!r}) has the batch size {shape}, expected that of the index, {numbers.shape}"
         )
         for place, number in np.ndenumerate(numbers):
             one = plain(storage.get(int(number)))
@@ -132,12 +132,12 @@ class StorageContract:
         for key in known:
             column = storage.column(key)
             assert column.dtype == everything[key].dtype, (
-                f"column({key}) is of {column.dtype}, and get has it as {everything[key].dtype}; use one dtype"
+                f"column({key}) is of {column.dtype}, and get has it as {everything[key].dtype}. Use one dtype"
             )
             assert torch.equal(column, everything[key]), f"column({key}) differs from the values of get(slice(None))"
         read = {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)}
         assert read == set(known), (
-            f"keys() and get differ in {listed(read ^ set(known))}; name in keys() each field that get returns"
+            f"keys() and get differ in {listed(read ^ set(known))}. Name in keys() each field that get returns"
         )
 
     def keys_of(self, storage: Any) -> Sequence[Key]:
@@ -164,10 +164,10 @@ class StorageContract:
             storage.column(key).fill_(1)
 
         assert bool((storage.get(index) == first).all()), (
-            "a write to a batch or a column changes later batches; return copies of what the storage keeps"
+            "a write to a batch or a column changes later batches. Return copies of what the storage keeps"
         )
         assert {path.name: path.read_bytes() for path in stored.folder.iterdir()} == before, (
-            "a write to a batch changes the files of the dataset; return copies of mapped memory"
+            "a write to a batch changes the files of the dataset. Return copies of mapped memory"
         )
 
     def test_leaves_of_a_batch_do_not_share_memory(self, storage: Storage) -> None:
@@ -179,7 +179,7 @@ class StorageContract:
             for other, kept in rest.items():
                 if other != key:
                     assert torch.equal(batch[other], kept), (
-                        f"a write to {key} of a batch changes {other} of the batch; return them in memory of their own"
+                        f"a write to {key} of a batch changes {other} of the batch. Return them in memory of their own"
                     )
             leaf.copy_(rest[key])
 
@@ -194,7 +194,7 @@ class StorageContract:
     def test_iterating_gives_the_elements(self, storage: Any) -> None:
         elements = list(storage)
 
-        assert len(elements) == len(storage), f"iterating gives {len(elements)} elements; there are {len(storage)}"
+        assert len(elements) == len(storage), f"iterating gives {len(elements)} elements. There are {len(storage)}"
         for number, element in enumerate(elements):
             assert bool((element == storage.get(number)).all()), (
                 f"element {number} of an iteration is not get({number})"
@@ -211,6 +211,6 @@ class StorageContract:
         assert bool((again.get(slice(None)) == expected).all()), "a pickled storage returns other values"
         rows = expected["observation"].numpy()
         assert not any(row.tobytes() in packed for row in rows), (
-            "the pickle of a storage has the data; leave caches out of __getstate__, and open the files again"
+            "the pickle of a storage has the data. Leave caches out of __getstate__, and open the files again"
         )
         assert "rows" not in vars(pickle.loads(pickle.dumps(stored))), "the pickle of the dataset has its mapped rows"

@@ -42,7 +42,7 @@ class Trajectory:
         return len(self.steps["next", "reward"])
 
     def pieces(self) -> Iterator[Episode]:
-        """Yield the trajectory as consecutive `Episode`s, split at `cuts`; only the last piece has the metadata."""
+        """Yield the trajectory as consecutive `Episode`s, split at `cuts`. Only the last piece has the metadata."""
         for start, stop in pairwise([0, *self.cuts, len(self)]):
             last = stop == len(self)
             yield Episode(
@@ -134,13 +134,13 @@ def trajectory(
     cuts: Sequence[int] = (),
     **metadata: Any,
 ) -> Trajectory:
-    """Return a trajectory of T steps for `columns()`; its values depend on the seed and are never 0.
+    """Return a trajectory of T steps for `columns()`. Its values depend on the seed and are never 0.
 
     Args:
         steps: The number of steps, T.
         seed: Determines all values, which are between 1 and 2.
         known: Whether the final state is known.
-        terminated: Whether the last step is terminated; otherwise it is truncated.
+        terminated: Whether the last step is terminated. Otherwise it is truncated.
         cuts: Step indices at which `Trajectory.pieces` splits it.
         metadata: Metadata of the episode.
     """
@@ -169,9 +169,9 @@ def write_dataset(
     """Write trajectories with `DatasetWriter` to `folder`, and return the opened dataset.
 
     Args:
-        folder: The folder of the dataset; it is created.
+        folder: The folder of the dataset. It is created.
         trajectories: The episodes, in order.
-        of: The schema; `columns()` by default.
+        of: The schema, `columns()` by default.
         dictionaries: The dictionaries of compressed images.
         manifest: Fields of the manifest that replace the defaults.
     """

@@ -52,7 +52,7 @@ def spec_of_steps(*batch: int) -> CompositeSpec:
 
     Returns:
         ``observation`` [3], ``free`` [3], ``wide`` [2] of float64, ``action`` [2], ``single`` [1], ``state_value`` [1];
-        images of integers, ``bytes`` [8, 6, 3] and ``pixels`` [3, 8, 6], and of floats, ``picture`` [3, 8, 6]; ``done``;
+        images of integers, ``bytes`` [8, 6, 3] and ``pixels`` [3, 8, 6], and of floats, ``picture`` [3, 8, 6], ``done``,
         and under ``next`` the observation, the value, the reward and the flags.
     """
 
@@ -307,7 +307,7 @@ class TransformContract(Contract):
             specs = dict(out.items(include_nested=True, leaves_only=True))
 
             assert specs.keys() == leaves(made).keys(), (
-                f"transform_spec and the output differ in {listed(specs.keys() ^ leaves(made).keys())}; add or remove the same"
+                f"transform_spec and the output differ in {listed(specs.keys() ^ leaves(made).keys())}. Add or remove the same"
                 " entries in both"
             )
             assert out.is_in(made), f"the output is not in the spec of transform_spec: {'; '.join(out.problems(made))}"
@@ -319,7 +319,7 @@ class TransformContract(Contract):
         spec = spec_of_steps(2, 4)
         case.make().transform_spec(spec)
 
-        assert spec == spec_of_steps(2, 4), "transform_spec changes its argument; clone the spec first"
+        assert spec == spec_of_steps(2, 4), "transform_spec changes its argument. Clone the spec first"
 
     @pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
     def test_the_input_does_not_change(self, case: TransformCase, batch: tuple[int, ...]) -> None:
@@ -334,10 +334,10 @@ class TransformContract(Contract):
         changed = differences(data, copies)
 
         assert not changed, (
-            f"the transform changes {listed(changed)} of its input; set new tensors, and never modify one in place"
+            f"the transform changes {listed(changed)} of its input. Set new tensors, and never modify one in place"
         )
         replaced = [key for key, value in before.items() if data.get(key) is not value]
-        assert not replaced, f"the transform replaces {listed(replaced)} of its input; return another TensorDict"
+        assert not replaced, f"the transform replaces {listed(replaced)} of its input. Return another TensorDict"
 
     @only(lambda case: not case.axes)
     def test_other_entries_are_unchanged(self, case: TransformCase) -> None:
@@ -346,7 +346,7 @@ class TransformContract(Contract):
         data = spec_of_steps().rand([2, 4]).set("other", torch.randint(9, (2, 4, 7)))
 
         assert case.make()(data).get("other", None) is data.get("other"), (
-            "an entry that the transform does not name is copied or missing in the output; return that very tensor"
+            "an entry that the transform does not name is copied or missing in the output. Return that very tensor"
         )
 
     def test_a_pickled_transform_gives_the_same_output(self, case: TransformCase) -> None:
@@ -359,9 +359,9 @@ class TransformContract(Contract):
         torch.manual_seed(0)
         changed = differences(other(data), expected)
 
-        assert not changed, f"a pickled transform returns another {listed(changed)}; keep all arguments as attributes"
+        assert not changed, f"a pickled transform returns another {listed(changed)}. Keep all arguments as attributes"
         assert repr(other) == repr(transform), (
-            f"the repr of a pickled transform is {other!r}; before it was {transform!r}"
+            f"the repr of a pickled transform is {other!r}. Before it was {transform!r}"
         )
 
     @only(lambda case: bool(case.inverts))
@@ -370,7 +370,7 @@ class TransformContract(Contract):
         back: Any = transform.inv(transform(data))
 
         for key in case.inverts:
-            assert close(back[key], data[key]), f"inv does not restore {key}; invert what the transform did to it"
+            assert close(back[key], data[key]), f"inv does not restore {key}. Invert what the transform did to it"
 
     def test_a_state_loads_into_another_transform(self, case: TransformCase) -> None:
         transform, other = case.make(), case.make()
@@ -383,7 +383,7 @@ class TransformContract(Contract):
         changed = differences(other(data), expected)
 
         assert not changed, (
-            f"a transform that loaded the state of another returns another {listed(changed)}; register statistics as"
+            f"a transform that loaded the state of another returns another {listed(changed)}. Register statistics as"
             " buffers, so that state_dict has them"
         )
 
@@ -397,13 +397,13 @@ class TransformContract(Contract):
         changed = [key for key in expected if key not in found or not close(found[key], expected[key])]
 
         assert not changed, (
-            f"{listed(changed)} of two trajectories depends on the other trajectories of the batch; compute each alone"
+            f"{listed(changed)} of two trajectories depends on the other trajectories of the batch. Compute each alone"
         )
         if not case.over_time:
             flat = leaves(transform(data.reshape(-1)).reshape(4, 3))
             changed = [key for key, value in leaves(batch).items() if not close(flat[key], value)]
             assert not changed, (
-                f"{listed(changed)} of single steps differs from that of trajectories; compute each step alone, or state"
+                f"{listed(changed)} of single steps differs from that of trajectories. Compute each step alone, or state"
                 " over_time=True in the case"
             )
 
@@ -412,7 +412,7 @@ class TransformContract(Contract):
         with refusal(
             UnknownKeyError,
             "among something",
-            "a batch without an entry that the transform reads must raise an UnknownKeyError with the keys; read entries"
+            "a batch without an entry that the transform reads must raise an UnknownKeyError with the keys. Read entries"
             " by get_entry of datasets_rl.transforms.base, or state missing=False in the case",
         ):
             case.make()(TensorDict({"something": torch.zeros(2, 3)}, [2, 3]))
@@ -439,7 +439,7 @@ class TransformContract(Contract):
         )
         changed = [key for key, value in mixed.items() if not close(value, ordered[key][order])]
         assert not changed, (
-            f"{listed(changed)} of a step in random order differs from that in order; read the other steps from the"
+            f"{listed(changed)} of a step in random order differs from that in order. Read the other steps from the"
             " storage, or state in_order=True in the case and refuse such a batch"
         )
 
@@ -449,7 +449,7 @@ class TransformContract(Contract):
         with refusal(
             InvalidArgumentError,
             "is a dict; expected a TensorDict",
-            "a dict must raise an InvalidArgumentError that says 'expected a TensorDict'; leave __call__ and forward to"
+            "a dict must raise an InvalidArgumentError that says 'expected a TensorDict'. Leave __call__ and forward to"
             " the base class, and override _apply_transform or _call",
         ):
             case.make()({"observation": torch.zeros(3)})
@@ -458,10 +458,10 @@ class TransformContract(Contract):
         transform = case.make()
 
         assert repr(transform).startswith(f"{type(transform).__name__}("), (
-            f"the repr is {transform!r}; begin it with the name of the class, as the base class does"
+            f"the repr is {transform!r}. Begin it with the name of the class, as the base class does"
         )
         assert "object at" not in repr(transform).replace("function", ""), (
-            f"the repr is {transform!r}, with an address; give the attributes in `shown` a repr"
+            f"the repr is {transform!r}, with an address. Give the attributes in `shown` a repr"
         )
 
     def test_it_has_the_modes_and_devices_of_a_module(self, case: TransformCase) -> None:
@@ -469,7 +469,7 @@ class TransformContract(Contract):
         transform = case.make()
 
         for name, result in (("eval", transform.eval()), ("train", transform.train()), ("to", transform.to("cpu"))):
-            assert result is transform, f"{name} returns another object; return self, as the base class does"
+            assert result is transform, f"{name} returns another object. Return self, as the base class does"
 
     @only(lambda case: not case.axes and not case.random)
     @pytest.mark.parametrize("dtype", REWARDS)
@@ -487,7 +487,7 @@ class TransformContract(Contract):
         ]
 
         assert not changed, (
-            f"{listed(changed)} differs for the same rewards in {dtype} and in float64; convert rewards by float_rewards of"
+            f"{listed(changed)} differs for the same rewards in {dtype} and in float64. Convert rewards by float_rewards of"
             " datasets_rl.returns first"
         )
 
@@ -543,7 +543,7 @@ class TransformContract(Contract):
                 if is_tensor_collection(group):
                     for name in ("a", "b"):
                         assert close(group[name], expected.get(key)), (
-                            f"{name} of the group {key} is transformed in another way than {key} alone; transform each entry"
+                            f"{name} of the group {key} is transformed in another way than {key} alone. Transform each entry"
                         )
             return
         assert is_named, f"the error about a group of entries does not name {type(transform).__name__}: {refused}"
@@ -564,7 +564,7 @@ class TransformContract(Contract):
                 if name in transform.out_keys and batch[name].ndim == len(order):
                     converted = batch[name].shape == expected[name].shape  # to the layout that the transform returns
                     assert close(batch[name], expected[name] if converted else expected[name].permute(order)), (
-                        f"{name} with the channels at the other end is transformed into another image; refuse the layout"
+                        f"{name} with the channels at the other end is transformed into another image. Refuse the layout"
                     )
             return
         assert is_named, f"the error about the layout of an image names neither an image nor the transform: {refused}"
@@ -588,7 +588,7 @@ class TransformContract(Contract):
             if isinstance(value, Tensor):
                 found = batch.get(moved(key), None)
                 assert isinstance(found, Tensor), (
-                    f"the transform does not write {key} where its arguments name it as {spelled(key)!r}; annotate the"
+                    f"the transform does not write {key} where its arguments name it as {spelled(key)!r}. Annotate the"
                     " arguments that are keys as NestedKey or Keys, and keep them in attributes of the same names"
                 )
                 assert close(found, value), f"{key} has another value where the arguments name it as {spelled(key)!r}"

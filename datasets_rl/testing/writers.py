@@ -37,7 +37,7 @@ class WriterStateContract:
         third.loads(tmp_path / "state")
 
         assert repr(other.state_dict()) == repr(third.state_dict()) == repr(writer.state_dict()), (
-            "the state of a writer differs after it was saved and loaded; restore all of state_dict in load_state_dict"
+            "the state of a writer differs after it was saved and loaded. Restore all of state_dict in load_state_dict"
         )
         assert repr(other) == repr(writer), "the repr of a writer differs after its state was loaded"
 
@@ -49,10 +49,10 @@ class WriterStateContract:
         with refusal(
             InvalidArgumentError,
             "does not fit",
-            "load_state_dict must refuse the state of another class; list what does not fit in state_problems",
+            "load_state_dict must refuse the state of another class. List what does not fit in state_problems",
         ):
             writer.load_state_dict({"other": 1})
-        assert repr(writer.state_dict()) == before, "a refused state changed the writer; check a state before using it"
+        assert repr(writer.state_dict()) == before, "a refused state changed the writer. Check a state before using it"
 
 
 class WriterContract(WriterStateContract):
@@ -75,15 +75,15 @@ class WriterContract(WriterStateContract):
             data = self.steps(10 * number, count)
             rows = writer.extend(data)
 
-            assert rows.dtype == torch.int64, f"extend returns rows of dtype {rows.dtype}; return torch.int64"
+            assert rows.dtype == torch.int64, f"extend returns rows of dtype {rows.dtype}. Return torch.int64"
             assert rows.shape == (count,), f"extend of {count} steps returns rows of shape {list(rows.shape)}"
             kept = rows >= 0
             assert int(kept.sum()) == min(count, 4), (
-                f"extend of {count} steps into 4 slots returns {int(kept.sum())} rows >= 0; return the row of each step"
+                f"extend of {count} steps into 4 slots returns {int(kept.sum())} rows >= 0. Return the row of each step"
                 " that is kept, and -1 for the others"
             )
             assert bool((storage.take(rows[kept]) == data[kept]).all()), (
-                "the rows that extend returns hold other steps; return the rows in the order of the steps"
+                "the rows that extend returns hold other steps. Return the rows in the order of the steps"
             )
 
     def test_single_writes_and_one_write_of_several_are_the_same(self) -> None:
@@ -93,7 +93,7 @@ class WriterContract(WriterStateContract):
         single, together = [int(row) for row in rows], other.extend(data).tolist()
 
         assert single == together == [0, 1, 2], (
-            f"add returns the rows {single}, and extend {together}; expected 0, 1, 2"
+            f"add returns the rows {single}, and extend {together}, expected 0, 1, 2"
         )
         assert bool((one.get(slice(None)) == several.get(slice(None))).all()), "add and extend store other values"
 
@@ -102,8 +102,8 @@ class WriterContract(WriterStateContract):
         writer.extend(self.steps(0, 3))
         rows = writer.extend(self.steps(0, 0)).tolist()
 
-        assert rows == [], f"extend of no steps returns the rows {rows}; return none"
-        assert storage.write_count == len(storage) == 3, "extend of no steps changes the storage; write nothing"
+        assert rows == [], f"extend of no steps returns the rows {rows}. Return none"
+        assert storage.write_count == len(storage) == 3, "extend of no steps changes the storage. Write nothing"
 
     def test_it_starts_again_after_it_was_emptied(self) -> None:
         storage, writer = self.writing(4)
@@ -112,7 +112,7 @@ class WriterContract(WriterStateContract):
         writer.empty()
         rows = writer.extend(self.steps(0, 2)).tolist()
 
-        assert rows == [0, 1], f"after empty, extend returns the rows {rows}; forget all rows in empty, and start at 0"
+        assert rows == [0, 1], f"after empty, extend returns the rows {rows}. Forget all rows in empty, and start at 0"
 
     def test_without_a_storage_a_write_is_an_error(self) -> None:
         with refusal(
@@ -129,5 +129,5 @@ class WriterContract(WriterStateContract):
         other = pickle.loads(pickle.dumps(writer))
 
         assert other.extend(self.steps(5, 2)).tolist() == writer.extend(self.steps(5, 2)).tolist(), (
-            "a pickled writer continues at another row; keep what decides the next row in its attributes"
+            "a pickled writer continues at another row. Keep what decides the next row in its attributes"
         )

@@ -269,7 +269,7 @@ class TestStepThatChangesItsInput(StepContract):
 
 
 class TestStepWithoutCases(StepContract):
-    found_by, says = "", "TestStepWithoutCases tests nothing: it has no cases; give it `cases ="
+    found_by, says = "", "TestStepWithoutCases tests nothing: it has no cases. Give it `cases ="
 
 
 class FirstBatchOnly(Csv):

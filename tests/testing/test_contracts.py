@@ -108,7 +108,7 @@ def test_a_planted_fault_is_found_and_the_failure_says_what_to_do(fault, failure
     found = {name: message for (cls, name), message in failures.items() if cls == fault}
     messages = found.values() if not test else [found.get(test, "")]
 
-    assert any(sentence in message for message in messages), (
+    assert any(sentence.lower() in message.lower() for message in messages), (
         f"{test or 'the collection'} of {fault} does not say {sentence!r}; it fails in {sorted(found)}: {[*messages]}"
     )
 
