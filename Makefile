@@ -37,7 +37,7 @@ lowest:  ## the default tests with the lowest versions that pyproject.toml allow
 	$(PYTHON) -m venv --clear .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
 	for name in $(WITHOUT); do echo "$$name; python_version < '3'"; done > .venv-lowest/without.txt
-	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct --no-build --extra test --override .venv-lowest/without.txt $(LOWEST) pyproject.toml -o .venv-lowest/versions.txt
+	.venv-lowest/bin/uv pip compile --quiet --python .venv-lowest/bin/python --resolution lowest-direct --no-build --extra test --override .venv-lowest/without.txt $(LOWEST) pyproject.toml -o .venv-lowest/versions.txt
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python -r .venv-lowest/versions.txt
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --no-deps --editable .
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning -W ignore:subprocess:ResourceWarning $(TESTS)

@@ -55,7 +55,7 @@ EXIT_CODES = (
         USAGE,
         "wrong usage: an option, an argument or an environment variable",
         (InvalidArgumentError,),
-        "correct the words and run the command again. {command} --help lists the options",
+        "correct the arguments and run the command again. {command} --help lists the options",
     ),
     ExitCode(
         3,

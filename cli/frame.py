@@ -17,7 +17,8 @@ from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.completion import completion_init  # type: ignore[attr-defined]  # re-exported by Typer without a mark
+from typer.completion import completion_init  # type: ignore[attr-defined]  # Typer re-exports it without a mark
+from typing_extensions import get_type_hints
 
 from datasets_rl.errors import (
     EnvironmentWarning,
@@ -217,7 +218,11 @@ def _command_of(words: Sequence[str]) -> Any:
 
 def _plain_words(words: Sequence[str]) -> list[str]:
     """Return the words that are neither an option nor the value of ``--root``."""
-    return [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
+    return [
+        one
+        for position, one in enumerate(words)
+        if one[:1] != "-" and (position == 0 or words[position - 1] != "--root")
+    ]
 
 
 def _help_words(words: Sequence[str]) -> list[str]:
@@ -255,7 +260,7 @@ def _wrap_command(
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = get_type_hints(function, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(function).parameters.values()]
     named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
     return _declare_options(run_command, [*named, *source_options])
@@ -354,7 +359,7 @@ def _allowed_values(context: Any, name: str) -> str:
     if not path or path[0] not in command_names():
         return ""
     act = importlib.import_module(".".join([commands.__name__, *path])).run
-    hint = typing.get_type_hints(act, include_extras=True).get(name)
+    hint = get_type_hints(act, include_extras=True).get(name)
     kind, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
     if typing.get_origin(kind) is not Literal:
         kind = next((one for one in typing.get_args(kind) if one is not type(None)), kind)
@@ -374,14 +379,14 @@ def _report_failure(shell: Shell, explanation: Explanation) -> int:
 
 def _report_interrupt(shell: Shell) -> int:
     again = shlex.join(["rlds", *shell.argv])
-    told = Explanation(
+    explanation = Explanation(
         "Interrupted",
         f"{shell.command or 'rlds'} was interrupted",
         f"the process received Ctrl-C or a signal to end, and {shell.interrupted or 'what is done is kept'}",
         f"to continue: {again}",
         INTERRUPTED,
     )
-    return _report_failure(shell, told)
+    return _report_failure(shell, explanation)
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

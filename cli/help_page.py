@@ -62,8 +62,8 @@ def _help_text(command: Any, groups: dict[str, str], context: Any) -> str:
 
 def _columns() -> int:
     """Return the width of pages that go to a pipe."""
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and int(given) else _USUAL
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else _USUAL
 
 
 def split_help(text: str) -> tuple[list[str], list[str]]:

@@ -258,7 +258,11 @@ def _file_system(folder: Path) -> str:
     with suppress(OSError):
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
         real = folder.resolve()
-        above = [(len(at), kind) for _, at, kind, *_ in mounts if real == Path(at) or Path(at) in real.parents]
+        above = [
+            (len(mount_point), kind)
+            for _, mount_point, kind, *_ in mounts
+            if real == Path(mount_point) or Path(mount_point) in real.parents
+        ]
         return max(above)[1] if above else "unknown"
     return "unknown"
 

@@ -224,9 +224,9 @@ def apply_to_each(shell: Shell, items: Iterable[str], function: Callable[[str], 
         except REPORTED as error:
             if shell.debug:
                 shell.printer.traceback(error)
-            told = shell.explained(error)
-            shell.printer.failed(shell.command, told, document=False)
-            outcomes.append(Outcome(item, error=told))
+            explanation = shell.explained(error)
+            shell.printer.failed(shell.command, explanation, document=False)
+            outcomes.append(Outcome(item, error=explanation))
     return outcomes
 
 

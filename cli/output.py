@@ -129,17 +129,17 @@ class Printer:
         if not self.quiet:
             _write_to_stderr(_printable_text(text))
 
-    def failed(self, command: str, told: Explanation, *, document: bool = True) -> None:
+    def failed(self, command: str, explanation: Explanation, *, document: bool = True) -> None:
         """Report an error in up to three lines, and as a JSON document where requested.
 
         Args:
             command: The command that failed.
-            told: The error.
+            explanation: The error.
             document: False if the command's own document names the error.
         """
         if self.json and document:
-            self._document({"command": command, "error": told})
-        for mark, line in (("rlds:", told.what), ("  why:", told.why), ("  next:", told.hint)):
+            self._document({"command": command, "error": explanation})
+        for mark, line in (("rlds:", explanation.what), ("  why:", explanation.why), ("  next:", explanation.hint)):
             if line:
                 _write_to_stderr(f"{self._marked(mark)} {_printable_text(line)}")
 
@@ -156,9 +156,9 @@ class Printer:
         """Return the width of the terminal of a stream, in columns. None without a terminal."""
         if not stream.isatty() or self.env.get("TERM") == "dumb" or self.env.get("CI"):
             return None
-        given = os.environ.get("COLUMNS", "")
-        if given.isdecimal() and int(given):
-            return int(given)
+        columns = os.environ.get("COLUMNS", "")
+        if columns.isdecimal() and int(columns):
+            return int(columns)
         try:
             return os.get_terminal_size(stream.fileno()).columns or _USUAL
         except (OSError, ValueError):  # a replaced stream that reports a terminal but has none

@@ -25,7 +25,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where the package is: one of the two.
+        """Return where `datasets_rl.cli` or `datasets_rl.recipes` is.
 
         Raises:
             ImportError: If the name is near a public name. Of ``from datasets_rl import name``, Python would leave out what

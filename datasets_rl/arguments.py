@@ -42,7 +42,7 @@ def is_number(value: Any) -> bool:
 def share_problems(**shares: Any) -> list[str]:
     """Return which numbers are outside of [0, 1]; tensors are not read."""
     return [
-        f"{name} is {share}; expected a number in [0, 1]"
+        f"{name} is {share}, expected a number in [0, 1]"
         for name, share in shares.items()
         if is_number(share) and not 0 <= share <= 1
     ]

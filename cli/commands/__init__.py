@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["GROUPS", "command_names", "subcommand_names"]
 
 GROUPS = ("Choose", "Get", "Look", "Prepare", "Train", "Share", "Maintain")
-"""The headings of the commands, in the order of a dataset's way."""
+"""The headings of the commands, in the order of a dataset's life."""
 
 
 def command_names() -> tuple[str, ...]:

@@ -105,8 +105,12 @@ def _reach_problem(one: Reachability) -> dict[str, Any]:
     return {"what": f"{one.dataset}: no address serves {one.file}: {why}", "hint": hint, "code": code}
 
 
-def _listing_problem(dataset: str, told: Explanation) -> dict[str, Any]:
-    return {"what": ": ".join(filter(None, (dataset, told.what, told.why))), "hint": told.hint, "code": told.code}
+def _listing_problem(dataset: str, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "what": ": ".join(filter(None, (dataset, explanation.what, explanation.why))),
+        "hint": explanation.hint,
+        "code": explanation.code,
+    }
 
 
 def _blocks(checks: list[Check], reached: list[Reachability]) -> list[Block]:

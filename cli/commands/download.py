@@ -173,14 +173,14 @@ def source_options() -> Sequence[inspect.Parameter]:
     for source in sources.importable_sources()[0]:
         for option in source.all_options:
             found.setdefault(option.name, []).append((source.name, option))
-    return [_source_option(name, of) for name, of in sorted(found.items())]
+    return [_source_option(name, owners) for name, owners in sorted(found.items())]
 
 
-def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Parameter:
+def _source_option(name: str, owners: Sequence[tuple[str, Option]]) -> inspect.Parameter:
     """Return the option of this name, which shows the values that each source accepts."""
-    values = dict.fromkeys(value for _, option in of for value in option.choices)
+    values = dict.fromkeys(value for _, option in owners for value in option.choices)
     helps: dict[str, list[str]] = {}
-    for source, described in of:
+    for source, described in owners:
         helps.setdefault(described.help.rstrip("."), []).append(source)
     # What several sources share is an option of all that have such data.
     text = "; ".join(text if len(sources) > 1 else f"{sources[0]}: {text}" for text, sources in helps.items())
@@ -241,8 +241,8 @@ def _note_digests(shell: Shell, manifest: Manifest, entry: Entry, *, present: bo
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
     recorded = sum(file.checked == "recorded" for file in manifest.raw)
     if recorded and not present:
-        of = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
-        shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
+        share = f"{recorded:,} of {count_text(len(manifest.raw), 'file')}"
+        shell.printer.note(f"  no digest is known of {share}: the sha256 was recorded, not compared")
     for file in copied_files(manifest, entry):
         shell.printer.note(f"  {file.url} is a copy by others, and was compared with the catalog")
 

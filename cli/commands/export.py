@@ -93,17 +93,17 @@ def run(
             shell, datasets, lambda one: plan_export(_content(shell, one, fps, images), to, targets[one])
         )
         return _planned(found, lossy=lossy)
-    made = apply_to_each(
+    outcomes = apply_to_each(
         shell,
         datasets,
         lambda one: _export(shell, _content(shell, one, fps, images), to, targets[one], force=force, lossy=lossy),
     )
-    paths = [str(one.value.path) for one in made if one.value]
+    paths = [str(one.value.path) for one in outcomes if one.value]
     return Result(
-        {"exports": [one.document(_DOCUMENT) for one in made], "dry_run": False},
+        {"exports": [one.document(_DOCUMENT) for one in outcomes], "dry_run": False},
         [Lines(tuple(paths))],
         quiet=paths,
-        code=combined_exit_code([one.code for one in made]),
+        code=combined_exit_code([one.code for one in outcomes]),
     )
 
 
@@ -156,8 +156,8 @@ def _export(shell: Shell, content: Content, to: str, out: Path | None, *, force:
 
     plan = plan_export(content, to, out)
     run_export(content, to, out, force=force, lossy=lossy, show=shell.settings.progress)
-    there = "already there, " if plan.present and not force else ""
-    shell.printer.note(f"{plan.path.name}: {there}{steps_text(plan)}, in the format {to}")
+    presence = "already there, " if plan.present and not force else ""
+    shell.printer.note(f"{plan.path.name}: {presence}{steps_text(plan)}, in the format {to}")
     for loss in plan.losses:
         shell.printer.note(f"{plan.path.name}: {loss}")
     return plan

@@ -113,8 +113,10 @@ def _not_stored_result(
     """Return the catalog's facts, and why the dataset cannot be read: the dataset is absent, or no version is current."""
     name = asked if split_derived(asked)[1] else entry.id
     versions = _version_chain(paths)
-    told = shell.explained(error)
-    state = "; ".join((*([str(paths.folder)] if versions else []), told.why or told.what, told.hint))
+    explanation = shell.explained(error)
+    state = "; ".join(
+        (*([str(paths.folder)] if versions else []), explanation.why or explanation.what, explanation.hint)
+    )
     data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions, "found": None}
     blocks = [*catalog_blocks(_info_of(entry), name, state), *_version_blocks(versions)]
     if found is not None:
@@ -385,8 +387,8 @@ def _step_rows(number: int, run: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     """Yield a line for each step of a recipe. The first line names the input dataset."""
     for member in run.get("merged", ()):
         yield f"{number + 1}. merge", "", f"{member['id']}, {member['steps']:,} steps", member["files"]
-    of, recipe = run.get("of", {}), run.get("recipe", {})
-    given = f"{of.get('id')}, {of.get('steps', 0):,} steps", str(of.get("files", ""))
+    parent, recipe = run.get("of", {}), run.get("recipe", {})
+    given = f"{parent.get('id')}, {parent.get('steps', 0):,} steps", str(parent.get("files", ""))
     for place, step in enumerate(recipe.get("steps", ())):
         arguments = ", ".join(f"{name}={value}" for name, value in step.items() if name != "use")
         text = f"{step.get('use')}({arguments})"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_MATCH = 3
 """The exit code where no dataset matches: that of an unknown id."""
 _MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
-_LEGEND = "~ estimated, * recorded once before a possible change of the upstream, others are exact"
+_LEGEND = "~ estimated. * recorded once, the upstream may have changed. Others are exact"
 
 GROUP = "Choose"
 
@@ -174,8 +174,10 @@ def _report_damage(shell: Shell, shown: Sequence[DatasetInfo]) -> None:
             try:
                 Summary.read(locate(**dataset_arguments(shell, one.id if is_id(one.id) else str(one.folder))))
             except DatasetsRLError as error:
-                told = shell.explained(error)
-                shell.printer.note(f"damaged: {one.id}: {told.why or told.what}, next: {told.hint}")
+                explanation = shell.explained(error)
+                shell.printer.note(
+                    f"damaged: {one.id}: {explanation.why or explanation.what}, next: {explanation.hint}"
+                )
 
 
 def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:
@@ -352,8 +354,8 @@ def _report_no_match(
     )
     what = f"no dataset matches {asked}"
     why = "each dataset is left out by the pattern or by a filter" if every else "no dataset is stored"
-    told = Explanation("NoMatch", what, why, meant, NO_MATCH)
-    shell.printer.failed(shell.command, told, document=False)
+    explanation = Explanation("NoMatch", what, why, meant, NO_MATCH)
+    shell.printer.failed(shell.command, explanation, document=False)
     return Result({**result.data, "nearest": near}, code=NO_MATCH)
 
 

@@ -204,21 +204,23 @@ def _preprocess(
 
     folder = preprocess(source, recipe, **options)
     manifest = Manifest.read(folder)
-    made = _Derived(
+    derived = _Derived(
         folder,
         present=before == store.Version(store.version_folder(folder)),
         manifest=manifest,
         # In place, the folder is the target of a link.
         derived=name_of(shell, source if options["in_place"] and isinstance(source, Path) else folder, manifest),
     )
-    there = "already there, " if made.present else ""
-    called, of = made.derived or name, ""
+    presence = "already there, " if derived.present else ""
+    called, origin = derived.derived or name, ""
     if options["out"] is not None:
-        called, of = folder.name, f", made of {name}"
-    shell.printer.note(f"{called}: {there}{steps_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
-    for key, order in made.manifest.orders.items():
+        called, origin = folder.name, f", made of {name}"
+    shell.printer.note(
+        f"{called}: {presence}{steps_text(derived.manifest)}, {size_text(derived.manifest.bytes)}{origin}"
+    )
+    for key, order in derived.manifest.orders.items():
         shell.printer.note(f"{key} is, in this order: {order}")
-    return made
+    return derived
 
 
 def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:

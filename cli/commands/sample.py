@@ -63,8 +63,8 @@ def run(
       rlds sample lerobot/lerobot/pusht --delta-timestamps '{"observation.image": [-0.1, 0], "action": [0, 0.1, 0.2]}'
     """
     options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
-    given = {"delta_timestamps": _read_seconds(delta_timestamps), "fps": fps}
-    windows = {key: one for key, one in given.items() if one is not None}
+    window_options = {"delta_timestamps": _read_seconds(delta_timestamps), "fps": fps}
+    windows = {key: one for key, one in window_options.items() if one is not None}
     if not dataset.endswith(".toml"):
         _check_keys(shell, dataset, () if windows else chosen or ())
     shell.import_torch()

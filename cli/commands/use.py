@@ -60,9 +60,9 @@ def run(
     folder = store.restore(paths.folder, "parent" if undo else which)
     current = store.Version(store.version_folder(folder))
     manifest = Manifest.read(current.folder)
-    made = manifest.history[-1].get("recipe", {}).get("name") or "a recipe" if manifest.history else "download"
+    origin = manifest.history[-1].get("recipe", {}).get("name") or "a recipe" if manifest.history else "download"
     state = "is current already" if before is not None and before.name == current.name else "is current"
-    shell.printer.note(f"{dataset}: version {current.number} {state}, {steps_text(manifest)}, made by {made}")
+    shell.printer.note(f"{dataset}: version {current.number} {state}, {steps_text(manifest)}, made by {origin}")
     return Result(
         {"id": dataset, "folder": str(folder), "version": current.name}, [Lines((str(folder),))], quiet=[str(folder)]
     )

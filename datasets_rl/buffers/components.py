@@ -73,10 +73,12 @@ class Components:
         problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None, optional=True)]
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, and therefore requires batch_size")
-        given = build_component(sampler, "sample", problems, RandomSampler)
-        size = min(getattr(given, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE)  # a prioritized sampler has a capacity
+        built_sampler = build_component(sampler, "sample", problems, RandomSampler)
+        size = min(
+            getattr(built_sampler, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE
+        )  # a prioritized sampler has a capacity
         self.storage = build_component(storage, "get", problems, partial(ListStorage, size))
-        self.sampler = _consuming_sampler(given, consume_after_n_samples, prefetch, problems)
+        self.sampler = _consuming_sampler(built_sampler, consume_after_n_samples, prefetch, problems)
         read_only = getattr(self.storage, "read_only", False)
         self.writer = build_component(
             writer, "extend", problems, ImmutableDatasetWriter if read_only else default_writer

@@ -426,10 +426,10 @@ def _check_members(rbs: Sequence[ReplayBuffer]) -> None:
 
 
 def _check_no_components(**parts: Any) -> None:
-    given = [name for name, part in parts.items() if part is not None]
-    if given:
+    replaced = [name for name, part in parts.items() if part is not None]
+    if replaced:
         raise InvalidArgumentError(
-            f"buffers and {', '.join(given)} are mutually exclusive: pass either buffers or components"
+            f"buffers and {', '.join(replaced)} are mutually exclusive: pass either buffers or components"
         )
 
 

@@ -307,8 +307,8 @@ class ReplayBuffer(WritePath):
             given as an instance.
         """
         if not self.initialized:
-            given: Any = self._create
-            storage = given.keywords["storage"]
+            factory: Any = self._create
+            storage = factory.keywords["storage"]
             capacity = {"capacity": storage.max_size, "utilization": 0.0} if isinstance(storage, Storage) else {}
             return {"size": 0, "write_count": 0, "prefetch_queue_size": 0, "initialized": False, **capacity}
         with self.lock:
@@ -417,6 +417,6 @@ def _field_names(keys: Any) -> tuple[str | Key, ...]:
 
 @lru_cache
 def _parsed_names(keys: Any) -> tuple[str | Key, ...]:
-    given = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else keys
-    names = (name if isinstance(name, str) else as_key(name) for name in given)
+    listed = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else keys
+    names = (name if isinstance(name, str) else as_key(name) for name in listed)
     return tuple(name for name in names if name != "index")

@@ -33,7 +33,7 @@ from datasets_rl.read.threads import core_count
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key, is_observation
+from datasets_rl.ted.keys import Key
 
 _COMPRESSING_CORES = 2
 """The number of cores that a process keeps busy while it inflates files and compresses images in threads."""
@@ -394,9 +394,11 @@ def stored_part(piece: Episode | EpisodeBatch, kept: Collection[Key]) -> Episode
     """Return a piece with only the fields that are stored."""
     if isinstance(piece, EpisodeBatch):
         selected = piece.select_fields(kept)
-        if not any(map(is_observation, selected.states)):
-            # No stored observation is unknown, as in `Episode.final_known`.
+        if not selected.states:
+            # No stored state is unknown, as in `Episode.final_known`.
             selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
         return selected
-    steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
+    steps, states = (
+        {key: values for key, values in columns.items() if key in kept} for columns in (piece.steps, piece.states)
+    )
     return replace(piece, steps=steps, states=states)

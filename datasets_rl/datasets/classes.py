@@ -36,7 +36,7 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
     if (own or hasattr(sys.modules[package], "__path__")) and find_spec(module) is not None:
         classes = [one for one in vars(importlib.import_module(module)).values() if isinstance(one, type)]
         return next(
-            one for one in classes if issubclass(one, BaseDatasetExperienceReplay) and vars(one).get("source") == source
+            one for one in classes if vars(one).get("source") == source and issubclass(one, BaseDatasetExperienceReplay)
         )
     stated: Mapping[str, Any] = catalog.get("dataset_class", {})
     name = stated.get("name", f"{source.title().replace('_', '')}ExperienceReplay")

@@ -100,8 +100,10 @@ def load(  # noqa: D417 -- the class describes the others
         selection=selection,
     )
     if registered is not None:
-        made = registered(dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming))
-        return cast("BaseDatasetExperienceReplay", made)
+        registered_buffer = registered(
+            dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming)
+        )
+        return cast("BaseDatasetExperienceReplay", registered_buffer)
     is_remote = streaming and is_remote_address(dataset_id)
     dataset = str(dataset_id) if is_remote else store.id_or_path(dataset_id)
     if isinstance(dataset, Path):

@@ -117,8 +117,8 @@ class OfflineToOnlineReplayBuffer(Mixture):
     ) -> None:
         problems = size_problems(online_capacity=online_capacity, optional=True)
         if (online_storage is None) == (online_capacity is None):
-            given = "neither" if online_storage is None else "both"
-            problems.append(f"online_storage or online_capacity: {given} given, expected exactly one")
+            amount = "neither" if online_storage is None else "both"
+            problems.append(f"online_storage or online_capacity: {amount} given, expected exactly one")
         if not 0 < offline_fraction < 1:
             problems.append(f"offline_fraction is {offline_fraction!r}, expected a number above 0 and below 1")
         if dataset_kwargs and not isinstance(offline_dataset, str):

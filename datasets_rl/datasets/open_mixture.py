@@ -9,6 +9,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from datasets_rl import sources
 from datasets_rl.arguments import check, size_problems, unless
 from datasets_rl.buffers.keys import Missing
@@ -230,10 +232,10 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: M
 def _make_transforms(member: Member) -> list[Any]:
     parsed = [_parse_transform(transform, member) for transform in member.transforms]
     check_batch_transforms(parsed, member.dataset)
-    return [
-        TransformStep.from_arguments(name, transforms_by_name()[name], positional, named).transform
-        for name, positional, named in parsed
-    ]
+    classes = transforms_by_name()
+    steps = (TransformStep.from_arguments(name, classes[name], positional, named) for name, positional, named in parsed)
+    # The numbers of a step are float64, which would widen integers of a batch.
+    return [step.transform.to(torch.get_default_dtype()) for step in steps]
 
 
 def _parse_transform(spec: Any, member: Member) -> Arguments:

@@ -258,9 +258,9 @@ class PartialDownload:
 
     def advance(self, span: Span, chunk: bytes) -> None:
         """Count and hash a chunk that was just written."""
-        at = span.at
+        position = span.at
         span.done += len(chunk)
-        self.digest.take(chunk, at)
+        self.digest.take(chunk, position)
         if self._save_is_due():
             self.save(if_due=True)
 

@@ -110,7 +110,7 @@ def _file_problems(path: str, digests: Any, entry: StoredFile | None, size: int)
         return
     count = -(-entry.bytes // size)
     if not isinstance(digests, list) or len(digests) != count:
-        given = f"{len(digests)} chunks" if isinstance(digests, list) else short_text(digests)
-        yield f"{path} has {given}, expected for {entry.bytes:,} bytes: {count:,} chunks of {size:,}"
+        stated = f"{len(digests)} chunks" if isinstance(digests, list) else short_text(digests)
+        yield f"{path} has {stated}, expected {count:,} chunks of {size:,} bytes for {entry.bytes:,} bytes"
     elif not all(isinstance(digest, str) and _SHA256.fullmatch(digest) for digest in digests):
         yield f"{path} has a chunk whose digest is not a SHA-256 in lower-case hexadecimal"

@@ -112,7 +112,7 @@ def digest_of_bytes(data: bytes) -> str:
     """Return the digest of a file with this content, in hexadecimal."""
     starts = range(0, len(data), RANGE_BYTES)
     view = memoryview(data)
-    return digest_of_ranges(b"".join(hashlib.sha256(view[at : at + RANGE_BYTES]).digest() for at in starts))
+    return digest_of_ranges(b"".join(hashlib.sha256(view[start : start + RANGE_BYTES]).digest() for start in starts))
 
 
 def write_digests(folder: Path, ranges: Mapping[str, bytes]) -> StoredFile:

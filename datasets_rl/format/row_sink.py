@@ -357,8 +357,8 @@ class _CompressedBuffer:
         if not deferred:
             return data, ends
         images = np.split(data, ends[:-1])
-        for at in deferred:
-            images[at] = reserved(self._image_bytes)
+        for deferred_row in deferred:
+            images[deferred_row] = reserved(self._image_bytes)
         return np.concatenate(images), np.cumsum([len(image) for image in images], dtype=np.int64)
 
     def replacement(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -35,6 +35,7 @@ from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCA
 from datasets_rl.ted.table import concatenated_ranges
 from datasets_rl.transforms import CatFrames, Transform
 from datasets_rl.transforms._time import OverTime
+from datasets_rl.transforms.base import key_list
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
 _BLOCK_VALUES = 1 << 16
@@ -113,16 +114,16 @@ class TransformStep(Step):
     def for_environment(self, fields: EpisodeBatch) -> TransformStep | None:
         if not self.written:
             raise InvalidArgumentError("the manifest has a digest of the transform, but not its arguments")
-        if self._reads_all_images:
-            return self if fields.states else None
         keys = {*fields.steps, *fields.states} - FIXED
         if isinstance(self.transform, OverTime):
-            stacks_states = isinstance(self.transform, CatFrames)
+            stacks_states = isinstance(self.transform, CatFrames) and self.transform.is_of_past
             others = fields.steps.keys() if stacks_states else keys
             if replaced := [dotted_name(key) for key in map(as_key, self.transform.out_keys) if key in others]:
                 raise InvalidArgumentError(f"{', '.join(replaced)} depends on other steps")
             if not stacks_states:
                 return None
+        if self._reads_all_images:
+            return self if fields.states else None
         missing = [key for key in map(as_key, self.transform.in_keys) if key not in keys]
         if not missing:
             return self
@@ -394,11 +395,7 @@ def _parsed(value: Any, parameter: inspect.Parameter) -> Any:
         return torch.as_tensor(value, dtype=torch.float64)  # a number of Python would become float32
     if parameter.kind is parameter.VAR_POSITIONAL:
         return tuple(map(_as_dtype, value))
-    return (
-        {name: _as_dtype(item) for name, item in value.items()}
-        if parameter.kind is parameter.VAR_KEYWORD
-        else _as_dtype(value)
-    )
+    return _as_dtype(value)
 
 
 def _as_dtype(value: Any) -> Any:
@@ -417,31 +414,24 @@ def _stated_arguments(transform: Transform) -> dict[str, Any] | None:
     arguments = inspect.signature(kind).bind(*positional, **named).arguments
     if kind.of_images:
         arguments.setdefault("in_keys", transform.in_keys)
+    given = {key: value for key, value in arguments.items() if value is not parameters[key].default}
+    kinds = {key: str(parameters[key].annotation) for key in given}
+    keys = {key: key_list(getattr(transform, key)) for key, kind in kinds.items() if "Keys" in kind}
     try:
-        stated = {
-            key: _stated(
-                getattr(transform, key) if "Keys" in str(parameters[key].annotation) else value, parameters[key]
-            )
-            for key, value in arguments.items()
-            if value is not parameters[key].default
-        }
+        stated = {key: _stated(keys.get(key, value), kinds[key]) for key, value in given.items()}
     except TypeError:
         return None
     return stated if code_digest(kind(*positional, **named)) == code_digest(transform) else None
 
 
-def _stated(value: Any, parameter: inspect.Parameter) -> Any:
+def _stated(value: Any, kind: str) -> Any:
     """Return the value of an argument as a recipe states it.
 
     Raises:
         TypeError: If a recipe cannot state it.
     """
-    if "Key" in str(parameter.annotation) and value is not None:
-        return (
-            list(map(dotted_name, map(as_key, value)))
-            if "Keys" in str(parameter.annotation)
-            else dotted_name(as_key(value))
-        )
+    if "Key" in kind and value is not None:
+        return [dotted_name(as_key(key)) for key in value] if isinstance(value, list) else dotted_name(as_key(value))
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, (Tensor, np.ndarray, np.generic)):

@@ -1,4 +1,4 @@
-"""Reader of the files in tar and zip archives, one after the other, without unpacking them to disk.
+"""Reader of the files in tar and zip archives, in order, without unpacking the files to disk.
 
 Only plain files below the root of the archive are accepted. Links, devices, paths that lead out of the archive,
 duplicate names, and excessive compression ratios raise an error.
@@ -42,7 +42,7 @@ class Limits:
     files: int = 10_000_000
     """Maximum number of files."""
     ratio: int = 2_000
-    """Maximum compression ratio; frames that hardly change reach some hundreds."""
+    """Maximum compression ratio. Frames that hardly change reach some hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Member:
     name: str
     size: int
     stream: io.RawIOBase
-    """Content of the file; it can be read until the next member is requested."""
+    """Content of the file, which can be read until the next member is requested."""
     start: int | None = None
-    """Its first byte in the archive, if that is a tar without compression."""
+    """The first byte of the file in the archive, if the archive is a tar without compression."""
 
     def read(self) -> bytearray:
         """Return the remaining content.
@@ -70,19 +70,19 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
     """Yield the files of a tar, tar.gz, tar.xz or zip archive, in the order of the archive.
 
     The first bytes determine the format. Only zip archives need a seekable stream. An unsafe member raises an error,
-    after the members before it were yielded.
+    after the members before the damage were yielded.
 
     Args:
-        source: The file, or a stream of it.
-        name: Name of the archive in errors; by default the name in the path.
+        source: The file, or a stream of the file.
+        name: Name of the archive in errors, by default the name in the path.
         limits: Limits on the content.
 
     Yields:
         Plain files. The unread rest of a file is skipped.
 
     Raises:
-        ConversionError: If the file is not such an archive, is truncated or damaged, or has unsafe members; for a zip
-            file, the error names all of them.
+        ConversionError: If the file is not such an archive, is truncated or damaged, or has unsafe members. For a zip
+            file, the error names all such members.
     """
     limits = limits or Limits()
     with ExitStack() as closing:
@@ -119,11 +119,11 @@ def is_tar(path: Path) -> bool:
 def members_of_chunk(path: Path, chunk: int, chunk_count: int, *, limits: Limits | None = None) -> Iterator[Member]:
     """Yield the files of one of several parts of an archive, which together have all files, in order.
 
-    Parts of a tar.xz archive begin at a block, so that no data is decompressed and then dropped; an archive of a single
-    block has all its files in the first part. A plain tar is split anywhere; other archives are not split.
+    Parts of a tar.xz archive begin at a block, so that no data is decompressed and then dropped. An archive of a single
+    block has all files in the first part. A plain tar is split anywhere. Other archives are not split.
 
         archive   | file | file | file  | file | file |
-        parts     |      0      |       1      |   2         a file belongs to the part in which it begins
+        parts     |      0      |       1      |   2         a file belongs to the part in which the file begins
 
     Args:
         path: The archive.
@@ -162,7 +162,7 @@ def members_of_chunk(path: Path, chunk: int, chunk_count: int, *, limits: Limits
 
 
 class _LimitedReader(InputStream):
-    """Counter of the stored and decompressed bytes of an archive; `size_max` is the decompressed size, if it is known."""
+    """Counter of the stored and decompressed bytes of an archive. `size_max` is the decompressed size, if known."""
 
     def __init__(self, source: BinaryIO, name: str, limits: Limits, size_max: int | None = None) -> None:
         self.name = name
@@ -198,7 +198,7 @@ class _LimitedReader(InputStream):
         if self.most is None:
             self.check(self.at, self._stored)
         elif self.at > self.most:
-            raise ConversionError(self.name, [f"it has more than the {self.most:,} bytes that its index states"])
+            raise ConversionError(self.name, [f"it has more than the {self.most:,} bytes that the index states"])
 
     def check(self, size: int, stored: int) -> None:
         """Raise if the compression ratio exceeds the limit."""
@@ -207,7 +207,7 @@ class _LimitedReader(InputStream):
             raise ConversionError(self.name, [problem])
 
     def skip(self, count: int) -> None:
-        """Skip bytes of the decompressed stream; in a plain tar without reading them."""
+        """Skip bytes of the decompressed stream, in a plain tar without reading the bytes."""
         if self.inflated is self and self._source.seekable():
             ahead = min(count, len(self._ahead))
             self._ahead = self._ahead[ahead:]
@@ -231,7 +231,7 @@ class _MemberContent(InputStream):
 
     def readinto(self, buffer: Buffer, /) -> int:
         if self._passed:
-            raise ValueError("a member can be read only until the next one is requested")
+            raise ValueError("a member can be read only until the next member is requested")
         view = memoryview(buffer).cast("B")[: self.left]
         self._archive.take(view)
         self.left -= len(view)
@@ -245,10 +245,10 @@ class _MemberContent(InputStream):
 
 
 def _tar_members(archive: _LimitedReader, limits: Limits, stop: int | None = None) -> Iterator[Member]:
-    """Yield the files whose header is before `stop`."""
+    """Yield the files with a header before `stop`."""
     seen: set[str] = set()
     total = 0
-    attributes: dict[str, str] = {}  # of the next file, from the headers before its own
+    attributes: dict[str, str] = {}  # of the next file, from the headers before the header of the file
     for header in _tar_headers(archive, stop):
         kind, size = bytes(header[156:157]), _parse_octal(header[124:136], archive.name)
         if kind in {b"x", b"g", b"L", b"K"}:
@@ -268,10 +268,10 @@ def _tar_members(archive: _LimitedReader, limits: Limits, stop: int | None = Non
             yield Member(name, size, content, archive.at if archive.inflated is archive else None)
         content.skip(padding)
     if stop is not None:
-        # A block may end exactly here, and its checksum follows its last byte.
+        # A block may end exactly here, and the checksum follows the last byte.
         fill(archive.inflated, memoryview(bytearray(1)))
         return
-    # The rest must be read, because the checksums of the compressed stream are at its end.
+    # The rest must be read, because the checksums of the compressed stream are at the end.
     scratch = bytearray(_BUFFER_BYTES)
     while count := archive.inflated.readinto(scratch):
         if any(scratch[:count]):
@@ -279,7 +279,7 @@ def _tar_members(archive: _LimitedReader, limits: Limits, stop: int | None = Non
 
 
 def _tar_headers(archive: _LimitedReader, stop: int | None) -> Iterator[bytearray]:
-    """Yield the headers up to the end of the archive, or before `stop`; the caller reads each file before the next."""
+    """Yield the headers up to the end of the archive, or before `stop`. The caller reads each file before the next."""
     inside = archive.at > 0  # a part begins within the last file of the previous part
     archive.skip(-archive.at % _BLOCK)
     header = bytearray(_BLOCK)
@@ -312,7 +312,7 @@ def _read_attributes(archive: _LimitedReader, kind: bytes, size: int) -> dict[st
     if kind == b"L":
         return {"path": text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     if kind != b"x":
-        return {}  # global attributes include no names and sizes; the member of a long link raises an error itself
+        return {}  # global attributes include no names and sizes. The member of a long link raises an error
     attributes: dict[str, str] = {}
     while text:
         digits, _, _ = text.partition(b" ")
@@ -371,13 +371,13 @@ def _member_problems(name: str, kind: str, seen: set[str], *, folder: bool) -> I
 
 def _limit_problems(total: int, files: int, limits: Limits) -> Iterator[str]:
     if total > limits.size:
-        yield f"its files have {total:,} bytes, expected at most {limits.size:,}"
+        yield f"the files have {total:,} bytes, expected at most {limits.size:,}"
     if files > limits.files:
         yield f"it has {files:,} files, expected at most {limits.files:,}"
 
 
 def _is_tar_header(block: bytes | bytearray) -> bool:
-    """Return whether the checksum of a tar header is correct: the sum of its bytes, with its own field as blanks."""
+    """Return whether the checksum of a tar header is correct: the sum of the bytes, with the field of the checksum as blanks."""
     field = bytes(block[148:156]).strip(b" \0")
     try:
         checksum = int(field, 8)

@@ -8,7 +8,7 @@
     'light rain', ?                        a missing value
 
 The rows are read in blocks of a few megabytes. pandas parses the fields, but does not check that every row has as many
-fields as there are attributes; this is checked here. scipy.io.arff takes 3.6 times as long for 100,000 rows of eight
+fields as there are attributes, which is checked here. scipy.io.arff takes 3.6 times as long for 100,000 rows of eight
 numbers and a category, holds all rows in memory, and reads no text.
 """
 
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import first_problems
+from datasets_rl.read.streams import first_problems, refuse
 
 _BLOCK_BYTES = 8 << 20
 _HEADER_MAX_BYTES = 16 << 20
@@ -65,16 +65,16 @@ class Rows:
     count: int
     """Number of rows, T."""
     numbers: Mapping[int, NDArray[np.float64]]
-    """Values of the numeric attributes, by position, [T] each; NaN for missing values."""
+    """Values of the numeric attributes, by position, [T] each, with NaN for missing values."""
     codes: Mapping[int, NDArray[np.int32]]
-    """Indices of the values of nominal attributes in the declared values, by position, [T] each; -1 if missing."""
+    """Indices of the values of nominal attributes in the declared values, by position, [T] each, or -1 if missing."""
 
 
 class ArffFile:
-    """Dense ARFF file, whose header is read on construction.
+    """Dense ARFF file. The header is read on construction.
 
     Raises:
-        ConversionError: If the header is invalid; the error names every problem.
+        ConversionError: If the header is invalid. The error names every problem.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +91,7 @@ class ArffFile:
             attributes: The positions of the numeric or nominal attributes to read.
 
         Raises:
-            ConversionError: If a row has another number of fields, or an invalid value; the error names every problem
+            ConversionError: If a row has another number of fields, or an invalid value. The error names every problem
                 of a block.
         """
         start = 0
@@ -112,7 +112,7 @@ class ArffFile:
                 if text.lower().startswith("@attribute"):
                     attributes.append(_parse_attribute(text, problems))
                 elif text and not text.startswith("%") and not text.lower().startswith("@relation"):
-                    problems.append(f"its header has the line {text!r:.60}, expected @attribute or @data")
+                    problems.append(f"the header has the line {text!r:.60}, expected @attribute or @data")
                     return attributes
         problems.append("it has no @data")
         return attributes
@@ -163,7 +163,7 @@ class ArffFile:
         """Parse rows with pandas.
 
         Raises:
-            ValueError, Warning: If a value is invalid for its attribute.
+            ValueError, Warning: If a value is invalid for the attribute.
         """
         import pandas as pd
 
@@ -185,7 +185,7 @@ class ArffFile:
             return pd.read_csv(io.BytesIO(body), **options)
 
     def _value_problems(self, lines: Sequence[bytes], attributes: Sequence[int], start: int) -> Iterator[str]:
-        """Yield a problem for each value that is invalid for its attribute."""
+        """Yield a problem for each value that is invalid for the attribute."""
         for row, line in enumerate(lines):
             fields = _split_fields(_decode_line(line, self._path.name))
             for position in attributes:
@@ -218,14 +218,13 @@ class ArffFile:
             lines[row] = ",".join(quoted).encode()
 
     def _raise_problems(self, problems: Sequence[str]) -> None:
-        if problems:
-            raise ConversionError(self._path.name, first_problems(problems))
+        refuse(self._path.name, first_problems(problems))
 
 
 def _parse_attribute(text: str, problems: list[str]) -> Attribute:
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
-        problems.append(f"its header has the line {text!r:.60}, expected @attribute NAME TYPE")
+        problems.append(f"the header has the line {text!r:.60}, expected @attribute NAME TYPE")
         return Attribute(text, "unknown")
     name, kind = _unquote(match[1]), match[2].strip()
     if kind.startswith("{") and kind.endswith("}"):
@@ -236,7 +235,7 @@ def _parse_attribute(text: str, problems: list[str]) -> Attribute:
 
 
 def _split_fields(line: str) -> list[str]:
-    """Split a row at its commas, except for those inside quotes."""
+    """Split a row at commas, except for commas inside quotes."""
     fields = []
     for match in _FIELD.finditer(line):
         fields.append(_unquote(match[1].rstrip()))

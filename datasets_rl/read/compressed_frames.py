@@ -4,7 +4,7 @@
     data      | patch 0 | zstd 1  | patch 2 |                       uint8 [B], some 30 times fewer
     ends                ^ ends[0] ^ ends[1] ^ ends[2]               int64 [n]
 
-Any frame is read alone: a patch as fast as a copy, and a zstd frame in about one microsecond more.
+Any frame is read alone: a patch as fast as a copy, and a zstd frame in about a microsecond more.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ from datasets_rl.read.streams import AGAIN, first_problems
 from datasets_rl.read.threads import run_on_all_cores
 
 ZSTD_BYTES: Final = 256 << 10
-"""Maximum size of the dictionary of zstd. Of the frames of ten Atari games, 64 KB leave 1/28 of the bytes, and 256 KB 1/31."""
+"""Maximum size of the dictionary of zstd. Of the frames of ten Atari games, 64 KB leave 1/28 of the bytes, and 256 KB
+1/31."""
 TRAINING_FRAMES: Final = 1000
-"""Number of frames that a dictionary is trained on; more of them take time and save nothing."""
+"""Number of frames that a dictionary is trained on. More frames take time and save nothing."""
 _TRAINING_BYTES = 64 << 20
 _MIN_TRAINING_FRAMES = 8
 _LEVEL = 3  # level 5 saves a twentieth of the bytes, in three times the time
 _SKIPPABLE, _SKIPPABLE_MAGIC = struct.Struct("<II"), 0x184D2A50  # then as many bytes: zstd's format, "skippable frames"
-_HEADER: Final = struct.Struct("<3q")  # the bytes of a dictionary begin with K, W and n of its patches
+_HEADER: Final = struct.Struct("<3q")  # the bytes of a dictionary begin with K, W and n of the patches
 _MIN_ZSTD_BYTES, _SAMPLE_BYTES_PER_BYTE = 4096, 16
 _PATCH_PART: Final = 16
-"""Of the frames of ten Atari games, patches of up to a 16th leave 1/31 of the bytes, of up to an 8th 1/26, zstd alone 1/34."""
-_TASK_BYTES = 1 << 19  # frames per task of a thread: some 100 microseconds; half of it takes a fifth longer
+"""Of the frames of ten Atari games, patches of up to a 16th leave 1/31 of the bytes, of up to an 8th 1/26, zstd alone
+1/34."""
+_TASK_BYTES = 1 << 19  # frames per task of a thread: some 100 microseconds. Half of that takes a fifth longer
 
 
 Item = TypeVar("Item")
 
 
 class FrameDictionary:
-    """What the frames of a column have in common: each frame is stored as what differs from it.
+    """What the frames of a column have in common: each frame is stored as the difference.
 
         K | W | n       int64, number of typical frames, of words in each, and of words with a code
         typical frames  uint64 [K, W]
@@ -55,10 +57,10 @@ class FrameDictionary:
         zstd            the dictionary of zstd, to the end
 
     Args:
-        data: The bytes of the dictionary; by default that of frames that have nothing in common.
+        data: The bytes of the dictionary, by default of the dictionary of frames that have nothing in common.
 
     Raises:
-        InvalidArgumentError: If the bytes are not those of a dictionary.
+        InvalidArgumentError: If the bytes are not a dictionary.
     """
 
     def __init__(self, data: bytes = bytes(_HEADER.size)) -> None:
@@ -68,8 +70,8 @@ class FrameDictionary:
         are_possible = 0 <= frames <= MAX_TYPICAL and 0 <= positions <= len(data) and 0 <= words <= MAX_WORDS
         if not are_possible or stop > len(data):
             raise InvalidArgumentError(
-                f"the dictionary of compressed frames has {len(data):,} bytes that begin with the numbers {counts}; "
-                f"expected up to {MAX_TYPICAL} typical frames, their words, and up to {MAX_WORDS:,} words with a code"
+                f"the dictionary of compressed frames has {len(data):,} bytes that begin with the numbers {counts}, "
+                f"expected up to {MAX_TYPICAL} typical frames, words, and up to {MAX_WORDS:,} words with a code"
             )
         values = np.frombuffer(data, np.uint64, (stop - _HEADER.size) // WORD, _HEADER.size)
         typical = values[: frames * positions].reshape(frames, positions)
@@ -79,7 +81,7 @@ class FrameDictionary:
 
     @classmethod
     def train(cls, frames: NDArray[np.uint8], max_bytes: int = ZSTD_BYTES) -> FrameDictionary:
-        """Return a dictionary for frames like these.
+        """Return a dictionary for similar frames.
 
         Args:
             frames: Frames, [n, ...]: some `TRAINING_FRAMES`, spread over what will be compressed.
@@ -105,12 +107,12 @@ class FrameDictionary:
         return is_for_size and len(self.data) <= self.max_bytes(frame_bytes)
 
     def patches_of(self, frame_bytes: int) -> FramePatches:
-        """Return what patches of frames of so many bytes need; nothing, for frames of another size than the typical ones."""
+        """Return what patches of frames of so many bytes need, or nothing for frames of another size than the typical frames."""
         return self.patches if self.patches.typical.shape[1] * WORD == frame_bytes else FramePatches()
 
     @cached_property
     def without_patches(self) -> FrameDictionary:
-        """The same dictionary for zstd alone: frames that it compresses are read with either."""
+        """The same dictionary for zstd alone: either dictionary reads frames that this dictionary compresses."""
         return FrameDictionary(bytes(_HEADER.size) + self._zstd)
 
     @cached_property
@@ -140,16 +142,16 @@ class FrameDictionary:
 
 
 def _train_zstd(frames: NDArray[np.uint8], max_bytes: int) -> bytes:
-    """Return a dictionary of zstd for frames like these, [n, bytes]; no bytes if they have nothing in common."""
+    """Return a dictionary of zstd for similar frames, [n, bytes], or no bytes if the frames have nothing in common."""
     if (size := min(max_bytes, frames.nbytes // _SAMPLE_BYTES_PER_BYTE)) < _MIN_ZSTD_BYTES:
         return b""
-    # Of segments as large as a frame, because the same part of two frames is in the same place of them.
+    # Of segments as large as a frame, because the same part of two frames is in the same place.
     segment = max(min(frames.shape[1], size // 8), 16)
     try:
         return zstandard.train_dictionary(
             size, [frame.tobytes() for frame in frames], k=segment, d=8, level=_LEVEL
         ).as_bytes()
-    except zstandard.ZstdError:  # the frames are too small, or all of them are equal
+    except zstandard.ZstdError:  # the frames are too small, or all frames are equal
         return b""
 
 
@@ -159,13 +161,13 @@ def compress(
     """Compress frames, each alone, on all cores.
 
     Args:
-        frames: Frames of one shape, [n, ...].
-        dictionary: The dictionary that they will be decompressed with.
-        patch_part: A patch has at most this part of the bytes of its frame; what would be larger is left to zstd.
+        frames: Frames of a shape, [n, ...].
+        dictionary: The dictionary that the frames will be decompressed with.
+        patch_part: A patch has at most this part of the bytes of the frame. Larger patches are left to zstd.
 
     Returns:
-        data: The compressed frames one after the other, [B].
-        ends: Byte after the last one of each frame in `data`, [n].
+        data: The compressed frames in order, [B].
+        ends: Byte after the last byte of each frame in `data`, [n].
     """
     from datasets_rl.read.frame_loops import compress_frames
 
@@ -223,20 +225,20 @@ def decompress(
 ) -> None:
     """Decompress frames into the memory of the caller, on all cores.
 
-    No frame writes outside its place in `out`, whatever its bytes claim.
+    No frame writes outside the place of the frame in `out`, whatever the bytes claim.
 
     Args:
         data: Compressed frames, [B].
         starts: First byte of each frame, [n].
-        stops: Byte after the last one of each frame, [n]; a frame without bytes becomes zeros.
-        dictionary: The dictionary that they were compressed with.
+        stops: Byte after the last byte of each frame, [n]. A frame without bytes becomes zeros.
+        dictionary: The dictionary that the frames were compressed with.
         out: Output, [N, ...], contiguous.
-        positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
+        positions: Position of each frame in `out`, [n], by default 0 to n - 1.
         name: Name of the frames in errors.
-        numbers: Number of each frame in errors, [n]; by default 0 to n - 1.
+        numbers: Number of each frame in errors, [n], by default 0 to n - 1.
 
     Raises:
-        ConversionError: If the bytes of a frame are damaged or outside `data`, or the frame has another size; the error
+        ConversionError: If the bytes of a frame are damaged or outside `data`, or the frame has another size. The error
             names the number of each.
     """
     from datasets_rl.read.frame_loops import decompress_frames
@@ -276,12 +278,12 @@ def decompress(
 
 
 def reserved(frame_bytes: int) -> NDArray[np.uint8]:
-    """Return bytes that any zstd frame of this size can replace, see `padded`; they are not a frame."""
+    """Return bytes that any zstd frame of this size can replace, see `padded`. The bytes are not a frame."""
     return padded(np.empty(0, np.uint8), lib.ZSTD_compressBound(frame_bytes) + _SKIPPABLE.size)
 
 
 def padded(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Return a zstd frame, [B], with bytes after it that zstd skips, [size]."""
+    """Return a zstd frame, [B], followed by bytes that zstd skips, [size]."""
     content = size - len(frame) - _SKIPPABLE.size
     header = np.frombuffer(_SKIPPABLE.pack(_SKIPPABLE_MAGIC, content), np.uint8)
     return np.concatenate([frame, header, np.zeros(content, np.uint8)])
@@ -312,12 +314,12 @@ def _decompression_context() -> Any:
 
 _compressors: deque[_Compressor] = deque()
 _decompressors: deque[Any] = deque()
-"""Those that no thread uses."""
+"""The contexts that no thread uses."""
 
 
 @contextmanager
 def _borrow(idle: deque[Item], create: Callable[[], Item]) -> Iterator[Item]:
-    """Take one that is idle, or a new one, for one thread, and return it afterwards."""
+    """Take an idle context, or a new context, for a thread, and return the context afterwards."""
     try:
         item = idle.pop()
     except IndexError:

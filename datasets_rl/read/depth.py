@@ -1,4 +1,4 @@
-"""Depths as gray values of images and videos: what they mean, and the codes of 12 bits that videos have."""
+"""Depths as gray values of images and videos: the meaning of the values, and the codes of 12 bits that videos have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODES = 1 << 12
 
 @dataclass(frozen=True)
 class Depth:
-    """What the values of a depth camera mean, as lerobot 0.6.1 states, reads and writes it.
+    """What the values of a depth camera mean, as lerobot 0.6.1 states, reads and writes the meaning.
 
     meters = low + code / 4095 * (high - low)
     meters = exp(log(low + shift) + code / 4095 * (log(high + shift) - log(low + shift))) - shift     if logarithmic
@@ -41,7 +41,7 @@ class Depth:
 
     @classmethod
     def of_law(cls, unit: str, law: Mapping[str, Any]) -> Depth:
-        """Return what codes of 12 bits mean by a law with the names in `LAW`; LeRobot has defaults for missing ones.
+        """Return what codes of 12 bits mean by a law with the names in `LAW`; LeRobot has defaults for missing names.
 
         Raises:
             ValueError: If the unit or the law is not valid.
@@ -56,7 +56,7 @@ class Depth:
             or (logarithmic and low + shift <= 0)
         ):
             raise ValueError(
-                f"its depths are described by {law}, expected depth_min < depth_max, and depth_min + shift > 0"
+                f"the depths are described by {law}, expected depth_min < depth_max, and depth_min + shift > 0"
             )
         return replace(default, low=float(low), high=float(high), shift=float(shift), logarithmic=logarithmic)
 
@@ -84,7 +84,7 @@ class Depth:
         if not self.has_codes:
             return f"depth in {name}, with the stored values"
         law = f"logarithmically, with a shift of {self.shift:g} m" if self.logarithmic else "linearly"
-        return f"depth in {name}: codes of 12 bits that divide {self.low:g} to {self.high:g} m {law}; code 0 is {self.low:g} m"
+        return f"depth in {name}: codes of 12 bits that divide {self.low:g} to {self.high:g} m {law}, where code 0 is {self.low:g} m"
 
     @cached_property
     def _depths(self) -> NDArray[Any]:
@@ -118,9 +118,9 @@ class Depth:
         return self._depths[np.minimum(frames, _CODES - 1)]
 
     def codes(self, depths: NDArray[Any]) -> NDArray[np.uint16]:
-        """Return the code of 12 bits whose depth is the nearest one, for depths in the unit, of the same shape.
+        """Return the code of 12 bits with the nearest depth, for depths in the unit, of the same shape.
 
-        A depth outside the range becomes the least or the greatest one, and one that is not a number the least.
+        A depth outside the range becomes the least or the greatest depth, and a value that is not a number the least depth.
         """
         import numpy as np
 

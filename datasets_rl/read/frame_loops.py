@@ -1,4 +1,4 @@
-"""Loops over the frames of a batch that call zstd's C functions by address; imported only when needed.
+"""Loops over the frames of a batch that call zstd's C functions by address, imported only when needed.
 
 Nothing of Python runs between two frames, and the interpreter's lock is released: a frame takes what zstd takes.
 """
@@ -39,7 +39,7 @@ def _call_of_six(typing_context: Any, function: Any, a: Any, b: Any, c: Any, d: 
 
 @intrinsic
 def _prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask the processor to load the memory at an address, which may be any; nothing waits for it."""
+    """Ask the processor to load the memory at an address, which may be any address. Nothing waits for the memory."""
     del typing_context, address
     return numba.void(numba.int64), _generate_prefetch
 
@@ -61,7 +61,7 @@ def _generate_call(context: Any, builder: Any, signature: Any, arguments: Any) -
     return builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
 
 
-# The compiler passes their first argument.
+# The compiler passes the first argument.
 _call_five: Any = _call_of_five
 _call_six: Any = _call_of_six
 _load_ahead: Any = _prefetch
@@ -69,18 +69,18 @@ _load_ahead: Any = _prefetch
 _AHEAD, _AHEAD_BYTES, _LINE = 4, 1024, 64
 """Number of frames ahead of which the first bytes are loaded: random frames take a seventh less time."""
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
-"""The place of a word in a table are the bits of its product with the factor from this one on."""
+"""The place of a word in a table are the bits of its product with the factor from this bit on."""
 _ZSTD, _HEADER, _NO_CODE = 0x28, 3, 0xFFFF
-"""First byte of a zstd frame, bytes of a patch before the gaps, and the code of a word without one."""
+"""First byte of a zstd frame, bytes of a patch before the gaps, and the code of a word without a code."""
 
 
 @compile_for(numba.void(_WORDS, numba.int32[::1]))
 def find_places(words: Any, table: Any) -> None:
-    """Enter words into a table, in which each is at its place, or at the next ones after it that are free.
+    """Enter words into a table, in which each word is at its place, or at the next free place.
 
     Args:
         words: The word of each code, all different, uint64 [n].
-        table: Output: the code at each place, int32 [2^k], more than n; -1 for none, which all are before.
+        table: Output: the code at each place, int32 [2^k], more than n. All codes are -1 before, for none.
     """
     mask = numba.uint64(table.size - 1)
     for code in range(words.size):
@@ -108,7 +108,7 @@ def _find_nearest(frame: Any, typical: Any, probes: Any, probed: Any) -> int:
 
 @compile_for(numba.int64(_WORDS, _WORDS, _PLACES))
 def _find_words(frame: Any, base: Any, positions: Any) -> int:
-    """Find the words, [n], of a patch: those that differ, and some between them, so that a gap fits in a byte.
+    """Find the words, [n], of a patch: words that differ, and some words between, so that a gap fits in a byte.
 
     Args:
         frame: The frame, uint64 [W].
@@ -142,7 +142,7 @@ def _make_patch(
     max_bytes: int,
     positions: Any,
 ) -> int:
-    """Write the patch of a frame from `start` on; return its bytes, or 0 if they are more than `max_bytes`.
+    """Write the patch of a frame from `start` on, and return the number of bytes, or 0 for more than `max_bytes`.
 
     Args:
         frame: The frame, uint64 [W].
@@ -187,9 +187,9 @@ def _make_patch(
 
 @compile_for(numba.boolean(_BYTES, *(numba.int64,) * 2, _TYPICAL, _WORDS, numba.uint64[::1]))
 def _apply_patch(data: Any, start: int, stop: int, typical: Any, words: Any, out: Any) -> Any:
-    """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`; return False if it is damaged.
+    """Write the frame of a patch, the bytes `start` to `stop` of `data`, to `out`, and return False if the patch is damaged.
 
-    Its first byte must be the number of a typical frame.
+    The first byte must be the number of a typical frame.
     """
     if stop - start < _HEADER:
         return False
@@ -247,7 +247,7 @@ def decompress_frames(
     first: int,
     last: int,
 ) -> int:
-    """Decompress the frames `first` to `last`; return how many are damaged, which `damaged` marks.
+    """Decompress the frames `first` to `last`, and return how many are damaged, which `damaged` marks.
 
     Args:
         function: Address of ZSTD_decompress_usingDDict.
@@ -255,14 +255,14 @@ def decompress_frames(
         dictionary: Address of a dictionary, or 0.
         data: Compressed frames, uint8 [B].
         starts: First byte of each frame, [n].
-        stops: Byte after the last one of each frame, [n]; a frame without bytes becomes zeros.
+        stops: Byte after the last byte of each frame, [n]. A frame without bytes becomes zeros.
         out: Output, uint8 [N, bytes].
         positions: Position of each frame in `out`, [n].
         damaged: Output, bool [n]: whether the bytes are outside `data`, are not zstd, or give another number of bytes.
-        typical: The typical frames of patches, uint64 [K, W]; none, if no frame is a patch.
+        typical: The typical frames of patches, uint64 [K, W], or none if no frame is a patch.
         words: The word of each code of patches, uint64 [n].
         first: Number of the first frame.
-        last: Number after the one of the last frame.
+        last: Number after the number of the last frame.
     """
     size = out.shape[1]
     count = 0
@@ -281,7 +281,7 @@ def decompress_frames(
                 source, target = data[start:].ctypes.data, out[position].ctypes.data
                 if _call_six(function, context, target, size, source, stop - start, dictionary) == size:
                     continue
-            # Only frames that consist of whole words have typical ones.
+            # Only frames that consist of whole words have typical frames.
             elif data[start] < typical.shape[0] and _apply_patch(
                 data, start, stop, typical, words, out[position].view(np.uint64)
             ):
@@ -320,22 +320,22 @@ def compress_frames(
     first: int,
     last: int,
 ) -> int:
-    """Compress the frames `first` to `last` one after the other; return the bytes of all, or an error of zstd below 0.
+    """Compress the frames `first` to `last` in order, and return the bytes of all, or an error of zstd below 0.
 
     Args:
         function: Address of ZSTD_compress2.
-        context: Address of a compression context, with its level and dictionary.
+        context: Address of a compression context, with a level and a dictionary.
         frames: Frames, uint8 [n, bytes].
         out: Output, uint8 [B], large enough for frames that do not become smaller.
-        ends: Output, int64 [n]: byte after the last one of each frame in `out`.
-        typical: The typical frames of patches, uint64 [K, W]; none, for no patches.
+        ends: Output, int64 [n]: byte after the last byte of each frame in `out`.
+        typical: The typical frames of patches, uint64 [K, W], or none for no patches.
         probes: See `FramePatches.probes`.
         probed: See `FramePatches.probed`.
         words: The word of each code of patches, uint64 [n].
         table: See `find_places`.
-        max_patch: Maximum size of a patch; what would be larger is compressed by zstd.
+        max_patch: Maximum size of a patch. Larger patches are compressed by zstd.
         first: Number of the first frame.
-        last: Number after the one of the last frame.
+        last: Number after the number of the last frame.
     """
     size = frames.shape[1]
     end = 0

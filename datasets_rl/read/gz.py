@@ -38,10 +38,10 @@ class GzipReader(InputStream):
         self._gzip = GzipFile(fileobj=cast("BinaryIO", stream), mode="rb")  # type: ignore[no-untyped-call]  # isal leaves it untyped
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Decompress the next bytes into the buffer; return their number, 0 at the end.
+        """Decompress the next bytes into the buffer, and return the number of bytes, 0 at the end.
 
         Raises:
-            ConversionError: If the file is truncated, or its bytes or checksum are wrong.
+            ConversionError: If the file is truncated, or the bytes or the checksum are wrong.
         """
         try:
             # For a large view, the library would decompress into another buffer first and then copy.
@@ -56,7 +56,7 @@ class GzipNpyReader(NpyReader):
     """Reader of a ``.npy`` file in a gzip file. A context manager.
 
     Raises:
-        ConversionError: If the file is not a gzip file, or its content is not an array of numbers or text.
+        ConversionError: If the file is not a gzip file, or the content is not an array of numbers or text.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -1,10 +1,10 @@
 """Reader of HDF5 files: lazy, in bounded memory, on every core, and safe for untrusted files.
 
-The HDF5 library decompresses gzip chunks one after another on one core, under a lock. Here the library only locates the
-stored bytes of a chunk; zlib decompresses several chunks at once in threads, because it releases the interpreter's
+The HDF5 library decompresses gzip chunks one after another on a single core, under a lock. Here the library only locates the
+stored bytes of a chunk. zlib decompresses several chunks at once in threads, because zlib releases the interpreter's
 lock.
 
-A column is split into chunks along its rows, and often along its other axes too. It is read by bands, which are rows of
+A column is split into chunks along the rows, and often along the other axes too. A column is read by bands, which are rows of
 chunks:
 
             columns 0-1   2-3    4-5   ...  16
@@ -41,7 +41,9 @@ from datasets_rl.read.streams import AGAIN, COMPRESSION_MAX, first_problems, une
 from datasets_rl.read.threads import core_count
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-_JOB_BYTES = 1 << 20  # with smaller jobs the threads wait for each other; with larger ones the last one works alone
+_JOB_BYTES = (
+    1 << 20
+)  # with smaller jobs the threads wait for each other, and with larger jobs the last thread works alone
 _THREADS_MAX = 8
 _DEPTH_MAX = 16
 _NAMES_MAX = 100_000  # groups that link to each other have infinitely many names
@@ -50,13 +52,14 @@ _UNWRITTEN_MAX_BYTES = 64 << 20  # bytes of fill values that a file can declare 
 CHUNK_GRACE = 64 << 20
 """Size of a chunk that is always accepted, however few rows the dataset has."""
 LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
-"""Exceptions that h5py raises for a damaged file: a TypeError is about a type that NumPy does not have, or about a wrong call."""
+"""Exceptions that h5py raises for a damaged file: a TypeError is about a type that NumPy does not have, or about a
+wrong call."""
 
 _Job = Callable[[], None]
 
 
 class _DamagedError(Exception):
-    """Chunks that cannot be decoded; the arguments are one sentence for each."""
+    """Chunks that cannot be decoded. The arguments are a sentence for each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Block:
 
 
 class Hdf5Array:
-    """Dataset of a file: its name, shape, dtype and storage, which are known without reading its values."""
+    """Dataset of a file: name, shape, dtype and storage, which are known without reading the values."""
 
     def __init__(self, name: str, dataset: h5py.Dataset) -> None:
         self.name = name
@@ -82,33 +85,33 @@ class Hdf5Array:
         self.text = h5py.check_string_dtype(dataset.dtype) is not None
         self.chunks: tuple[int, ...] | None = dataset.chunks
         self.filters = _filter_ids(dataset)
-        """Ids of the filters, in the order in which they were applied; None if only the HDF5 library can undo them."""
+        """Ids of the filters, in the order of application, or None if only the HDF5 library can undo the filters."""
         self.dataset = dataset
         self.unwritten = _unwritten_chunk_count(self)
-        """Number of chunks that were never written and read as the fill value; an unchunked dataset counts as one."""
+        """Number of chunks that were never written and read as the fill value. An unchunked dataset counts as a chunk."""
         if self.unwritten:
             self.filters = None  # only the library knows the fill value
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds booleans, integers or floats."""
+        """Whether the dataset holds booleans, integers or floats."""
         return self.dtype.kind in "biuf"
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of one row."""
+        """Number of bytes of a row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
     def band_rows(self) -> int:
-        """Number of rows of a band of chunks; 1 if the dataset is not chunked."""
+        """Number of rows of a band of chunks, or 1 if the dataset is not chunked."""
         return self.chunks[0] if self.chunks else 1
 
     def problems(self) -> Iterator[str]:
-        """Yield the errors of the dataset: data in other files, or far less data than its shape declares."""
+        """Yield the errors of the dataset: data in other files, or far less data than the shape declares."""
         dataset = self.dataset
         if dataset.is_virtual or dataset.external:
-            yield f"{self.name} stores its data in other files, expected it in this one"
+            yield f"{self.name} stores its data in other files, expected data in this file"
         elif dataset.shape is not None and 0 not in self.shape:
             yield from self._storage_problems()
 
@@ -124,7 +127,7 @@ class Hdf5Array:
         elif (
             self.unwritten and self.dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
         ):
-            yield f"{self.name} has {self.unwritten:,} chunks that were never written, and no fill value for them"
+            yield f"{self.name} has {self.unwritten:,} chunks that were never written, and no fill value for such chunks"
         yield from chunk_problems(self.name, self.shape, self.chunks, item)
 
 
@@ -132,17 +135,17 @@ class Hdf5File:
     """Open HDF5 file. A context manager.
 
     Only data in the file itself is read: links to other files, data in other files, and Python objects raise an error.
-    A soft link within the file gives its target another name. Chunks that were never written have the fill value, as
-    HDF5 defines it.
+    A soft link within the file gives the target another name. Chunks that were never written have the fill value, as
+    HDF5 defines the value.
 
     Args:
         path: The file.
-        threads: Number of chunks that are decompressed at once; by default one for each core, at most 8.
-        group: Group whose datasets are opened; by default all. With None, `enter` opens those of one group after another,
+        threads: Number of chunks that are decompressed at once, by default a chunk for each core, at most 8.
+        group: Group of the datasets that are opened, by default the root. With None, `enter` opens group after group,
             for files with thousands of groups.
 
     Raises:
-        ConversionError: If the file is not an HDF5 file, is truncated, or refers to other files; the error names every
+        ConversionError: If the file is not an HDF5 file, is truncated, or refers to other files. The error names every
             problem.
     """
 
@@ -171,7 +174,7 @@ class Hdf5File:
         self._file.close()
 
     def enter(self, group: str) -> None:
-        """Replace `arrays` by the datasets below a group; their names begin at the root, ``data/demo_0/actions``.
+        """Replace `arrays` by the datasets below a group. The names begin at the root, ``data/demo_0/actions``.
 
         Raises:
             ConversionError: As on opening the file, or if there is no such group.
@@ -179,7 +182,7 @@ class Hdf5File:
         self.arrays = self._open(group)
 
     def members(self, group: str) -> dict[str, bool]:
-        """Return the names in a group, in the order of the file, and whether each is a group; empty without the group.
+        """Return the names in a group, in the order of the file, and whether each is a group, or nothing without the group.
 
         Raises:
             ConversionError: If the group is damaged.
@@ -190,20 +193,20 @@ class Hdf5File:
         return {name: isinstance(member, h5py.Group) for name, member in found.items()}
 
     def shape(self, path: str) -> tuple[int, ...] | None:
-        """Return the shape of a dataset, whose group need not be entered; None if there is no such dataset.
+        """Return the shape of a dataset, which may be in a group that was not entered, or None if there is no such dataset.
 
         Raises:
-            ConversionError: If it is damaged.
+            ConversionError: If the dataset is damaged.
         """
         with library_errors(self.path.name):
             node = _follow_path(self._file, path)
             return tuple(node.shape or ()) if isinstance(node, h5py.Dataset) else None
 
     def attribute(self, path: str, name: str) -> NDArray[np.generic] | str | float | bool | None:
-        """Return an attribute of a group or dataset; None if it is missing.
+        """Return an attribute of a group or dataset, or None if the attribute is missing.
 
         Raises:
-            ConversionError: If it cannot be decoded.
+            ConversionError: If the attribute cannot be decoded.
         """
         with library_errors(self.path.name, f"attribute {name} of {path}: "):
             node = _follow_path(self._file, path)
@@ -213,10 +216,10 @@ class Hdf5File:
             )
 
     def attributes(self, path: str) -> dict[str, NDArray[np.generic] | str | float | bool]:
-        """Return all attributes of a group or dataset, in the order of the file; those without a value are left out.
+        """Return all attributes of a group or dataset, in the order of the file, without attributes that have no value.
 
         Raises:
-            ConversionError: If one cannot be decoded.
+            ConversionError: If an attribute cannot be decoded.
         """
         with library_errors(self.path.name, f"attributes of {path}: "):
             node = _follow_path(self._file, path)
@@ -235,13 +238,13 @@ class Hdf5File:
         Args:
             name: The dataset.
             start: The first row.
-            stop: The row after the last one; by default the end.
+            stop: The row after the last row, by default the end.
 
         Returns:
             The rows, [stop - start, ...], in the byte order of this machine.
 
         Raises:
-            ConversionError: If a chunk cannot be decoded; the error names the rows.
+            ConversionError: If a chunk cannot be decoded. The error names the rows.
         """
         array = self.arrays[name]
         cursor = _BandReader(array)
@@ -255,20 +258,20 @@ class Hdf5File:
     def blocks(
         self, names: Sequence[str], *, rows: int, overlap: Collection[str] = (), start: int = 0, stop: int | None = None
     ) -> Iterator[Block]:
-        """Read columns of equal length in blocks; the next block is decompressed while the caller processes one.
+        """Read columns of equal length in blocks. The next block is decompressed while the caller processes a block.
 
         Args:
             names: The columns.
             rows: Number of rows of a block.
-            overlap: Columns that also include the first row of the next block, if there is one.
+            overlap: Columns that also include the first row of the next block, if there is a next block.
             start: The first row.
-            stop: The row after the last one; by default the end.
+            stop: The row after the last row, by default the end.
 
         Yields:
-            Consecutive blocks, each of which owns its memory.
+            Consecutive blocks, each with separate memory.
 
         Raises:
-            ConversionError: If chunks cannot be decoded; the error names the columns and the rows.
+            ConversionError: If chunks cannot be decoded. The error names the columns and the rows.
         """
         cursors = {name: _BandReader(self.arrays[name]) for name in names}
         total = self.arrays[names[0]].shape[0] if stop is None else stop
@@ -289,7 +292,7 @@ class Hdf5File:
         """Read a whole dataset of metadata: a scalar, a string, or an array.
 
         Raises:
-            ConversionError: If it cannot be decoded, or has Python objects.
+            ConversionError: If the value cannot be decoded, or has Python objects.
         """
         array = self.arrays[name]
         if not (array.text or array.numeric or array.dtype.kind == "U"):
@@ -318,7 +321,7 @@ class Hdf5File:
         return arrays
 
     def _run(self, jobs: Iterable[_Job]) -> None:
-        """Run jobs in this thread: for a few rows, another one takes longer to start than to read them."""
+        """Run jobs in this thread: for a few rows, another thread takes longer to start than to read the rows."""
         try:
             for job in jobs:
                 job()
@@ -341,7 +344,7 @@ class Hdf5File:
 
 
 class _BandReader:
-    """State of a column during a pass: the rows in memory, from the first requested one to the end of its band.
+    """State of a column during a pass: the rows in memory, from the first requested row to the end of the band.
 
     band      |         |         |         |
     requested      [-----------------)
@@ -372,7 +375,7 @@ class _BandReader:
         return _read_jobs(self._array, buffer[len(kept) :], first, end)
 
     def rows(self) -> NDArray[np.generic]:
-        """Return the requested rows, [stop - start, ...]; valid after the jobs are done."""
+        """Return the requested rows, [stop - start, ...], valid after the jobs are done."""
         return self._buffer[self._requested]
 
 
@@ -418,7 +421,7 @@ class _ChunkJob:
     chunks: tuple[int, ...]
     filters: tuple[int, ...]
     out: NDArray[np.generic]
-    """Output, [rows, ...]; its first row is row `start` of the dataset."""
+    """Output, [rows, ...]. The first row is row `start` of the dataset."""
     start: int
     offsets: Sequence[tuple[int, ...]]
 
@@ -428,10 +431,10 @@ class _ChunkJob:
             raise _DamagedError(*problems)
 
     def _decode_chunk(self, offset: tuple[int, ...]) -> str:
-        """Read a chunk into the output; return the problem, or an empty string."""
+        """Read a chunk into the output, and return the problem, or an empty string."""
         array, chunks = self.array, self.chunks
         try:
-            with phil:  # before h5py 3.16, this function takes no lock of its own
+            with phil:  # before h5py 3.16, this function takes no lock
                 skipped, stored = array.dataset.id.read_direct_chunk(offset)
             chunk = _undo_filters(stored, array.stored, chunks, self.filters, skipped)
         except (*LIBRARY_ERRORS, zlib.error) as error:
@@ -451,7 +454,7 @@ def _filter_ids(dataset: h5py.Dataset) -> tuple[int, ...] | None:
     properties = dataset.id.get_create_plist()
     filters = tuple(properties.get_filter(number)[0] for number in range(properties.get_nfilters()))
     supported = filters in {(), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)}
-    # For some rare types, the dtype in numpy differs from the type in the file; these are converted by the library.
+    # For some rare types, the dtype in numpy differs from the type in the file: such types are converted by the library.
     plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
     return filters if supported and plain else None
 
@@ -459,7 +462,7 @@ def _filter_ids(dataset: h5py.Dataset) -> tuple[int, ...] | None:
 def _undo_filters(
     stored: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], filters: tuple[int, ...], skipped: int
 ) -> NDArray[np.generic]:
-    """Undo the filters of a chunk; bit i of `skipped` is set if filter i was not applied to it."""
+    """Undo the filters of a chunk. Bit i of `skipped` is set if filter i was not applied."""
     size = dtype.itemsize * math.prod(shape)
     data = stored
     for number in reversed(range(len(filters))):
@@ -500,7 +503,7 @@ def _find_datasets(
         group: The group.
         prefix: Prefix of the names.
         parent_ids: The parent groups, which are not entered again through a cycle.
-        budget: Iterator with one element for each name that the file may have, which limits groups with cycles.
+        budget: Iterator with an element for each name that the file may have, which limits groups with cycles.
         problems: List to which problems are appended.
     """
     parent_ids = (*parent_ids, group.id)
@@ -523,7 +526,7 @@ def _find_datasets(
 
 
 def _follow_path(group: h5py.Group, path: str, links: int = 0) -> Any:
-    """Return the object at a path, following soft links; None if it is outside the file or does not exist.
+    """Return the object at a path, following soft links, or None if the object is outside the file or does not exist.
 
     The library itself would follow an external link on the path and open another file.
     """
@@ -540,12 +543,12 @@ def _follow_path(group: h5py.Group, path: str, links: int = 0) -> Any:
 
 
 def chunk_problems(name: str, shape: Sequence[int], chunks: Sequence[int] | None, item_bytes: int) -> Iterator[str]:
-    """Yield why chunks need far more memory than the data in them, because a chunk is decompressed as a whole.
+    """Yield why chunks need far more memory than the data in the chunks, because a chunk is decompressed as a whole.
 
     Args:
         name: The dataset.
-        shape: Its shape.
-        chunks: The shape of its chunks; None if it is not chunked.
+        shape: The shape of the dataset.
+        chunks: The shape of the chunks, or None if the dataset is not chunked.
         item_bytes: Number of bytes of a value.
     """
     if chunks is None:
@@ -559,8 +562,8 @@ def chunk_problems(name: str, shape: Sequence[int], chunks: Sequence[int] | None
             f"of which a chunk has {held:,} bytes"
         )
     elif band > _BAND_MAX_BYTES:
-        problem = f"{name} has chunks of {list(chunks)} in {list(shape)}: one row of chunks has {band:,} bytes"
-        yield f"{problem}, expected at most {_BAND_MAX_BYTES:,} (h5repack rewrites it with other chunks)"
+        problem = f"{name} has chunks of {list(chunks)} in {list(shape)}: a row of chunks has {band:,} bytes"
+        yield f"{problem}, expected at most {_BAND_MAX_BYTES:,} (h5repack rewrites a file with other chunks)"
 
 
 def _unwritten_chunk_count(array: Hdf5Array) -> int:

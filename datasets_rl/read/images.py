@@ -1,6 +1,6 @@
 """Decoder of PNG and JPEG images to arrays, on all cores, into the caller's memory.
 
-The format and the shape are read from the header; no pixel is decoded before the shape is checked.
+The format and the shape are read from the header. No pixel is decoded before the shape is checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_header(image: EncodedImages, name: str = "image") -> Header:
     """Read the header of an image, without decoding the image.
 
     Raises:
-        ConversionError: If it is not a PNG or JPEG image, or of an unsupported type.
+        ConversionError: If the bytes are not a PNG or JPEG image, or of an unsupported type.
     """
     try:
         return _parse_header(image)
@@ -72,17 +72,17 @@ def decode(
     first: int = 0,
     positions: Sequence[int] | None = None,
 ) -> None:
-    """Decode images of one shape, on all cores.
+    """Decode images of a shape, on all cores.
 
     Args:
         images: N encoded images.
-        out: Output, [N, rows, columns, channels], uint8 or uint16; each image must have this shape and dtype.
+        out: Output, [N, rows, columns, channels], uint8 or uint16. Each image must have this shape and dtype.
         name: Name of the images in errors.
         first: Number of the first image in errors.
-        positions: Position of each image in an `out` that has more than N, [N]; by default 0 to N - 1.
+        positions: Position of each image in an `out` that has more than N, [N], by default 0 to N - 1.
 
     Raises:
-        ConversionError: If images are damaged, or have another shape or dtype; the error names the number of each.
+        ConversionError: If images are damaged, or have another shape or dtype. The error names the number of each image.
         ValueError: If `out` has another number of images, or is not contiguous.
     """
     if (positions is None and out.shape[:1] != (len(images),)) or out.ndim != 4 or not out.flags.c_contiguous:
@@ -105,7 +105,7 @@ def decode(
 
 
 def _decode_one(image: EncodedImages, out: NDArray[Any]) -> str:
-    """Decode an image; return the problem, or an empty string."""
+    """Decode an image, and return the problem, or an empty string."""
     try:
         info = _parse_header(image)
         if info.shape != out.shape or info.dtype != out.dtype:
@@ -154,14 +154,14 @@ def _jpeg_header(image: EncodedImages) -> Header:
     try:
         rows, columns, space, _ = simplejpeg.decode_jpeg_header(image)
     except ValueError as error:
-        raise _DamagedError(f"is a JPEG whose header is damaged: {error}") from error
+        raise _DamagedError(f"is a JPEG with a damaged header: {error}") from error
     if space not in _JPEG_CHANNELS:
         raise _DamagedError(f"is a JPEG in the color space {space}, expected RGB or gray")
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
 def _without_metadata(image: EncodedImages) -> bytes:
-    """Return the compressed pixels of a PNG, after checking its checksums and its end, which pillow does not check."""
+    """Return the compressed pixels of a PNG, after a check of the checksums and the end, which pillow does not check."""
     view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
     parts: list[memoryview] = []
     while kind != b"IEND":
@@ -170,7 +170,7 @@ def _without_metadata(image: EncodedImages) -> bytes:
         if end + 4 > len(view):
             raise _DamagedError(f"is a PNG that is truncated at byte {len(view):,}")
         if zlib.crc32(view[at + 4 : end]) != _U32.unpack_from(view, end)[0]:
-            raise _DamagedError(f"is a PNG whose bytes {at:,} to {end:,} do not match their checksum")
+            raise _DamagedError(f"is a PNG whose bytes {at:,} to {end:,} do not match the checksum")
         kind = bytes(view[at + 4 : at + 8])
         if kind == b"IDAT":
             parts.append(view[at + 8 : end])

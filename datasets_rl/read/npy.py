@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` files, and a sequential reader of their arrays from any stream."""
+"""Headers of ``.npy`` files, and a sequential reader of the arrays from any stream."""
 
 from __future__ import annotations
 
@@ -44,42 +44,42 @@ class NpyHeader(NamedTuple):
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]
-    """Stored dtype, with its byte order."""
+    """Stored dtype, with the byte order."""
     size: int
     """Number of bytes before the array."""
 
 
 def read_header(stream: BinaryIO | Readable, *, header_max_bytes: int = 1 << 16) -> NpyHeader:
-    """Read the header of a ``.npy`` file from a stream at its beginning; the array follows.
+    """Read the header of a ``.npy`` file from a stream at the beginning. The array follows.
 
     Args:
         stream: The file.
         header_max_bytes: Maximum number of bytes of the header.
 
     Raises:
-        ValueError: If the file has no valid header; the message is a sentence about the file.
+        ValueError: If the file has no valid header. The message is a sentence about the file.
     """
     head = bytearray(12)
     count = fill(stream, memoryview(head))
     if not head.startswith(MAGIC):
         raise ValueError(unexpected_format(bytes(head[:count]), "a .npy array"))
     if count < len(head):
-        raise ValueError("its header is truncated")
+        raise ValueError("the header is truncated")
     version = tuple(head[6:8])
     if version not in _FORMATS:
-        raise ValueError(f"its format is {version}, expected (1, 0) or (2, 0)")
+        raise ValueError(f"the format is {version}, expected (1, 0) or (2, 0)")
     width, _ = _FORMATS[version]
     size = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
     rest = size - len(head)
     if not 0 <= rest <= header_max_bytes:
-        raise ValueError(f"its header has {rest:,} bytes, expected at most {header_max_bytes:,}")
+        raise ValueError(f"the header has {rest:,} bytes, expected at most {header_max_bytes:,}")
     text = bytearray(rest)
     count = fill(stream, memoryview(text))
     try:
         return NpyHeader(*_parse_header(version, bytes(head[8:] + text[:count])), size)
     except _HEADER_ERRORS as error:
         raise_fault_of_code(error, "the header of a .npy file")
-        raise ValueError(f"its header is damaged or truncated: {error}") from error
+        raise ValueError(f"the header is damaged or truncated: {error}") from error
 
 
 @lru_cache(maxsize=256)
@@ -94,7 +94,7 @@ class NpyReader:
     """Reader of a ``.npy`` file in a stream, from the first row to the last.
 
     Args:
-        stream: The file, at its beginning.
+        stream: The file, at the beginning.
         name: Name of the file in errors.
         most: Maximum number of bytes of the array, from the size of the file.
 
@@ -117,14 +117,14 @@ class NpyReader:
             raise ConversionError(name, [f"it has dtype {self.dtype}, expected numbers or text"])
         if min(self.shape, default=0) < 0 or size > most:
             declared = f"it declares {self}, {size:,} bytes"
-            raise ConversionError(name, [f"{declared}; the file can have at most {most:,}"], hint=AGAIN)
+            raise ConversionError(name, [f"{declared}, but the file can have at most {most:,}"], hint=AGAIN)
 
     def __str__(self) -> str:
         return f"{list(self.shape)} of {self.dtype}"
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of one row."""
+        """Number of bytes of a row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
@@ -150,7 +150,7 @@ class NpyReader:
         return whole.astype(self.dtype.newbyteorder("="), copy=False)
 
     def read_into(self, out: NDArray[Any]) -> None:
-        """Read the next rows into the caller's memory; after the last row, read the end of the file and its checksums.
+        """Read the next rows into the caller's memory. After the last row, read the end of the file and the checksums.
 
         Args:
             out: Output, [rows, ...], contiguous, with the dtype of the array: the bytes are copied unchanged.
@@ -165,7 +165,7 @@ class NpyReader:
             expected = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
             raise ValueError(f"out is {list(out.shape)} of {out.dtype}, expected {expected}")
         if self.fortran and len(self.shape) > 1:
-            raise ConversionError(self.name, ["it is in Fortran order; it can only be read as a whole"])
+            raise ConversionError(self.name, ["it is in Fortran order and can only be read as a whole"])
         if not self.shape or self._row + len(out) > self.shape[0]:
             rows = self.shape[0] if self.shape else 0
             raise ConversionError(self.name, [f"it has {rows:,} rows, expected {self._row + len(out):,}"])
@@ -183,7 +183,7 @@ class NpyReader:
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the array in blocks of `rows`, in the byte order of this machine.
 
-        The end of the file with its checksums is read before the last block is yielded.
+        The end of the file with the checksums is read before the last block is yielded.
 
         Raises:
             ConversionError: For the reasons of `read`.
@@ -199,9 +199,9 @@ class NpyReader:
             yield self.read_rows(min(rows, self.shape[0] - self._row))
 
     def _check_end(self) -> None:
-        """Read the end of the file: no data may follow the array, and streams compare their checksum there."""
+        """Read the end of the file: no data may follow the array, and streams compare the checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
-            raise ConversionError(self.name, ["more bytes follow its array"], hint=AGAIN)
+            raise ConversionError(self.name, ["more bytes follow the array"], hint=AGAIN)
 
     def _fill_array(self, out: NDArray[Any]) -> None:
         if not out.nbytes:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import ITEMS_MAX, first_problems
+from datasets_rl.read.streams import ITEMS_MAX, first_problems, refuse
 from datasets_rl.read.zips import ZipReader
 
 
@@ -22,11 +22,11 @@ class NpzFile:
 
     Args:
         source: The file, or a seekable stream.
-        name: Name of the file in errors; by default the name in the path.
+        name: Name of the file in errors, by default the name in the path.
 
     Raises:
-        ConversionError: If the file is not a zip file, or members are not arrays or declare more data than they have;
-            the error names all of them.
+        ConversionError: If the file is not a zip file, or members are not arrays or declare more data than exists.
+            The error names all such members.
     """
 
     def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
@@ -48,18 +48,18 @@ class NpzFile:
         """Raise a ConversionError that lists the missing arrays, if there are any."""
         if missing := [name for name in names if name not in self.arrays]:
             present = join_names([*self.arrays], ITEMS_MAX) or "none"
-            raise ConversionError(self.name, [f"it has no array {join_names(missing, ITEMS_MAX)}; it has {present}"])
+            raise ConversionError(self.name, [f"it has no array {join_names(missing, ITEMS_MAX)}, only {present}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.
 
         Raises:
-            ConversionError: If the file has no array of that name, or it is truncated, damaged, or has Python objects.
+            ConversionError: If the file has no array of that name, or the array is truncated, damaged, or has Python objects.
         """
         return self.open(name).read()
 
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield an array in blocks of `rows`; the blocks of several arrays may be read alternately.
+        """Yield an array in blocks of `rows`. The blocks of several arrays may be read alternately.
 
         Raises:
             ConversionError: For the reasons of `read`.
@@ -67,7 +67,7 @@ class NpzFile:
         return self.open(name).blocks(rows)
 
     def open(self, name: str) -> NpyReader:
-        """Return a reader of an array, at its first row.
+        """Return a reader of an array, at the first row.
 
         Raises:
             ConversionError: If the file has no array of that name.
@@ -86,6 +86,5 @@ class NpzFile:
                 arrays[member.removesuffix(".npy")] = self._reader(member)
             except ConversionError as error:
                 problems.extend(f"{member}: {problem}" for problem in error.problems)
-        if problems:
-            raise ConversionError(self.name, first_problems(problems))
+        refuse(self.name, first_problems(problems))
         return arrays

@@ -1,4 +1,4 @@
-"""Names and shapes of the arrays in a file, read from a few of its bytes."""
+"""Names and shapes of the arrays in a file, read from a few bytes of the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.libraries import raise_fault_of_code
 
 ENDINGS = (".hdf5", ".h5", ".npz", ".zip")
-"""Ends of the names of files that are datasets alone; those of zip files have no outline."""
+"""Ends of the names of files that are datasets alone. Other zip files have no outline."""
 _NAMES_MAX = 64
 _CHILDREN_MAX = 8
 
@@ -18,13 +18,13 @@ Outline = dict[str, "list[int] | None"]
 
 
 def outline(stream: BinaryIO) -> Outline:
-    """Return the shape of each array by its name, and None for each group, whose name ends with a slash.
+    """Return the shape of each array by name, and None for each group, with a name that ends with a slash.
 
-    Of an HDF5 file, the first 64 names at the root are returned, and for each group the first 8 names in it. No link to
-    another file is followed.
+    Of an HDF5 file, the first 64 names at the root are returned, and for each group the first 8 names in the group. No
+    link to another file is followed.
 
     Raises:
-        ConversionError: If it is neither an HDF5 nor an npz file, or its directory is damaged.
+        ConversionError: If the stream is neither an HDF5 nor an npz file, or the directory is damaged.
     """
     head = stream.read(64)
     stream.seek(0)
@@ -45,11 +45,11 @@ def outline(stream: BinaryIO) -> Outline:
             return dict(_names(opened, "", _NAMES_MAX))
     except LIBRARY_ERRORS as error:
         raise_fault_of_code(error, "the file")
-        raise ConversionError("the file", [f"its directory is damaged or truncated: {error}"], hint=AGAIN) from error
+        raise ConversionError("the file", [f"the directory is damaged or truncated: {error}"], hint=AGAIN) from error
 
 
 def _names(group: object, above: str, most: int) -> Iterator[tuple[str, list[int] | None]]:
-    """Yield the names in a group, and in its groups those of one more level."""
+    """Yield the names in a group, and the names of one more level in the groups."""
     import h5py
 
     if not isinstance(group, h5py.Group):

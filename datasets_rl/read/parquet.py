@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.libraries import importing
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import AGAIN, unexpected_format
+from datasets_rl.read.streams import AGAIN, refuse, unexpected_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
 TableColumn: TypeAlias = "NDArray[Any] | list[str] | list[bytes] | Ragged"
-"""Numbers [N], or [N, k, ...] for lists of fixed size; N strings or byte strings; or ragged lists of these. Lists of structs
+"""Numbers [N], or [N, k, ...] for lists of fixed size, or N strings or byte strings, or ragged lists of both. Lists of structs
 are strings, too: JSON, in which an empty cell is an empty list, and structs have no empty fields."""
 
 _PARQUET_MAGIC = b"PAR1"
@@ -29,7 +29,7 @@ _ARROW_MAGIC = b"ARROW1"
 
 
 class TableFile:
-    """Open Parquet or Arrow IPC file, depending on its first bytes. A context manager.
+    """Open Parquet or Arrow IPC file, depending on the first bytes. A context manager.
 
     Columns within structs have names with slashes: ``observation/position``.
 
@@ -71,24 +71,24 @@ class TableFile:
     def blocks(
         self, names: Sequence[str], *, rows: int, start: int = 0, stop: int | None = None
     ) -> Iterator[dict[str, TableColumn]]:
-        """Read columns in blocks; at most a row group, or a batch of an Arrow file, is in memory.
+        """Read columns in blocks. At most a row group, or a batch of an Arrow file, is in memory.
 
         Args:
             names: The columns.
             rows: Maximum number of rows of a block.
-            start: First row. Row groups that end before it are not read.
-            stop: Row after the last one; by default the number of rows.
+            start: First row. Row groups that end before the row are not read.
+            stop: Row after the last row, by default the number of rows.
 
         Yields:
-            The columns by name, in order. They may be read-only views.
+            The columns by name, in order. The values may be read-only views.
 
         Raises:
-            ConversionError: If columns are missing, have empty cells, or cannot be decoded; the error names all columns
+            ConversionError: If columns are missing, have empty cells, or cannot be decoded. The error names all columns
                 of a block.
         """
         if missing := [name for name in names if name not in self.columns]:
             present = ", ".join(self.columns) or "none"
-            raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {present}"])
+            raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}, only {present}"])
         stop = self.rows if stop is None else min(stop, self.rows)
         batches = self._batches(sorted({self._paths[name][0] for name in names}), rows, start, stop)
         while (batch := self._next_batch(batches, start)) is not None:
@@ -108,7 +108,7 @@ class TableFile:
     def _batches(self, roots: Sequence[str], rows: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows from `start` to `stop`."""
         ends = self._group_ends
-        # The first group with a row after `start`, and the first one that begins at `stop` or later.
+        # The first group with a row after `start`, and the first group that begins at `stop` or later.
         first, last = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop, "left") + 1
         groups = range(int(first), min(int(last), len(ends))) if start < stop else range(0)
         at = int(ends[first - 1]) if first else 0
@@ -124,7 +124,7 @@ class TableFile:
             return
         for number in groups:
             batch = self._file.get_batch(number).select(list(roots))
-            batch.validate(full=True)  # an Arrow file has no checksums, and its offsets may be invalid
+            batch.validate(full=True)  # an Arrow file has no checksums, and offsets may be invalid
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
@@ -155,8 +155,7 @@ class TableFile:
                 columns[name] = _json_texts(array) if _has_structs(array.type) else _column_from_arrow(array)
             except ValueError as error:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
-        if problems:
-            raise ConversionError(self.path.name, problems)
+        refuse(self.path.name, problems)
         return columns
 
 
@@ -203,7 +202,7 @@ def _column_from_arrow(array: pa.Array) -> TableColumn:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return values
-    raise ValueError(f"it has type {kind}, expected numbers, text, bytes, or lists of them")
+    raise ValueError(f"it has type {kind}, expected numbers, text, bytes, or lists of such values")
 
 
 def _has_structs(kind: pa.DataType) -> bool:
@@ -213,7 +212,7 @@ def _has_structs(kind: pa.DataType) -> bool:
 
 
 def _json_texts(array: pa.Array) -> list[str]:
-    """Return the cells as JSON; consecutive equal ones, which are the most, are converted at once."""
+    """Return the cells as JSON. Consecutive equal cells, which are the most, are converted at once."""
     if len(array) and (len(array) == 1 or array.slice(1).equals(array.slice(0, len(array) - 1))):
         structs = [{name: one for name, one in struct.items() if one is not None} for struct in array[0].as_py() or ()]
         return [json.dumps(structs, ensure_ascii=False)] * len(array)

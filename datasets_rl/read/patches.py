@@ -1,17 +1,18 @@
-"""Patches: frames as one of a few typical frames of which some words are others.
+"""Patches: a frame as a typical frame with some other words.
 
-    typical     | a | b | c | d | e | f |       words of 8 bytes, one row for each typical frame
+    typical     | a | b | c | d | e | f |       words of 8 bytes, a row for each typical frame
     frame       | a | b | X | d | e | Y |
     patch       | 0 | 2 | gaps 2 3 | codes of X, Y |
 
     byte                | which typical frame
     uint16              | number of words, n
-    uint8 [n]           | how many words after the one before each is; for the first, after the first word of the frame
-    uint16 [n]          | code of each word; 0xffff for a word without one
+    uint8 [n]           | how many words after the word before; for the first, after the first word of the frame
+    uint16 [n]          | code of each word; 0xffff for a word without a code
     uint64              | each word without a code
 
 All numbers are little-endian. To make a patch takes half of the time of zstd, and to read it a quarter: zstd spends most of
-its time on beginning a frame. The first byte of a zstd frame is 0x28, so that both can be among the compressed frames of a column.
+the time on beginning a frame. The first byte of a zstd frame is 0x28, so that both can be among the compressed frames
+of a column.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class FramePatches:
-    """What patches of frames of one size need; without a typical frame, no frame becomes a patch."""
+    """What patches of frames of a size need. Without a typical frame, no frame becomes a patch."""
 
     typical: Words = field(default_factory=lambda: np.empty((0, 0), np.uint64))
     """The typical frames, [K, W]."""
@@ -51,10 +52,10 @@ class FramePatches:
 
     @classmethod
     def train(cls, frames: NDArray[np.uint8]) -> FramePatches:
-        """Return what frames like these, [n, bytes], have in common.
+        """Return what similar frames, [n, bytes], have in common.
 
-        A typical frame has the median of each byte of the frames that differ less from it than from the other typical
-        ones. The words with a code are those that are most often elsewhere.
+        A typical frame has the median of each byte of the frames that differ less from this frame than from other typical
+        frames. The words with a code are the most frequent other words.
         """
         count, size = frames.shape
         if not count or size % WORD or size // WORD > _MAX_POSITIONS:
@@ -80,9 +81,9 @@ class FramePatches:
 
     @cached_property
     def probes(self) -> NDArray[np.int64]:
-        """Positions of the words by which the nearest typical frame is found, [P]: where they differ most.
+        """Positions of the words by which the nearest typical frame is found, [P]: where the frames differ most.
 
-        The words are next to each other, since to load one from memory takes as long as to load eight.
+        The words are next to each other, since to load a word from memory takes as long as to load eight.
         """
         different = np.zeros(-(-self.typical.shape[1] // _LINE_WORDS) * _LINE_WORDS, np.int64)
         for frame in self.typical:
@@ -100,7 +101,7 @@ class FramePatches:
     @cached_property
     def table(self) -> NDArray[np.int32]:
         """Where the words are found, see `find_places`."""
-        from datasets_rl.read.frame_loops import find_places  # deferred: it loads numba
+        from datasets_rl.read.frame_loops import find_places  # deferred, because it loads numba
 
         table = np.full(1 << (2 * len(self.words)).bit_length(), -1, np.int32)
         find_places(self.words, table)
@@ -115,6 +116,6 @@ def _median(frames: NDArray[np.uint8]) -> Words:
 
 
 def _distances(frames: Words, typical: Words) -> NDArray[np.int64]:
-    """Return in how many words frames, [n, W], differ from a typical one."""
+    """Return in how many words frames, [n, W], differ from a typical frame."""
     distances: NDArray[np.int64] = np.count_nonzero(frames != typical, axis=1)
     return distances

@@ -1,6 +1,6 @@
 """Functions that a pickle of plain data may name: numpy's arrays, numbers and dtypes, and a few containers.
 
-Each function is reimplemented here and validates its arguments; numpy's own functions are not called.
+Each function is reimplemented here and validates the arguments. numpy's own functions are not called.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NUMPY_CORES = ("numpy.core", "numpy._core")
 
 
 class DamagedPickleError(Exception):
-    """Raised if a pickle cannot be read; the argument is the reason."""
+    """Raised if a pickle cannot be read. The argument is the reason."""
 
 
 class AllowedGlobal:
-    """Global that the pickle names; `call` is None if it is not allowed."""
+    """Global that the pickle names. `call` is None if the global is not allowed."""
 
     def __init__(self, call: Callable[..., Any] | None) -> None:
         self.call = call
@@ -36,7 +36,7 @@ class UnbuiltObject:
     def __init__(self, build: Callable[[Any], Any]) -> None:
         self.build = build
         self.places: list[int] = []
-        """Numbers of its entries in the memo."""
+        """Numbers of the entries in the memo."""
 
 
 def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -49,7 +49,7 @@ def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
-    """Check that keys are plain values or flat tuples of them, because hashing nested keys may exhaust the stack."""
+    """Check that keys are plain values or flat tuples of plain values, because hashing nested keys may exhaust the stack."""
     for value in values:
         for part in value if type(value) is tuple else (value,):
             if not isinstance(part, str | bytes | int | float | complex | np.generic | None):
@@ -93,7 +93,7 @@ def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> UnbuiltObject:  # no
 
 
 def _ndarray_placeholder(*_: Any) -> None:
-    raise DamagedPickleError("numpy.ndarray is called, expected arrays as numpy writes them")
+    raise DamagedPickleError("numpy.ndarray is called, expected arrays as numpy writes arrays")
 
 
 _NDARRAY = _ndarray_placeholder
@@ -110,7 +110,7 @@ def _array_from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArr
     if dtype.hasobject:
         if not isinstance(content, list) or len(content) != count:
             raise DamagedPickleError(
-                f"an array declares {count:,} objects, but its content is not a list of that length"
+                f"an array declares {count:,} objects, but the content is not a list of that length"
             )
         objects: NDArray[Any] = np.empty(count, object)
         for number, value in enumerate(content):

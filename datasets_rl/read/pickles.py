@@ -1,10 +1,10 @@
 """Safe reader of pickles of plain data, which calls no function that a pickle names.
 
-A pickle is a program for a stack machine, and one of its instructions can call any function of any module. This reader
+A pickle is a program for a stack machine, and an instruction can call any function of any module. This reader
 implements the instructions that build numbers, text, bytes and containers. Instead of calls, it supports the short list
 of names in `pickle_calls`: the arrays, numbers and dtypes of numpy, and a few containers. Every other name is an error,
-which reports its position. The standard unpickler is not used at all, because numpy's types trust the content that they
-are restored from, and forged content makes them access invalid memory.
+which reports the position. The standard unpickler is not used at all, because numpy's types trust the content that they
+are restored from, and forged content makes such types access invalid memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _DIGITS_MAX = 1000
 _RUN = 1000  # the standard pickler writes lists in batches of this size
 _ESCAPED = re.compile(rb"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}))*""")  # the escapes that Python 2 writes
 _Step: TypeAlias = "Callable[[_PickleMachine, int], int]"
-"""Function that executes an instruction: it takes the position after the opcode and returns that of the next opcode."""
+"""Function that executes an instruction: a function of the position after the opcode that returns the position of the
+next opcode."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 
@@ -73,15 +74,15 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     """Read a ``.npy`` file of numbers, or of pickled Python objects.
 
     Args:
-        source: The file, or a stream of it.
-        name: Name of the file in errors; by default the name in the path.
+        source: The file, or a stream of the file.
+        name: Name of the file in errors, by default the name in the path.
         most: Maximum number of bytes of the file.
 
     Returns:
-        The array; for a single object, such as a dict that ``numpy.save`` wrote, the object itself.
+        The array, or for a single object, such as a dict that ``numpy.save`` wrote, the object itself.
 
     Raises:
-        ConversionError: If the file is not a ``.npy`` file, or its pickle is not accepted by `load`.
+        ConversionError: If the file is not a ``.npy`` file, or the pickle is not accepted by `load`.
     """
     if isinstance(source, Path | str):
         path = Path(source)
@@ -95,10 +96,10 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     while count := fill(source, buffer):
         data += buffer[:count]
         if len(data) > most:
-            raise ConversionError(reader.name, [f"its pickle has more than {most:,} bytes"])
+            raise ConversionError(reader.name, [f"the pickle has more than {most:,} bytes"])
     array = load(data, reader.name)
     if not isinstance(array, np.ndarray) or array.shape != reader.shape:
-        raise ConversionError(reader.name, [f"its pickle is not an array of shape {list(reader.shape)}"], hint=AGAIN)
+        raise ConversionError(reader.name, [f"the pickle is not an array of shape {list(reader.shape)}"], hint=AGAIN)
     return array[()] if array.shape == () else array
 
 
@@ -129,7 +130,7 @@ class _PickleMachine:
             if at > len(data):
                 raise DamagedPickleError("it is truncated")
         if at + 1 != len(data):
-            raise DamagedPickleError("more bytes follow its end")
+            raise DamagedPickleError("more bytes follow the end")
         if self.problems:
             return None
         if len(self.stack) != 1 or self._marks or self._open:
@@ -142,7 +143,7 @@ class _PickleMachine:
 
     def proto(self, at: int) -> int:
         if self.data[at] > 5:
-            raise DamagedPickleError(f"its protocol is {self.data[at]}, expected at most 5")
+            raise DamagedPickleError(f"the protocol is {self.data[at]}, expected at most 5")
         return at + 1
 
     def text_int(self, at: int) -> int:
@@ -278,14 +279,18 @@ class _PickleMachine:
     def _push_global(self, module: str, name: str) -> None:
         call = ALLOWED.get((module, name))
         if call is None:
-            self.problems.append(f"byte {self.at:,}: {module}.{name} is not allowed: it is not plain data"[:300])
+            self.problems.append(
+                f"byte {self.at:,}: {module}.{name} is not allowed, because it is not plain data"[:300]
+            )
         self.stack.append(AllowedGlobal(call))
 
     def instance(self, at: int) -> int:
         module, at = self.read_line(at, 1000)
         name, at = self.read_line(at, 1000)
         self.values_since_mark()
-        self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not allowed: it is not plain data"[:300])
+        self.problems.append(
+            f"byte {self.at:,}: {module!r}.{name!r} is not allowed, because it is not plain data"[:300]
+        )
         self.stack.append(AllowedGlobal(None))
         return at
 
@@ -329,7 +334,7 @@ class _PickleMachine:
             if isinstance(value, str | bytes | bytearray | list | tuple | dict | set | frozenset):
                 self._budget -= len(value) * (1 if isinstance(value, str | bytes | bytearray) else 8)
         if self._budget < 0:
-            raise DamagedPickleError("its calls produce far more data than the pickle has")
+            raise DamagedPickleError("the calls produce far more data than the pickle has")
 
     # --- the stack and the bytes
 
@@ -377,7 +382,7 @@ def _is_unpickled_object(value: Any) -> bool:
 
 
 def _check_size(value: Any) -> None:
-    """Raise if a value contains itself, is nested too deeply, or has too many values, with shared ones repeated."""
+    """Raise if a value contains itself, is nested too deeply, or has too many values, with shared values repeated."""
     sizes: dict[int, tuple[int, int] | None] = {}
     waiting = [(value, False)]
     while waiting:
@@ -387,9 +392,9 @@ def _check_size(value: Any) -> None:
             count = _value_count(node) + sum(size for size, _ in inner)
             depth = 1 + max((depth for _, depth in inner), default=0)
             if depth > _DEPTH_MAX:
-                raise DamagedPickleError(f"its containers are nested {depth} deep, expected at most {_DEPTH_MAX}")
+                raise DamagedPickleError(f"the containers are nested {depth} deep, expected at most {_DEPTH_MAX}")
             if count > _VALUES_MAX:
-                raise DamagedPickleError(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
+                raise DamagedPickleError(f"it has more than {_VALUES_MAX:,} values, counting shared values repeatedly")
             sizes[id(node)] = count, depth
         elif isinstance(node, AllowedGlobal | UnbuiltObject):
             raise DamagedPickleError(
@@ -515,7 +520,7 @@ def _decode_utf8(data: memoryview) -> str:
 
 
 def _decode_latin1(data: memoryview) -> str:
-    """Decode a string of Python 2, which may be bytes or text; Latin-1 is lossless for both."""
+    """Decode a string of Python 2, which may be bytes or text. Latin-1 is lossless for both."""
     return str(data, "latin-1")
 
 
@@ -587,12 +592,12 @@ _STEPS: dict[int, _Step] = {
     }.items()
 }
 _FORBIDDEN = {
-    ord("P"): "it refers to an object outside of it (PERSID)",
-    ord("Q"): "it refers to an object outside of it (BINPERSID)",
+    ord("P"): "it refers to an object outside (PERSID)",
+    ord("Q"): "it refers to an object outside (BINPERSID)",
     0x82: "it names an object of the extension registry (EXT1)",
     0x83: "it names an object of the extension registry (EXT2)",
     0x84: "it names an object of the extension registry (EXT4)",
-    0x97: "it refers to a buffer outside of it (NEXT_BUFFER)",
-    0x98: "it refers to a buffer outside of it (READONLY_BUFFER)",
+    0x97: "it refers to a buffer outside (NEXT_BUFFER)",
+    0x98: "it refers to a buffer outside (READONLY_BUFFER)",
 }
 _BEGINNINGS = {bytes([code]) for code in (*_STEPS, *_FORBIDDEN)}

@@ -1,6 +1,6 @@
 """Decoder of the pixels of plain PNG images, twice as fast as pillow, which releases the interpreter's lock.
 
-A row is stored as differences to a prediction from its neighbors; its first byte is the filter, which selects the
+A row is stored as differences to a prediction from the neighbors. The first byte of a row is the filter, which selects the
 prediction (PNG specification, 9.2):
 
     0  zero         1  left      2  above      3  mean of both      4  whichever of left, above, and above left
@@ -35,11 +35,11 @@ def decode(compressed: bytes, out: NDArray[np.uint8]) -> None:
     """Decode the pixels of an image of 8 bits per channel that is not interlaced.
 
     Args:
-        compressed: The concatenated content of its IDAT chunks.
+        compressed: The concatenated content of the IDAT chunks.
         out: Output for the pixels, [rows, columns, channels], contiguous.
 
     Raises:
-        ValueError: If the pixels are damaged, or their number differs from the shape of `out`.
+        ValueError: If the pixels are damaged, or the number of pixels differs from the shape of `out`.
     """
     rows, columns, channels = out.shape
     size = rows * (columns * channels + 1)
@@ -47,9 +47,9 @@ def decode(compressed: bytes, out: NDArray[np.uint8]) -> None:
     try:
         data = stream.decompress(compressed, size + 1)
     except _ERRORS as error:
-        raise ValueError(f"its pixels cannot be decompressed: {error}") from error
+        raise ValueError(f"the pixels cannot be decompressed: {error}") from error
     if len(data) != size or not stream.eof:
-        raise ValueError(f"its pixels are truncated, or exceed the {size:,} bytes that it declares")
+        raise ValueError(f"the pixels are truncated, or exceed the declared {size:,} bytes")
     raw = np.frombuffer(data, np.uint8).reshape(rows, -1)
     if raw[:, 0].max() > 4:
         raise ValueError(f"a row has filter {raw[:, 0].max()}, expected at most 4")

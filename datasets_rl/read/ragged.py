@@ -14,7 +14,7 @@ from datasets_rl.errors import ConversionError
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Column whose rows have unequal lengths.
+    """Column of rows of unequal lengths.
 
     rows      [7 8 9]  []  [4 5]
     values     7 8 9        4 5
@@ -22,7 +22,7 @@ class Ragged:
     """
 
     values: NDArray[Any] | Sequence[memoryview | bytes | str | NDArray[Any]] | Ragged
-    """Concatenated values of all rows, [V, ...]; ragged themselves for lists of lists."""
+    """Concatenated values of all rows, [V, ...], again ragged for lists of lists."""
     lengths: NDArray[np.int64]
     """Lengths of the rows, [N], with the sum V."""
 
@@ -38,9 +38,9 @@ class Ragged:
         """
         values = self.values.stacked(name) if isinstance(self.values, Ragged) else self.values
         if not isinstance(values, np.ndarray):
-            raise ConversionError(name, ["its values are bytes or text, expected numbers"])
+            raise ConversionError(name, ["the values are bytes or text, expected numbers"])
         sizes = np.unique(self.lengths)
         if len(sizes) > 1:
-            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values, expected equal lengths"])
+            raise ConversionError(name, [f"the rows have {sizes[0]:,} to {sizes[-1]:,} values, expected equal lengths"])
         width = int(sizes[0]) if len(sizes) else 0
         return values.reshape(len(self.lengths), width, *values.shape[1:])

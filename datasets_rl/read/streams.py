@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, Protocol, cast
 
 from typing_extensions import Buffer
 
-from datasets_rl.errors import Argument, Remedy
+from datasets_rl.errors import Argument, ConversionError, Remedy
 
 ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
@@ -21,11 +21,11 @@ class Readable(Protocol):
     """Interface of a stream for the readers."""
 
     def readinto(self, buffer: Buffer, /) -> int | None:
-        """Read the next bytes into the buffer; return their number, 0 at the end."""
+        """Read the next bytes into the buffer, and return the number of bytes, 0 at the end."""
 
 
 def fill(stream: Readable | BinaryIO, view: memoryview) -> int:
-    """Fill the view with the next bytes of the stream; return their number, which is smaller only at the end."""
+    """Fill the view with the next bytes of the stream, and return the number of bytes, which is smaller only at the end."""
     count = 0
     while count < len(view) and (more := stream.readinto(view[count:])):  # type: ignore[union-attr]  # not in BinaryIO's stub
         count += more
@@ -41,7 +41,7 @@ class InputStream(io.RawIOBase):
 
 
 class StreamSpan(InputStream):
-    """Part of a file as a separate stream. Several parts of one file may be read alternately.
+    """Part of a file as a separate stream. Several parts of a file may be read alternately.
 
     Args:
         file: A seekable file.
@@ -55,7 +55,7 @@ class StreamSpan(InputStream):
         self._left = size
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Read the next bytes into the buffer; return their number, 0 at the end of the part or of the file."""
+        """Read the next bytes into the buffer, and return the number of bytes, 0 at the end of the part or of the file."""
         view = memoryview(buffer).cast("B")[: self._left]
         self._file.seek(self._at)
         count = self._file.readinto(view) or 0  # type: ignore[attr-defined]  # not in BinaryIO's stub
@@ -71,7 +71,7 @@ class JoinedStream(InputStream):
         self._streams = list(streams)
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Read the next bytes into the buffer; return their number, 0 at the end."""
+        """Read the next bytes into the buffer, and return the number of bytes, 0 at the end."""
         while self._streams:
             if count := cast("int", self._streams[0].readinto(buffer)):
                 return count
@@ -83,6 +83,12 @@ def first_problems(problems: Sequence[str], noun: str = "") -> list[str]:
     """Return the first problems, and the number of the others, which are problems of `noun`."""
     more = len(problems) - ITEMS_MAX
     return [*problems[:ITEMS_MAX], *([f"and {more:,} more {noun}".rstrip()] if more > 0 else [])]
+
+
+def refuse(name: str, problems: Iterable[str]) -> None:
+    """Raise a ConversionError about a file or a part of a file, if there are problems."""
+    if listed := [*problems]:
+        raise ConversionError(name, listed)
 
 
 def unexpected_format(head: bytes, expected: str) -> str:
@@ -98,5 +104,5 @@ def unexpected_format(head: bytes, expected: str) -> str:
     if head.lstrip()[:1] == b"<":
         kind = f"is a web page or an XML error, not {expected}"
     elif len(head) > 8 and _LFS.startswith(head[: len(_LFS)]):
-        kind = "is a git-LFS pointer, not the file that it points to"
-    return f"it {kind}: it begins with {head[:16]!r}"
+        kind = "is a git-LFS pointer, not the file that is meant"
+    return f"it {kind}, and begins with {head[:16]!r}"

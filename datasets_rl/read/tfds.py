@@ -1,13 +1,13 @@
 """Reader of ``features.json`` of TensorFlow Datasets, the schema of the features of an Example.
 
-An RLDS episode is one Example. Its features are flat, with slashes in their names, and concatenate all steps:
+An RLDS episode is an Example. The features are flat, with slashes in the names, and concatenate all steps:
 
     features.json    {"steps": Dataset({"observation": {"image": Image, "state": Tensor [7]}}), "episode_id": Text}
     in the record    steps/observation/image   T byte strings
                      steps/observation/state   T * 7 floats
                      episode_id                1 byte string
 
-Lists within the steps are ragged: their flat values and their lengths are separate features.
+Lists within the steps are ragged: flat values and lengths are separate features.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import COMPRESSION_MAX
+from datasets_rl.read.streams import COMPRESSION_MAX, refuse
 from datasets_rl.read.tfrecord import Feature, parse_example
 
 Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | list[NDArray[Any]] | Ragged"
-"""Numbers [T, ...]; T encoded images, byte strings, strings, or arrays of unequal shapes; or ragged lists of these."""
+"""Numbers [T, ...], or T encoded images, byte strings, strings, or arrays of unequal shapes; or ragged lists of these."""
 
 _DEPTH_MAX = 16
 _NUMBERS = {
@@ -58,13 +58,13 @@ class Leaf:
     """Name with slashes, as in the record: ``steps/observation/image``."""
     kind: Literal["numbers", "image", "text", "bytes"]
     dtype: np.dtype[Any]
-    """Dtype of the numbers or pixels; an image of float32 is stored as a PNG of four channels, one for each byte."""
+    """Dtype of the numbers or pixels. An image of float32 is stored as a PNG of four channels, a channel for each byte."""
     shape: tuple[int | None, ...]
-    """Shape of one value; None for a variable size."""
+    """Shape of a value, with None for a variable size."""
     lists: tuple[int | None, ...]
-    """Lengths of the enclosing lists, outermost first; ``(None,)`` for a feature of the steps of an episode."""
+    """Lengths of the enclosing lists, outermost first, or ``(None,)`` for a feature of the steps of an episode."""
     encoding: str = "none"
-    """Encoding of numbers, ``none``, ``bytes`` or ``zlib``; or of an image, ``png``, ``jpeg`` or empty for either."""
+    """Encoding of numbers, ``none``, ``bytes`` or ``zlib``, or of an image, ``png``, ``jpeg`` or empty for either."""
 
     @property
     def dynamic(self) -> bool:
@@ -87,14 +87,14 @@ class Schema:
     """Schema of records, as in ``features.json``.
 
     Raises:
-        ConversionError: If the document is not a schema, or has unsupported features; the error names all of them.
+        ConversionError: If the document is not a schema, or has unsupported features. The error names all problems.
     """
 
     def __init__(self, document: str | bytes | Mapping[str, Any], name: str = "features.json") -> None:
         self.leaves: dict[str, Leaf] = {}
         """Features by name, in the order of the document."""
         self.passed_over: dict[str, str] = {}
-        """Features that are not read, with their types."""
+        """Features that are not read, with the types."""
         problems: list[str] = []
         try:
             parsed = json.loads(document) if isinstance(document, str | bytes) else document
@@ -103,8 +103,7 @@ class Schema:
         self._add_leaves(parsed, (), (), problems)
         if not self.leaves and not problems:
             problems.append("it names no features")
-        if problems:
-            raise ConversionError(name, problems)
+        refuse(name, problems)
 
     def read(self, payload: memoryview, name: str, names: Collection[str] | None = None) -> dict[str, Column]:
         """Read an episode.
@@ -112,13 +111,13 @@ class Schema:
         Args:
             payload: The bytes of the record.
             name: Name of the record in errors.
-            names: The names of the leaves to read; by default all.
+            names: The names of the leaves to read, by default all.
 
         Returns:
             The features by name. Floats of four bytes and byte strings are views of the payload.
 
         Raises:
-            ConversionError: If features are missing or do not match the schema; the error names all of them.
+            ConversionError: If features are missing or do not match the schema. The error names all problems.
         """
         features = parse_example(payload, name)
         problems: list[str] = []
@@ -139,8 +138,7 @@ class Schema:
             for counts in steps.values()
             if len(set(counts.values())) > 1
         )
-        if problems:
-            raise ConversionError(name, problems)
+        refuse(name, problems)
         return columns
 
     def _add_leaves(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:
@@ -193,7 +191,7 @@ def _read_leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]
         return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _declared_shape(tensor), lists, encoding)
     keys = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
     raise _FeatureError(
-        f"is described by {keys}, expected a tensor, an image, a video, a text, or a dict or list of them"
+        f"is described by {keys}, expected a tensor, an image, a video, a text, or a dict or list of such features"
     )
 
 
@@ -225,7 +223,7 @@ def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
         lengths = _require_integers(features[f"{stem}/ragged_row_lengths_{level}"])
         if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != len(column):
             total = int(lengths.sum())
-            raise _FeatureError(f"has {len(column):,} values; the lengths of its lists add up to {total:,}")
+            raise _FeatureError(f"has {len(column):,} values, but the lengths of the lists add up to {total:,}")
         width = leaf.lists[level + 1]
         if width is not None and (lengths != width).any():
             raise _FeatureError(f"has lists of {lengths.min():,} to {lengths.max():,} values, expected {width:,}")
@@ -234,7 +232,7 @@ def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
 
 
 def _check_count(column: Column, lists: tuple[int | None, ...]) -> Column:
-    """Check the number of values of a feature; outside of lists, return its single value without the leading axis."""
+    """Check the number of values of a feature. Outside of lists, return the single value without the leading axis."""
     expected = lists[0] if lists else 1
     if expected is not None and len(column) != expected:
         raise _FeatureError(f"has {len(column):,} values, expected {expected:,}")
@@ -242,7 +240,7 @@ def _check_count(column: Column, lists: tuple[int | None, ...]) -> Column:
 
 
 def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
-    """Return the values of a leaf, [V, ...], in any of their encodings."""
+    """Return the values of a leaf, [V, ...], in any encoding."""
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     feature = features[stem + suffix]
     if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
@@ -267,9 +265,9 @@ def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Co
 
 
 def _convert_numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
-    """Convert numbers that the record stores as floats or integers to their shape and dtype."""
+    """Convert numbers that the record stores as floats or integers to the shape and the dtype of the leaf."""
     if leaf.dtype.kind == "f":
-        # An empty float list and a missing one have the same encoding.
+        # An empty float list and a missing list have the same encoding.
         values: NDArray[Any] = np.empty(0, np.float32) if isinstance(feature, list) else feature
         if (isinstance(feature, list) and feature) or values.dtype.kind != "f":
             raise _FeatureError(f"has {_feature_kind(feature)}, expected floats")
@@ -304,7 +302,7 @@ def _cast_checked(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _decode_strings(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
-    """Read numbers that are stored as byte strings, one for each value."""
+    """Read numbers that are stored as byte strings, a string for each value."""
     fixed = tuple(1 if size is None else size for size in leaf.shape)
     shape = fixed
     if None in leaf.shape:
@@ -313,7 +311,7 @@ def _decode_strings(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
         count = len(strings[0] if leaf.encoding == "bytes" else _decompress(strings[0], _TENSOR_MAX_BYTES))
         unit = max(1, math.prod(fixed) * leaf.dtype.itemsize)
         shape = tuple(count // unit if size is None else size for size in leaf.shape)
-    # No memory is allocated for a declared size before the strings were found to have it.
+    # No memory is allocated for a declared size before the strings were found to have that size.
     tensors = [_decode_tensor(leaf, string, shape) for string in strings]
     return np.stack(tensors).astype(leaf.dtype, copy=False) if tensors else np.empty((0, *shape), leaf.dtype)
 
@@ -322,7 +320,7 @@ _TENSOR_MAX_BYTES = (1 << 31) - 1
 
 
 def _decode_shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Decode one array per string, each in its own shape from `shapes`, [N, axes]."""
+    """Decode an array per string, each in a shape from `shapes`, [N, axes]."""
     if len(shapes) != len(strings):
         raise _FeatureError(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():
@@ -343,7 +341,7 @@ def _decode_tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> ND
 
 
 def _decompress(string: memoryview, size: int) -> bytes:
-    """Decompress a value, to at most one byte more than its expected size."""
+    """Decompress a value, to at most one byte more than the expected size."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(string, min(size, len(string) * COMPRESSION_MAX) + 1)

@@ -1,6 +1,6 @@
-"""Reader of TFRecord files and of their ``tf.train.Example`` messages, without TensorFlow and without copies.
+"""Reader of TFRecord files and of ``tf.train.Example`` messages, without TensorFlow and without copies.
 
-    record    | length 8 | CRC of it 4 | payload ... | CRC of it 4 |      little endian; the CRCs are masked CRC32C
+    record    | length 8 | CRC 4 | payload ... | CRC 4 |      little endian. The CRCs are masked CRC32C
 
     payload   Example { 1: Features { 1: entry { 1: key, 2: Feature { 1 bytes | 2 floats | 3 integers } } ... } }
 
@@ -24,7 +24,7 @@ from datasets_rl.read import gz
 from datasets_rl.read.streams import AGAIN, fill, first_problems, unexpected_format
 
 Feature: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | list[memoryview]"
-"""Floats [V], a view of the payload; integers [V]; or byte strings, views of the payload."""
+"""Floats [V], a view of the payload, or integers [V], or byte strings, views of the payload."""
 
 _HEAD = struct.Struct("<QI")
 _FOOT = struct.Struct("<I")
@@ -38,7 +38,7 @@ class _DamagedError(Exception):
 
 
 def read_record_file(path: Path, *, max_bytes: int = _RECORD_MAX_BYTES) -> Iterator[memoryview]:
-    """Yield the payloads of a file, which may be compressed by gzip; see `read_records`.
+    """Yield the payloads of a file, which may be compressed by gzip, see `read_records`.
 
     Args:
         path: The file.
@@ -52,7 +52,7 @@ def read_record_file(path: Path, *, max_bytes: int = _RECORD_MAX_BYTES) -> Itera
 
 
 def decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """Return the stream of the records of a file at its start, which may be compressed by gzip.
+    """Return the stream of the records of a file at the start, which may be compressed by gzip.
 
     Raises:
         ConversionError: If the file is neither a TFRecord nor a gzip file.
@@ -68,12 +68,12 @@ def decompressed(file: BinaryIO, name: str) -> BinaryIO:
 
 
 def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BYTES) -> Iterator[memoryview]:
-    """Yield the payloads of a file, each checked against its CRCs.
+    """Yield the payloads of a file, each checked against the CRCs.
 
-    After the first damaged record, no payload is yielded; the rest of the file is only searched for other damaged ones.
+    After the first damaged record, no payload is yielded. The rest of the file is only searched for other damaged records.
 
     Args:
-        stream: The file, at its beginning or at the beginning of a record. It needs ``readinto`` but need not be
+        stream: The file, at the beginning, or at the beginning of a record. The stream needs ``readinto`` but need not be
             seekable.
         name: Name of the file in errors.
         max_bytes: Maximum size of a record.
@@ -82,7 +82,7 @@ def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BY
         Payloads, each with separate memory.
 
     Raises:
-        ConversionError: If records are damaged or truncated; the error names the number and offset of each.
+        ConversionError: If records are damaged or truncated. The error names the number and the offset of each record.
     """
     problems: list[str] = []
     offset = number = 0
@@ -91,10 +91,10 @@ def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BY
         where = f"record {number:,} at byte {offset:,}"
         size, check = _HEAD.unpack(head)
         if count < _HEAD.size:
-            problems.append(f"{where} is truncated after {count} of the {_HEAD.size} bytes of its length")
+            problems.append(f"{where} is truncated after {count} of the {_HEAD.size} bytes of the length")
             break
         if masked_crc(head[:8]) != check or size > _RECORD_MAX_BYTES:
-            problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
+            problems.append(f"{where} has a damaged length, so that the next records cannot be located")
             break
         if size > max_bytes:
             problems.append(f"{where} has {size:,} bytes, expected at most {max_bytes:,}")
@@ -106,7 +106,7 @@ def read_records(stream: BinaryIO, name: str, *, max_bytes: int = _RECORD_MAX_BY
             break
         payload = record.data[:size]
         if masked_crc(payload) != _FOOT.unpack(record.data[size:])[0]:
-            problems.append(f"{where} does not match its CRC32C")
+            problems.append(f"{where} does not match the CRC32C")
         elif not problems:
             yield payload
         offset += _HEAD.size + len(record)
@@ -119,11 +119,11 @@ def parse_example(payload: memoryview, name: str) -> dict[str, Feature]:
     """Read a ``tf.train.Example``.
 
     Args:
-        payload: The bytes of the message; the features are views of them.
+        payload: The bytes of the message. The features are views of the bytes.
         name: Name of the message in errors.
 
     Returns:
-        The features by name; a feature without values is an empty list.
+        The features by name. A feature without values is an empty list.
 
     Raises:
         ConversionError: If the bytes are not such a message.
@@ -248,7 +248,7 @@ def _read_tag(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
 
 
 def _skip_field(data: memoryview, at: int, stop: int, wire: int) -> int:
-    """Return the end of the field whose tag ended at `at`."""
+    """Return the end of the field with the tag that ended at `at`."""
     if wire == _VARINT:
         return _read_varint(data, at, stop)[1]
     if wire == _LENGTH:
@@ -259,7 +259,7 @@ def _skip_field(data: memoryview, at: int, stop: int, wire: int) -> int:
     else:
         raise _DamagedError(f"byte {at:,} begins a field of unknown type {wire}")
     if end > stop:
-        raise _DamagedError(f"the field at byte {at:,} has {end - at:,} bytes; {stop - at:,} remain")
+        raise _DamagedError(f"the field at byte {at:,} has {end - at:,} bytes, but {stop - at:,} remain")
     return end
 
 

@@ -21,13 +21,13 @@ def core_count() -> int:
 
 
 def run_on_all_cores(work: Callable[[int, int], None], count: int, per_task: int) -> None:
-    """Call ``work(start, stop)`` for consecutive ranges of `count` items, in this thread and in those of the pool.
+    """Call ``work(start, stop)`` for consecutive ranges of `count` items, in this thread and in the threads of the pool.
 
     This thread takes ranges, too, so that the work ends even if all other threads are busy, and a single range is as
     fast as a plain call. The first exception of `work` is raised after all threads have stopped.
 
     Args:
-        work: Processes the items `start` to `stop`; it should release the interpreter's lock.
+        work: Processes the items `start` to `stop`. The function should release the interpreter's lock.
         count: Number of items.
         per_task: Number of items per call, enough for some 100 microseconds.
     """
@@ -57,7 +57,7 @@ def run_on_all_cores(work: Callable[[int, int], None], count: int, per_task: int
 
 
 def _shared_pool(cores: int) -> ThreadPoolExecutor:
-    global _pool  # noqa: PLW0603 - one pool for the process
+    global _pool  # noqa: PLW0603 - a single pool for the process
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(cores - 1, thread_name_prefix="rlds-decode")
@@ -65,7 +65,7 @@ def _shared_pool(cores: int) -> ThreadPoolExecutor:
 
 
 def _reset_after_fork() -> None:
-    """Forget the pool in a forked process: its threads do not exist here."""
+    """Forget the pool in a forked process: the threads do not exist here."""
     global _lock, _pool
     _lock, _pool = Lock(), None
 

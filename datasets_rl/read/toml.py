@@ -13,21 +13,21 @@ else:
     import tomli as tomllib
 
 MAX_DEPTH = 32
-"""Maximum nesting of tables and arrays; deeper documents could exhaust the stack of recursive functions."""
+"""Maximum nesting of tables and arrays. Deeper documents could exhaust the stack of recursive functions."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML document.
 
     Raises:
-        ValueError: If it is not valid TOML, or its tables and arrays are nested deeper than `MAX_DEPTH`.
+        ValueError: If the text is not valid TOML, or tables and arrays are nested deeper than `MAX_DEPTH`.
     """
     try:
         document = tomllib.loads(text)
     except RecursionError:
         document = None
     if document is None or _is_deeper(document, MAX_DEPTH):
-        raise ValueError(f"its tables and arrays are nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"the tables and arrays are nested more than {MAX_DEPTH} deep")
     return document
 
 

@@ -21,11 +21,11 @@ def decode(raw: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
     """Decode consecutive variable-length integers (varints of protocol buffers).
 
     Args:
-        raw: The bytes; the last one must be the end of an integer.
+        raw: The bytes. The last byte must be the end of an integer.
         out: Output, [V], where V is the number of bytes in `raw` below 128.
 
     Returns:
-        The position of the first byte that exceeds the maximum length of its integer, or -1.
+        The position of the first byte that exceeds the maximum length of the integer, or -1.
     """
     return int(_decode(raw, out.view(np.uint64)))
 

@@ -4,7 +4,7 @@
     3m.vlt/Good/manifest.ocdbt       the store, with the data in d/: an array for each leaf of the structure,
     3m.vlt/Good/d/0f3c...            [1, 10**13, ...], of which `vault_index` rows were written
 
-TensorStore reads the arrays where they are, a chunk at a time; nothing is unpacked.
+TensorStore reads the arrays in place, a chunk at a time. Nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _METADATA = "metadata.json"
 _STORE = "manifest.ocdbt"
 _METADATA_MAX_BYTES = 1 << 20
 _CACHE_BYTES = 256 << 20
-"""Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than those of wide ones."""
+"""Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than the chunks of wide
+arrays."""
 _CHUNK_MAX_BYTES = 256 << 20
 _LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, OverflowError)
 """Exceptions that TensorStore raises for a damaged store."""
@@ -40,8 +41,8 @@ def require_tensorstore() -> Any:
     """Return the module tensorstore.
 
     Raises:
-        MissingDependencyError: If it is not installed.
-        LibraryError: If it cannot read vaults.
+        MissingDependencyError: If tensorstore is not installed.
+        LibraryError: If tensorstore cannot read vaults.
     """
     with importing("tensorstore", "vault", "reading vaults"):
         import tensorstore
@@ -53,16 +54,16 @@ def require_tensorstore() -> Any:
 
 
 def vault_names(archive: ZipReader) -> dict[str, str]:
-    """Return the folder of each vault in an archive, by its name, the last one of the folder."""
+    """Return the folder of each vault in an archive, by name, which is the last name of the folder."""
     folders = [name.removesuffix(_METADATA) for name in archive.members if name.endswith(f"/{_METADATA}")]
     return {folder.rstrip("/").rpartition("/")[2]: folder for folder in sorted(folders)}
 
 
 def find_vaults(stream: BinaryIO) -> dict[str, str]:
-    """Return the folder of each vault in a zip file, by its name; a vault has a store beside its description.
+    """Return the folder of each vault in a zip file, by name. A vault has a store beside the description.
 
     Raises:
-        ConversionError: If it is not a zip file, or its directory is damaged.
+        ConversionError: If the stream is not a zip file, or the directory is damaged.
     """
     with ZipReader(stream) as archive:
         vaults = vault_names(archive).items()
@@ -79,8 +80,8 @@ class Vault:
     Raises:
         MissingDependencyError: If tensorstore is not installed.
         LibraryError: If tensorstore cannot read vaults.
-        ConversionError: If the file has no such vault, or the vault is damaged; the error names every problem.
-        OSError: If the system refuses to read it.
+        ConversionError: If the file has no such vault, or the vault is damaged. The error names every problem.
+        OSError: If the system refuses to read the file.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -91,7 +92,7 @@ class Vault:
             folders = vault_names(archive)
             if name not in folders:
                 found = ", ".join(folders) or "none"
-                raise ConversionError(path.name, [f"it has no vault {name}; it has {found}"])
+                raise ConversionError(path.name, [f"it has no vault {name}, only {found}"])
             self._folder = folders[name]
             self.leaves = self._read_structure(archive)
         self._context = self._store.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
@@ -108,20 +109,20 @@ class Vault:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of a row of each leaf, by its dotted name."""
+        """The shape of a row of each leaf, by dotted name."""
         return {leaf: tuple(array.shape[2:]) for leaf, array in self._arrays.items()}
 
     @property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """The dtype of each leaf, by its dotted name."""
+        """The dtype of each leaf, by dotted name."""
         return {leaf: np.dtype(array.dtype.numpy_dtype) for leaf, array in self._arrays.items()}
 
     def read(self, leaves: Mapping[str, Any] | list[str], start: int, stop: int) -> dict[str, NDArray[Any]]:
         """Read the rows [start, stop) of leaves, [stop - start, ...] each.
 
         Raises:
-            ConversionError: If they cannot be decoded.
-            OSError: If the system refuses to read them.
+            ConversionError: If the rows cannot be decoded.
+            OSError: If the system refuses to read the rows.
         """
         pending = {leaf: self._arrays[leaf][0, start:stop].read() for leaf in leaves}
         found = {}
@@ -182,7 +183,7 @@ class Vault:
             if len(shape) < 2 or shape[0] != 1:
                 yield f"{leaf} is {list(shape)}, expected [1, rows, ...]"
             elif shape[1] < self.rows:
-                yield f"{leaf} has {shape[1]:,} rows; vault_index is {self.rows:,}"
+                yield f"{leaf} has {shape[1]:,} rows, but vault_index is {self.rows:,}"
             if size > _CHUNK_MAX_BYTES:
                 yield f"{leaf} has chunks of {size:,} bytes, expected at most {_CHUNK_MAX_BYTES:,}"
 
@@ -196,11 +197,11 @@ def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _spec(file: str, folder: str, path: str) -> dict[str, Any]:
-    """Return where TensorStore finds an array: its path in the store in a folder of a zip file."""
+    """Return where TensorStore finds an array: the path in the store in a folder of a zip file."""
     archive = {"driver": "zip", "base": {"driver": "file", "path": file}, "path": folder}
     return {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": archive, "path": path}}
 
 
 def _text(error: BaseException) -> str:
-    """Return the first sentence of an error of TensorStore, which appends places in its source."""
+    """Return the first sentence of an error of TensorStore, which appends places in the code of TensorStore."""
     return str(error).partition(" [")[0]

@@ -1,11 +1,11 @@
-"""Reader of video files: the packets of a file, and any of its frames, decoded on all cores.
+"""Reader of video files: the packets of a file, and any frames of the file, decoded on all cores.
 
-packets    | key |     | key |     | key |     |      in the order in which they are decoded
+packets    | key |     | key |     | key |     |      in the order of decoding
 frames        0     1     2     3     4     5
 wanted              x                 x     x
-passes     |-------->|              |-------->|        each from a key frame to its last wanted frame, in some thread
+passes     |-------->|              |-------->|        each from a key frame to the last wanted frame, in some thread
 
-The index has the place of every packet in the file, so that frames are read without opening it as a video again.
+The index has the place of every packet in the file, so that frames are read without opening the file as a video again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from av.video.reformatter import VideoReformatter
 
 PACKET = np.dtype([("offset", "<i8"), ("pts", "<i8"), ("size", "<i4"), ("back", "<i4")])
-"""A packet of a video: its first byte in the file, the time of its frame in units of `Video.base`, its number of bytes, and
+"""A packet of a video: first byte in the file, time of the frame in units of `Video.base`, number of bytes, and
 the number of packets back to the key frame at which decoding begins."""
 _FORMATS = {1: "gray", 3: "rgb24"}
 _SPACES = {1: "GRAY", 3: "RGB"}
 _DECODERS = {"av1": ("libdav1d", "libaom-av1")}
-"""Decoders of codecs whose decoder of the same name needs a graphics card."""
+"""Decoders of codecs, where the decoder of the same name needs a graphics card."""
 _TASK_PACKETS = 16  # some milliseconds
 _IDLE_BYTES = 128 << 20
 _CODEC_FRAMES = 8  # that a decoder holds
 
 Keep: TypeAlias = "Callable[[int, VideoFrame, VideoReformatter], object]"
-"""Takes the position of a frame among the wanted ones, the frame, and the reformatter of the thread."""
+"""Takes the position of a frame among the wanted frames, the frame, and the reformatter of the thread."""
 
 
 def check_installed(purpose: str) -> None:
@@ -60,7 +60,7 @@ def check_installed(purpose: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """What a decoder has to know of a video before its first packet. Videos of one camera mostly share it."""
+    """What a decoder has to know of a video before the first packet. Videos of a camera mostly share these facts."""
 
     name: str
     """Name of the codec, such as ``av1``."""
@@ -80,10 +80,10 @@ class Codec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Codec:
-        """Restore a codec from the output of `to_json`; the input is untrusted.
+        """Restore a codec from the output of `to_json`. The input is untrusted.
 
         Raises:
-            ValueError, TypeError, KeyError: If it is not one.
+            ValueError, TypeError, KeyError: If the input is not a codec.
         """
         numbers = {name: int(document[name]) for name in cls.__slots__[2:] if name != "pix_fmt"}
         return cls(str(document["name"]), bytes.fromhex(document["extradata"]), pix_fmt=document["pix_fmt"], **numbers)
@@ -91,18 +91,18 @@ class Codec:
 
 @dataclass(frozen=True, eq=False)
 class Video:
-    """A video file, and the places of its packets."""
+    """A video file, and the places of the packets."""
 
     path: Path
     codec: Codec
     base: Fraction
     """Seconds per unit of the times of packets."""
     packets: NDArray[np.void]
-    """The packets in the order in which they are decoded, `PACKET` [P]."""
+    """The packets in the order of decoding, `PACKET` [P]."""
     frames: NDArray[np.int64]
-    """Packet of each frame, ascending by time, [F]; a file may have packets whose frames are not shown."""
+    """Packet of each frame, ascending by time, [F]. A file may have packets of frames that are not shown."""
     name: str = ""
-    """Name of the file in a stored dataset, whose files never change; empty for a file of an upstream."""
+    """Name of the file in a stored dataset, where files never change, or empty for a file of an upstream."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -138,11 +138,11 @@ def index_video(path: Path) -> Video:
             if not container.streams.video:
                 raise ConversionError(path.name, ["it has no video stream"])
             if (count := max(_description_counts(stream), default=1)) > 1:
-                raise ConversionError(path.name, [f"a track of it has {count:,} descriptions of codecs, expected 1"])
+                raise ConversionError(path.name, [f"a track has {count:,} descriptions of codecs, expected 1"])
             video = container.streams.video[0]
             if video.codec_context is None:
                 raise ConversionError(
-                    path.name, ["its video stream is of a codec that FFmpeg does not know"], hint=AGAIN
+                    path.name, ["the video stream is of a codec that FFmpeg does not know"], hint=AGAIN
                 )
             for packet in container.demux(video):
                 if packet.pts is None or packet.pos is None:
@@ -161,7 +161,7 @@ def index_video(path: Path) -> Video:
             head = stream.read(64)
         is_mp4 = head[4:8] == b"ftyp"
         text = "it is damaged or truncated" if is_mp4 else unexpected_format(head, "a video")
-        raise ConversionError(path.name, [f"{text}; FFmpeg reports: {_reason(error)}"], hint=AGAIN) from error
+        raise ConversionError(path.name, [f"{text}. FFmpeg reports: {_reason(error)}"], hint=AGAIN) from error
     table = np.array(packets, PACKET)
     table["back"] = _packets_back(table["pts"], np.asarray(keys, np.bool_))
     visible = np.flatnonzero(np.asarray(shown, np.bool_))
@@ -170,10 +170,10 @@ def index_video(path: Path) -> Video:
 
 
 def _description_counts(stream: BinaryIO) -> list[int]:
-    """Return how many descriptions of codecs each track of an MP4 file has; empty for other files.
+    """Return how many descriptions of codecs each track of an MP4 file has, or nothing for other files.
 
-    Each packet may use any of them, while a decoder here takes one. FFmpeg names the packets that use another than the
-    packet before, but PyAV shows this from version 16 on only.
+    Each packet may use any description, while a decoder here takes a single description. FFmpeg names the packets that
+    use another than the packet before, but PyAV shows this from version 16 on only.
     """
     boxes = [(0, stream.seek(0, os.SEEK_END))]
     for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
@@ -186,7 +186,7 @@ def _description_counts(stream: BinaryIO) -> list[int]:
 
 
 def _boxes(stream: BinaryIO, kind: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield where the contents of the boxes of a kind begin and end, among those in the bytes [start, stop) of a file."""
+    """Yield where the contents of the boxes of a kind begin and end, of the boxes in the bytes [start, stop) of a file."""
     while start + 8 <= stop:
         stream.seek(start)
         head = stream.read(16)
@@ -221,9 +221,9 @@ def _codec_of(context: Any) -> Codec:
 
 
 def _packets_back(times: NDArray[np.int64], is_key: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of packets from each packet back to the key frame at which its decoding begins, [P].
+    """Return the number of packets from each packet back to the key frame at which the decoding begins, [P].
 
-    A frame that is shown before the last key frame needs the one before it, too.
+    A frame that is shown before the last key frame needs the key frame before, too.
     """
     keys = np.union1d([0], np.flatnonzero(is_key)) if len(times) else np.empty(0, np.int64)
     numbers = np.arange(len(times))
@@ -233,12 +233,12 @@ def _packets_back(times: NDArray[np.int64], is_key: NDArray[np.bool_]) -> NDArra
 
 
 def decode(videos: Sequence[Video], numbers: NDArray[np.integer[Any]], packets: NDArray[np.int64], keep: Keep) -> None:
-    """Decode frames on all cores, in one pass for each group of pictures; PyAV decodes without the interpreter's lock.
+    """Decode frames on all cores, in one pass for each group of pictures. PyAV decodes without the interpreter's lock.
 
     Args:
         videos: The videos.
         numbers: Video of each wanted frame, [n].
-        packets: Packet of each wanted frame, [n]; no frame twice.
+        packets: Packet of each wanted frame, [n], no frame twice.
         keep: Called with each frame, by any thread, in any order.
 
     Raises:
@@ -263,7 +263,7 @@ def decode(videos: Sequence[Video], numbers: NDArray[np.integer[Any]], packets: 
 
     def decode_passes(first: int, last: int) -> None:
         low, high = int(firsts[first]), int(ends[last - 1])
-        # Passes that follow each other are one run of packets.
+        # Passes that follow each other are a run of packets.
         edges = [low, *(at for at in firsts[first + 1 : last].tolist() if not follows[at]), high]
         try:
             for start, stop in pairwise(edges):
@@ -279,7 +279,7 @@ def decode(videos: Sequence[Video], numbers: NDArray[np.integer[Any]], packets: 
 
 
 def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: NDArray[np.int64], keep: Keep) -> None:
-    """Decode the packets from `start`, a key frame, to the last wanted one, and keep the wanted ones, [n]."""
+    """Decode the packets from `start`, a key frame, to the last wanted frame, and keep the wanted frames, [n]."""
     from av import FFmpegError
 
     times = video.packets["pts"]
@@ -291,7 +291,7 @@ def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: 
     def keep_wanted(frames: Iterable[Any]) -> None:
         for frame in frames:
             if frame.pts in keys and not frame.key_frame:
-                raise ValueError("the file lists it as a key frame, which it is not")
+                raise ValueError("the file lists it as a key frame, but it is not")
             if (position := missing.pop(frame.pts, None)) is not None:
                 keep(position, frame, decoder.reformatter)
 
@@ -300,14 +300,14 @@ def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: 
         for packet in _read_packets(video, run):
             time = packet.pts
             keep_wanted(decoder.context.decode(packet))
-        if missing:  # the decoder returns some frames only after further ones
+        if missing:  # the decoder returns some frames only after further packets
             keep_wanted(decoder.context.decode(None))
         decoder.context.flush_buffers()
     except (FFmpegError, ValueError) as error:
         problem = f"{_frame_text(video, time)} cannot be decoded: {_reason(error)}"
         raise ConversionError(video.path.name, [problem], hint=AGAIN) from error
     if missing:
-        problem = f"{_frame_text(video, min(missing))} is missing between those that can be decoded"
+        problem = f"{_frame_text(video, min(missing))} is missing between frames that can be decoded"
         raise ConversionError(video.path.name, [problem], hint=AGAIN)
     _return_decoder(decoder)
 
@@ -333,7 +333,10 @@ def _read_packets(video: Video, run: slice) -> Iterator[Any]:
 
 
 class _Decoder:
-    """A decoder, used by one thread at a time. It has one thread: those of the caller decode several frames at once."""
+    """A decoder, used by one thread at a time.
+
+    A decoder has a single thread: the threads of the caller decode several frames at once.
+    """
 
     def __init__(self, codec: Codec) -> None:
         import av
@@ -346,7 +349,7 @@ class _Decoder:
         self.context: Any = av.CodecContext.create(name, "r")
         self.context.extradata = codec.extradata or None
         self.context.thread_count = 1
-        self.context.options = {"err_detect": "explode"}  # by default damaged parts are replaced by those around them
+        self.context.options = {"err_detect": "explode"}  # by default damaged parts are replaced by the parts around
         for attribute in Codec.__slots__[2:]:
             if value := getattr(codec, attribute):
                 setattr(self.context, attribute, value)
@@ -360,7 +363,7 @@ class _Decoder:
 
 _lock = Lock()
 _idle: list[_Decoder] = []
-"""Decoders of this process that no thread uses, the last used one last."""
+"""Decoders of this process that no thread uses, the last used decoder last."""
 
 
 def _take_decoder(codec: Codec) -> _Decoder:
@@ -381,7 +384,7 @@ def _return_decoder(decoder: _Decoder) -> None:
 def _reset_after_fork() -> None:
     """Forget, in a forked process, the decoders, which a thread of the parent may have been using.
 
-    They are never released: FFmpeg would wait for the threads of each decoder, which the forked process does not have.
+    Decoders are never released: FFmpeg would wait for the threads of each decoder, which the forked process does not have.
     """
     global _lock, _idle
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_idle))
@@ -399,14 +402,14 @@ def decode_pixels(
     out: NDArray[np.uint8],
     positions: NDArray[np.int64] | None = None,
 ) -> None:
-    """Decode frames into positions of `out`, uint8 [N, rows, columns, channels], resized to its shape.
+    """Decode frames into positions of `out`, uint8 [N, rows, columns, channels], resized to the shape of `out`.
 
     Args:
         videos: The videos.
         numbers: Video of each frame, [n].
-        packets: Packet of each frame, [n]; no frame twice.
+        packets: Packet of each frame, [n], no frame twice.
         out: Output.
-        positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
+        positions: Position of each frame in `out`, [n], by default 0 to n - 1.
 
     Raises:
         ConversionError: If a frame cannot be decoded.
@@ -435,7 +438,7 @@ def decode_codes(
     Args:
         videos: The videos.
         numbers: Video of each frame, [n].
-        packets: Packet of each frame, [n]; no frame twice.
+        packets: Packet of each frame, [n], no frame twice.
         out: Output, uint16 [n, rows, columns].
         pixel_format: ``gray12le`` or ``gray16le``.
 
@@ -465,7 +468,7 @@ def decode_to_jpeg(
     Args:
         videos: The videos.
         numbers: Video of each frame, [n].
-        packets: Packet of each frame, [n]; no frame twice.
+        packets: Packet of each frame, [n], no frame twice.
         shape: Rows, columns and channels, 1 or 3.
         quality: The quality of JPEG, 1 to 100.
 
@@ -494,7 +497,7 @@ def _resized(frame: VideoFrame, shape: tuple[int, ...], reformatter: VideoReform
 
 @cache
 def _one_thread_each() -> Mapping[str, Any]:
-    """Return the argument of `reformat` for one thread: before PyAV 17 it always has one."""
+    """Return the argument of `reformat` for a single thread, which PyAV always uses before version 17."""
     import av
 
     return {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}

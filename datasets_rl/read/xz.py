@@ -1,13 +1,13 @@
-"""Reader of xz files as streams, from their beginning or from any of their blocks.
+"""Reader of xz files as streams, from the beginning or from any block.
 
-A file has one stream or several, and a stream has one block or, if ``xz -T`` wrote it, many. The index after the blocks
-states the size of each, so that several processes can decompress one file at once:
+A file has a stream or several, and a stream has a block or, if ``xz -T`` wrote the stream, many. The index after the blocks
+states the size of each block, so that several processes can decompress a file at once:
 
     | header | block 0 | block 1 | block 2 | index | footer | header | block 3 | index | footer |
                          |<---------------------------------------- a stream that begins at block 1,
                          after the header, with an index of the blocks 1 and 2
 
-`lzma.LZMAFile` decompresses at the same speed, but it has no blocks and no limit of its memory, which the header of a
+`lzma.LZMAFile` decompresses at the same speed, but has no blocks and no limit of the memory, which the header of a
 file chooses, and it takes the zeros between two streams for the end of the file.
 """
 
@@ -31,7 +31,7 @@ MAGIC = b"\xfd7zXZ\0"
 _END = b"YZ"
 _HEADER = 12
 _FOOTER = struct.Struct("<II2s2s")
-_MEMORY = 256 << 20  # xz -9 needs 65 MB; a header alone could ask for 4 GB
+_MEMORY = 256 << 20  # xz -9 needs 65 MB. A header alone could ask for 4 GB
 _BUFFER_BYTES = 1 << 18
 _INDEX_MAX_BYTES = 64 << 20
 
@@ -41,19 +41,19 @@ class Block:
     """Block of an xz file, which can be decompressed separately."""
 
     stream: int
-    """Position of its stream in the file."""
+    """Position of the stream in the file."""
     start: int
     """Position of the block in the file."""
     stored: int
     """Number of stored bytes, without the padding to a multiple of four."""
     at: int
-    """Position of its content in the decompressed file."""
+    """Position of the content in the decompressed file."""
     size: int
     """Number of decompressed bytes."""
 
 
 def blocks(file: BinaryIO, name: str) -> list[Block]:
-    """Read the indexes of an xz file, the last one first.
+    """Read the indexes of an xz file, the last index first.
 
     Raises:
         ConversionError: If an index is truncated, damaged, or does not match the file.
@@ -96,7 +96,7 @@ class XzReader(InputStream):
     """Decompressed content of an xz file, which may have several streams, as a stream. Checksums are checked.
 
     Args:
-        source: The file, at its beginning.
+        source: The file, at the beginning.
         name: Name of the file in errors.
     """
 
@@ -107,7 +107,7 @@ class XzReader(InputStream):
         self._left = b""
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Decompress the next bytes into the buffer; return their number, 0 at the end.
+        """Decompress the next bytes into the buffer, and return the number of bytes, 0 at the end.
 
         Raises:
             ConversionError: If the file is truncated or damaged.
@@ -125,7 +125,7 @@ class XzReader(InputStream):
         return 0
 
     def _next_bytes(self, most: int) -> bytes | None:
-        """Decompress some bytes, possibly none; return None at the end."""
+        """Decompress some bytes, possibly none, and return None at the end."""
         stream = self._decompressor
         if stream is None or stream.eof:
             # Streams may be followed by zeros, in multiples of four, and by other streams.
@@ -144,14 +144,14 @@ class XzReader(InputStream):
         return data
 
     def _fill_buffer(self) -> bool:
-        """Read compressed bytes if none are buffered; return whether there are any."""
+        """Read compressed bytes if none are buffered, and return whether there are any."""
         if not self._left:
             self._left = bytes(memoryview(self._buffer)[: self._source.readinto(self._buffer)])
         return bool(self._left)
 
 
 def _end_without_padding(file: BinaryIO, end: int) -> int:
-    """Return the end of the stream before `end`, without the zeros after it, which come in multiples of four."""
+    """Return the end of the stream before `end`, without the zeros after the stream, which come in multiples of four."""
     zeros = 0
     while tail := StreamSpan(file, max(0, end - zeros - _BUFFER_BYTES), min(_BUFFER_BYTES, end - zeros)).read():
         trailing = len(tail) - len(tail.rstrip(b"\0"))
@@ -162,29 +162,29 @@ def _end_without_padding(file: BinaryIO, end: int) -> int:
 
 
 def _read_index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:
-    """Return the start of the stream that ends at `end`, and the stored and decompressed sizes of its blocks."""
+    """Return the start of the stream that ends at `end`, and the stored and decompressed sizes of the blocks."""
     footer = StreamSpan(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
     crc, back, flags, mark = _FOOTER.unpack(footer.ljust(_FOOTER.size, b"\0"))
     if mark != _END or crc != zlib.crc32(footer[4:10]):
         raise ConversionError(
-            name, ["its last bytes are not the end of an xz stream: it is truncated or damaged"], hint=AGAIN
+            name, ["the last bytes are not the end of an xz stream: it is truncated or damaged"], hint=AGAIN
         )
     size = 4 * (back + 1)
     start = end - _FOOTER.size - size
     text = (StreamSpan(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MAX_BYTES else b""
     if len(text) < 8 or text[0] or int.from_bytes(text[-4:], "little") != zlib.crc32(text[:-4]):
-        raise ConversionError(name, ["the index of its xz stream is damaged"], hint=AGAIN)
+        raise ConversionError(name, ["the index of the xz stream is damaged"], hint=AGAIN)
     numbers = _parse_varints(text[1:-4])
     count = next(numbers, 0)
     records = [(next(numbers, 0), next(numbers, 0)) for _ in range(min(count, size))]
     stream = start - sum(stored + -stored % 4 for stored, _ in records) - _HEADER
     if stream < 0 or (StreamSpan(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
-        raise ConversionError(name, ["the index of its xz stream does not match the stream"], hint=AGAIN)
+        raise ConversionError(name, ["the index of the xz stream does not match the stream"], hint=AGAIN)
     return stream, records
 
 
 def _parse_varints(text: bytes) -> Iterator[int]:
-    """Yield integers of seven bits per byte, lowest first; the eighth bit is set if another byte follows."""
+    """Yield integers of seven bits per byte, lowest first. The eighth bit is set if another byte follows."""
     value = shift = 0
     for byte in text:
         value |= (byte & 127) << shift
@@ -195,7 +195,7 @@ def _parse_varints(text: bytes) -> Iterator[int]:
 
 
 def _index_bytes(records: Sequence[tuple[int, int]]) -> bytes:
-    """Encode the index of a stream, which lists (unpadded size, uncompressed size) of each block, as xz writes it."""
+    """Encode the index of a stream, which lists (unpadded size, uncompressed size) of each block, as xz writes the index."""
     text = bytearray(1)
     for number in (len(records), *(number for record in records for number in record)):
         rest = number

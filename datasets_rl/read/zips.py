@@ -1,6 +1,6 @@
 """Reader of the members of zip files as streams, decompressed with ISA-L if available, with verified checksums.
 
-Raw deflate streams have no checksum. With a gzip header before a member and its checksum from the directory after it,
+Raw deflate streams have no checksum. With a gzip header before a member and the checksum from the directory after it,
 the member becomes a gzip stream.
 """
 
@@ -68,11 +68,11 @@ class ZipReader:
 
     Args:
         source: The file, or a seekable stream.
-        name: Name of the file in errors; by default the name in the path.
+        name: Name of the file in errors, by default the name in the path.
 
     Raises:
         ConversionError: If the file is not a zip file, or members are encrypted, duplicated, compressed with another
-            method, or declare more bytes than deflate can store; the error names all of them.
+            method, or declare more bytes than deflate can store. The error names all such members.
     """
 
     def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
@@ -90,7 +90,7 @@ class ZipReader:
                 with zipfile.ZipFile(self._file) as archive:
                     entries = archive.infolist()
             except _ZIP_ERRORS as error:
-                problem = f"its directory, at the end of the file, is damaged or truncated: {error}"
+                problem = f"the directory, at the end of the file, is damaged or truncated: {error}"
                 raise ConversionError(self.name, [problem], hint=AGAIN) from error
             self.members: Mapping[str, ZipMember] = self._members_by_name(entries)
             self._closing = closing.pop_all()
@@ -102,14 +102,14 @@ class ZipReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
+        """Close the file, if the file was opened here."""
         self._closing.close()
 
     def open(self, name: str) -> io.RawIOBase:
-        """Open a member as a stream; its checksum is checked at its end.
+        """Open a member as a stream. The checksum is checked at the end.
 
         Raises:
-            ConversionError: If its local header is not at the offset in the directory, or has another name.
+            ConversionError: If the local header is not at the offset in the directory, or has another name.
         """
         member = self.members[name]
         where = f"{self.name}: {name}"
@@ -121,7 +121,7 @@ class ZipReader:
             raise ConversionError(where, ["it is not at the offset in the directory"], hint=AGAIN)
         # No checksum covers names: only the comparison of the two copies reveals a flipped bit.
         if head[_LOCAL.size :] != member.raw_name or sizes[0] != len(member.raw_name):
-            raise ConversionError(where, [f"its local header has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
+            raise ConversionError(where, [f"the local header has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
         span = StreamSpan(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
         if not member.deflated:
             return _CheckedReader(span, member, where)
@@ -155,11 +155,11 @@ def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) ->
         yield f"is compressed with method {entry.compress_type}, expected 0 or 8 (deflate)"
     most = entry.compress_size * (COMPRESSION_MAX if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
     if entry.file_size > most:
-        yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"
+        yield f"declares {entry.file_size:,} bytes, but {entry.compress_size:,} stored bytes can have at most {most:,}"
 
 
 class _CheckedReader(InputStream):
-    """Content of a member that is not compressed, with the same checks as for compressed ones."""
+    """Content of a member that is not compressed, with the same checks as for compressed members."""
 
     def __init__(self, span: StreamSpan, member: ZipMember, name: str) -> None:
         self._span, self._member, self._name = span, member, name
@@ -173,5 +173,5 @@ class _CheckedReader(InputStream):
         if count or not len(view):
             return count
         if (self._count, self._crc) != (self._member.size, self._member.crc):
-            raise ConversionError(self._name, ["it is truncated, or its checksum is wrong"], hint=AGAIN)
+            raise ConversionError(self._name, ["it is truncated, or the checksum is wrong"], hint=AGAIN)
         return 0

@@ -89,7 +89,7 @@ def get_dataloader(
         DatasetsRLError: See `TokenizedDatasetLoader.load`.
     """
     tokenizer = {"tokenizer_class": tokenizer_class, "tokenizer_model_name": tokenizer_model_name}
-    given = {name: value for name, value in tokenizer.items() if value is not None}
+    tokenizer_arguments = {name: value for name, value in tokenizer.items() if value is not None}
     data = tensorclass_type.from_dataset(
         split=split,
         dataset_name=dataset_name,
@@ -97,7 +97,7 @@ def get_dataloader(
         root_dir=root_dir,
         from_disk=from_disk,
         num_workers=num_workers,
-        **given,
+        **tokenizer_arguments,
         **({"ragged": True} if ragged else {}),
     )
     count = data.batch_size[0]

@@ -83,13 +83,13 @@ class _Remainder:
     parts: Mapping[int, Index] = field(default_factory=dict)
     """The units that are left of items of which some were drawn, in ascending order."""
 
-    def lengths(self, items: Index, of: Items) -> Index:
+    def lengths(self, items: Index, all_items: Items) -> Index:
         if not self.parts:
-            return of.lengths_of(items)
+            return all_items.lengths_of(items)
         sizes = np.empty(len(items), np.int64)
         begun = np.isin(items, list(self.parts))
         sizes[begun] = [len(self.parts[item]) for item in items[begun].tolist()]
-        sizes[~begun] = of.lengths_of(items[~begun])
+        sizes[~begun] = all_items.lengths_of(items[~begun])
         return sizes
 
 
@@ -107,13 +107,15 @@ class _Pool:
 class _Lane:
     """The units of a rank in the remainder of an epoch, in the order of the draws."""
 
-    def __init__(self, remainder: _Remainder, of: Items, share: Share, order: _Order, key: tuple[object, ...]) -> None:
+    def __init__(
+        self, remainder: _Remainder, all_items: Items, share: Share, order: _Order, key: tuple[object, ...]
+    ) -> None:
         self.items = remainder.items[share.rank :: share.world_size]
-        self._remainder, self._of, self._order, self._key = remainder, of, order, key
+        self._remainder, self._of, self._order, self._key = remainder, all_items, order, key
         self._stops = np.zeros(1, np.int64)  # after the units of the first 0, 1, ... items
         self._firsts = [0]  # the first item of each pool
         self._pool: _Pool | None = None
-        if of.known:
+        if all_items.known:
             self._extend(len(self.items))
 
     def _extend(self, count: int) -> None:
@@ -209,13 +211,13 @@ class _Order:
 
 
 def _after(
-    remainder: _Remainder, of: Items, order: _Order, key: tuple[object, ...], ranks: int, drawn: int
+    remainder: _Remainder, all_items: Items, order: _Order, key: tuple[object, ...], ranks: int, drawn: int
 ) -> _Remainder:
     """Return what remains after each of some ranks drew a number of units."""
     left = np.ones(len(remainder.items), np.bool_)
     parts = dict(remainder.parts)
     for rank in range(min(ranks, len(left))):
-        lane = _Lane(remainder, of, Share(rank, ranks), order, key)
+        lane = _Lane(remainder, all_items, Share(rank, ranks), order, key)
         first, stop = lane.items_from(drawn) if lane.has(drawn) else (len(lane.items),) * 2
         mine = left[rank::ranks]
         mine[:first] = False

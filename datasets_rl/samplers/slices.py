@@ -463,24 +463,26 @@ def _unnested_key(key: Key) -> str | Key:
 def slice_size_problems(num_slices: Any, slice_len: Any) -> list[str]:
     """Return what is wrong with the `num_slices` and `slice_len` arguments of a slice sampler."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    return size_problems(**given) + unless(
-        len(given) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}, expected exactly one"
+    given_sizes = {name: size for name, size in sizes.items() if size is not None}
+    return size_problems(**given_sizes) + unless(
+        len(given_sizes) == 1, f"num_slices is {num_slices} and slice_len is {slice_len}, expected exactly one"
     )
 
 
 def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
-    given = [name for name, value in tensors.items() if value is not None]
+    marker_names = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
     problems = [
         f"{name} is {value!r}, expected a tensor [N]"
         for name, value in tensors.items()
         if value is not None and not isinstance(value, Tensor)
     ]
-    if len(given) > 1:
+    if len(marker_names) > 1:
         problems.append("ends and trajectories are mutually exclusive")
-    if given and named:
-        problems.append(f"{' and '.join(given)} and {' and '.join(named)} are mutually exclusive: pass tensors or keys")
+    if marker_names and named:
+        problems.append(
+            f"{' and '.join(marker_names)} and {' and '.join(named)} are mutually exclusive: pass tensors or keys"
+        )
     if "end_key" in named and "end_keys" in named:
         problems.append("end_key and end_keys are mutually exclusive")
     return problems

@@ -395,6 +395,11 @@ class EpisodeReader(ABC):
         """Return the error for problems in a part of the files, such as a file or an episode."""
         return ConversionError(self._dataset_id, first_problems([f"{where}: {problem}" for problem in problems]))
 
+    def refuse(self, where: str, problems: Iterable[str]) -> None:
+        """Raise the error for problems in a part of the files, if there are problems."""
+        if listed := [*problems]:
+            raise self.error(where, listed)
+
     @contextmanager
     def part(self, where: str) -> Iterator[None]:
         """Add the part of the files to an error that is raised inside."""

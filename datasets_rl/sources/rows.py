@@ -91,8 +91,9 @@ def split_rows(
     """
     stops = np.flatnonzero(ends) + 1
     starts = [0, *stops.tolist()]
-    has = [key in finals for key in states if is_observation(key)]
-    # A batch has only whole episodes. All observations have a final state, or no observation has. The writer checks the
+    # The states that decide whether the final state is known, see `Episode.final_known`.
+    has = [key in finals for key in filter(is_observation, states)] or [key in finals for key in states]
+    # A batch has only whole episodes. All these states have a final state, or no state has. The writer checks the
     # headers of encoded images in episodes only.
     is_mixed = any(has) and not all(has)
     is_encoded = any(isinstance(values, EncodedImages) for values in (*steps.values(), *states.values()))

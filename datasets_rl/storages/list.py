@@ -84,8 +84,10 @@ class ListStorage(Storage):
             if isinstance(goal, Segment)
             else goal.tolist()
         )
-        for number, item in zip(numbers, map(self._move_to_device, items), strict=True):
-            self._items[number : number + 1] = [item]
+        moved = [*map(self._move_to_device, items)]
+        self._items += [None] * (max(numbers, default=-1) + 1 - len(self._items))  # new slots come in any order
+        for number, item in zip(numbers, moved, strict=True):
+            self._items[number] = item
         held, written, rewritten = self._counted()
         after = counts_after_write((held, written, rewritten), goal, self.slot_count)
         self._count(*(after if set_cursor or after[0] > held else (held, written, rewritten + 1)))

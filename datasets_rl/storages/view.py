@@ -113,10 +113,10 @@ class View(EpisodicStorage):
         """Return a view of all rows and fields of a dataset, or a view unchanged."""
         return steps if isinstance(steps, View) else cls(steps)
 
-    def without_last_rows(self, of: NDArray[np.bool_]) -> View:
+    def without_last_rows(self, episodes: NDArray[np.bool_]) -> View:
         """Return a view of these M rows without the last row of some episodes, a mask [E]."""
         starts = self._episodes.starts if self.rows is None else self.rows.starts
-        return View(self.dataset, RowRanges(starts, self._episodes.lengths - of), self.fields, self.names)
+        return View(self.dataset, RowRanges(starts, self._episodes.lengths - episodes), self.fields, self.names)
 
     def with_keys(self, keys: Collection[Key]) -> View:
         """Return a view of some of these fields and second names."""

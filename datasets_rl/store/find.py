@@ -142,7 +142,7 @@ def raw_files_id(dataset: str) -> str:
         )
     if found.is_file():
         raise InvalidArgumentError(
-            f"{found} is no dataset, expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
+            f"{found} is not a dataset, expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
             hint=f"unpack another archive, `tar -xf {found.name}`, and give the folder in the archive",
         )
     raise InvalidArgumentError(

@@ -266,15 +266,15 @@ def walk(folder: Path) -> Iterator[Path]:
     found: list[Path] = []
     waiting, others = deque([folder]), 0
     while waiting and others < _MAX_FOLDERS:
-        here = waiting.popleft()
-        names, below = _content(here)
-        if any(map(_is_telling_name, names)) and is_own_folder(here):
-            found.append(here)
-            is_leaf = MANIFEST_FILE in names and disk.is_version(here)
+        current = waiting.popleft()
+        names, below = _content(current)
+        if any(map(_is_telling_name, names)) and is_own_folder(current):
+            found.append(current)
+            is_leaf = MANIFEST_FILE in names and disk.is_version(current)
         else:
             others += 1
             is_leaf = False
-        if not is_leaf and not (here != folder and here.is_symlink()):
+        if not is_leaf and not (current != folder and current.is_symlink()):
             waiting.extend(below)
     if waiting:
         warnings.warn(_unsearched(folder, waiting[0]), stacklevel=2)

@@ -220,11 +220,11 @@ def _tree(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, files in os.walk(path):
-        here = Path(folder)
-        yield from map(here.joinpath, files)
-        yield from (here / name for name in folders if (here / name).is_symlink())
+        parent = Path(folder)
+        yield from map(parent.joinpath, files)
+        yield from (parent / name for name in folders if (parent / name).is_symlink())
         if not files and not folders:
-            yield here
+            yield parent
 
 
 def _is_same(path: Path, copy: Path) -> bool:

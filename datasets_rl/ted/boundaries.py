@@ -55,8 +55,8 @@ def find_start_stop_traj(
             is empty.
     """
     if (trajectory is None) == (end is None):
-        given = "both" if end is not None else "neither"
-        raise WrongTypeError(f"{given} of trajectory and end are given, expected exactly one")
+        amount = "both" if end is not None else "neither"
+        raise WrongTypeError(f"{amount} of trajectory and end are given, expected exactly one")
     values = end if trajectory is None else trajectory
     if values is None or not values.ndim or not len(values):
         raise InvalidArgumentError(

@@ -133,9 +133,10 @@ class Episode:
 
     @property
     def final_known(self) -> bool:
-        """Whether the observation after the last action is known."""
+        """Whether the observation after the last action is known; without an observation, whether every state is."""
         steps = len(self)
-        return all(len(array) == steps + 1 for key, array in self.states.items() if is_observation(key))
+        observed = [array for key, array in self.states.items() if is_observation(key)]
+        return all(len(array) == steps + 1 for array in observed or self.states.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,9 +104,9 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
         UnknownKeyError: If no field has a given name. The error lists all such names.
         InvalidArgumentError: If there is no name, or a name is not a key.
     """
-    given = [(name, as_key(name)) for name in ([names] if isinstance(names, str) else names)]
+    named_keys = [(name, as_key(name)) for name in ([names] if isinstance(names, str) else names)]
     spelled = names_among(known)
-    chosen = [spelled_key(name if isinstance(name, str) else key, spelled) for name, key in given]
+    chosen = [spelled_key(name if isinstance(name, str) else key, spelled) for name, key in named_keys]
     if not chosen:
         raise InvalidArgumentError("keys are empty, expected the key of at least 1 field")
     unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]

@@ -122,7 +122,7 @@ class Transform(nn.Module):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
-            cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]  # the same, see there
+            cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]  # of the same signature
         kinds = getattr(cls.__init__, "__annotations__", {})
         cls._key_arguments |= {name for name, kind in kinds.items() if "Key" in str(kind)}
 

@@ -319,10 +319,8 @@ class CatFrames(OverTime):
         # The elements before the axis, and those that stay together.
         outer, inner = math.prod(shape[:place]), math.prod(shape[place:])
         stacks = np.empty((len(last), outer, self.N, inner), frames.dtype)
-        flat, block = (
-            frames.reshape(len(frames), outer, inner),
-            max(1, _BLOCK_BYTES * len(last) // max(stacks.nbytes, 1)),
-        )
+        flat = frames.reshape(len(frames), outer, inner)
+        block = max(1, _BLOCK_BYTES * len(last) // max(stacks.nbytes, 1))
         for start in range(0, len(last), block):
             rows = slice(start, start + block)
             _copy_frames(stacks[rows], [*self._taken(flat, last[rows], first[rows])])

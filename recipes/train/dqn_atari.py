@@ -68,9 +68,7 @@ class Images:
         spec = dataset.specs.get("observation", None)
         shape = tuple(getattr(spec, "shape", (0,)))
         if len(shape) not in {2, 3}:
-            raise InvalidArgumentError(
-                f"{NAME} needs images, and observations of {dataset.manifest.id} are {list(shape)}"
-            )
+            raise InvalidArgumentError(f"{NAME} needs images, and {dataset.manifest.id} has {list(shape)}")
         self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
         self.axis = -1 if self.channels_last else -3
         self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks
@@ -172,9 +170,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         if not hasattr(run.action_space, "n"):
-            raise InvalidArgumentError(
-                f"{NAME} needs discrete actions, and the actions of {args.dataset} are {run.action_space}"
-            )
+            raise InvalidArgumentError(f"{NAME} needs discrete actions, and {args.dataset} has {run.action_space}")
         agent = Agent(Images(run.dataset), run.action_space, args)
         source = online_episodes(run, agent, args) if args.offline_fraction < 1 else None
         return run.train(agent, source=source, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))

@@ -4,11 +4,11 @@
 def test_append_creates_a_dataset_and_adds_to_it(rlds, stored, home):
     first = rlds("append", "local/mine", "demo/pendulum")
     assert (first.code, first.out) == (0, f"{home / 'local' / 'mine'}\n")
-    assert "local/mine: 75 episodes added; 15,000 steps in 75 episodes" in first.err
+    assert "local/mine: 75 episodes added, 15,000 steps in 75 episodes" in first.err
 
     again = rlds("append", "local/mine", stored, "--again", "--json").json
     assert (again["added"], again["episodes"], again["steps"]) == (75, 150, 30_000)
-    assert rlds("append", "local/mine").err == "local/mine: 0 episodes added; 30,000 steps in 150 episodes\n"
+    assert rlds("append", "local/mine").err == "local/mine: 0 episodes added, 30,000 steps in 150 episodes\n"
     assert rlds("verify", "local/mine", "--deep").code == 0
 
 
@@ -29,7 +29,7 @@ def test_a_name_of_an_own_dataset_that_is_not_known_names_the_nearest_one(rlds, 
     assert rlds("append", "local/hopper", stored).code == 0
 
     for words in (["sample", "local/hoper"], ["append", "local/mine", "local/hoper"]):
-        assert "why: it has no data; local/hopper has\n" in rlds(*words).err
+        assert "why: it has no data, unlike local/hopper\n" in rlds(*words).err
     assert "rlds download local/hoper\n" not in rlds("info", "local/hoper").out
 
 

@@ -97,7 +97,7 @@ def test_steps_and_recipes_are_found_without_importing_them():
 
 
 def test_options_bring_their_help(complete):
-    assert complete("list", "--js", shell="fish") == ["--json\tPrint one JSON document."]
+    assert complete("list", "--js", shell="fish") == ["--json\tPrint a single JSON document."]
 
 
 @pytest.mark.first(1)
@@ -164,7 +164,7 @@ def test_a_script_of_the_user_is_neither_replaced_nor_deleted(rlds, tmp_path, mo
 
     ran = rlds("completion", "install", "fish")
     assert (ran.code, rlds("completion", "uninstall", "fish").code) == (2, 0)
-    assert f"{script} is not replaced\n  why: it is not a script of rlds" in ran.err
+    assert f"{script} is not replaced\n  why: the file is not a script of rlds" in ran.err
     assert script.read_text() == "complete -c rlds -a mine\n"
 
 

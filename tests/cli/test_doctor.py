@@ -52,7 +52,7 @@ def test_every_address_and_mirror_of_a_dataset_is_asked_once(rlds, home, monkeyp
     assert all(one["seconds"] >= 0 for one in file["probes"])
     assert file["probes"][1]["ranges"] is True
     assert ran.code == 4
-    assert f"it has 5 bytes, expected {file['size']:,}" in ran.json["problems"][0]["what"]
+    assert f"the file has 5 bytes, expected {file['size']:,}" in ran.json["problems"][0]["what"]
     assert not home.exists()
 
 

@@ -90,7 +90,7 @@ def test_a_file_with_another_digest_is_an_integrity_error_and_nothing_is_stored(
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
 
     assert (ran.code, ran.out) == (5, "")
-    assert "give another file with --from-local, or accept this one with --no-hash-check" in ran.err
+    assert "give another file with --from-local, or accept this file with --no-hash-check" in ran.err
     assert not (home / "demo" / "pendulum").exists()
 
 
@@ -124,7 +124,7 @@ def test_one_local_file_cannot_be_several_datasets(rlds, tmp_path):
     ran = rlds("download", "demo/pendulum", "d4rl/hopper-medium-v2", "--from-local", tmp_path / "a.hdf5")
 
     assert ran.code == 2
-    assert "one id, or a folder" in ran.err
+    assert "a single id, or a folder" in ran.err
 
 
 def test_raw_only_converts_nothing(rlds, home):
@@ -212,7 +212,7 @@ def test_a_dry_run_of_several_datasets_prints_the_total(rlds):
 def test_a_dry_run_does_not_plan_what_is_stored(rlds):
     ran = rlds("download", "demo/pendulum", "--dry-run")
 
-    assert "nothing: it is there already" in ran.out
+    assert "nothing: already there" in ran.out
     assert rlds("download", "demo/pendulum", "--dry-run", "-q").out == ""
 
 

@@ -139,4 +139,4 @@ def test_the_form_of_images_is_one_that_the_format_has(rlds, out):
     assert video.code == 0
     assert json.loads((out / "pendulum-lerobot" / "meta" / "info.json").read_text())["video_path"] is None
     assert other.code == 2
-    assert "npz has one form of images" in other.err
+    assert "the format npz has a single form of images" in other.err

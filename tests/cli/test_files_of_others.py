@@ -319,7 +319,7 @@ def test_a_recording_does_not_begin_in_a_folder_of_others(shared):
     before = shared.theirs()
 
     for dataset in ("local/mine", "local/linked"):
-        with pytest.raises(DatasetsRLError, match=r"CURRENT: it holds 'mine'"):
+        with pytest.raises(DatasetsRLError, match=r"CURRENT: the name is 'mine'"):
             record(dataset)
         for name in ("CURRENT", "manifest.json"):
             (shared.home / dataset / name).unlink()

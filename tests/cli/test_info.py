@@ -68,7 +68,7 @@ def test_an_address_with_another_layout_or_none_is_an_error(rlds, tmp_path, monk
 
     assert "they have the layout of d4rl" in rlds("info", path, "--layout", "dsrl").err
     assert "no source knows the layout" in rlds("info", tmp_path / "other").err
-    assert "a layout is that of an address" in rlds("info", "d4rl/hopper-medium-v2", "--layout", "d4rl").err
+    assert "expected an address for a layout" in rlds("info", "d4rl/hopper-medium-v2", "--layout", "d4rl").err
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     offline = rlds("info", "https://host.example/flat.hdf5")
     assert offline.code != 0
@@ -245,7 +245,7 @@ def test_a_mixture_shows_its_members_with_their_shares(rlds, stored, tmp_path):
     )
     ran, document = rlds("info", path), rlds("info", path, "--json").json
 
-    assert "not downloaded\t152.8 MB; rlds download d4rl/hopper-medium-v2" in ran.out
+    assert "not downloaded\t152.8 MB: rlds download d4rl/hopper-medium-v2" in ran.out
     assert "demo/pendulum\t75.0%\t15,000\t75\tstate[3]\tcont[1]\tyes" in ran.out
     assert [one["share"] for one in document["members"]] == [0.75, 0.25]
     assert (document["steps"], document["score"]) == (1_015_000, None)
@@ -266,4 +266,4 @@ def test_a_layout_for_a_stored_id_is_an_error(rlds):
     assert rlds("download", "demo/pendulum").code == 0
     ran = rlds("info", "demo/pendulum", "--layout", "d4rl")
     assert ran.code == 2
-    assert "a layout is that of an address" in ran.err
+    assert "expected an address for a layout" in ran.err

@@ -236,7 +236,7 @@ def test_on_a_narrow_terminal_the_last_columns_are_left_out(rlds, monkeypatch, w
     assert first.split()[:3] == ["d4rl/hopper-expert-v0", "54.1", "MB"]
     assert max(map(len, [header, first, *others])) <= width
     assert ("~1.0M" in first, "1,029*" in first) == ("steps" in columns, "episodes" in columns)
-    assert " ".join(others).endswith("~ estimated; * recorded once, the upstream may have changed; others are exact")
+    assert " ".join(others).endswith("~ estimated. * recorded once, the upstream may have changed. Others are exact")
 
 
 def test_what_is_stored_is_listed_with_all_that_it_occupies(rlds, stored):
@@ -286,7 +286,7 @@ def test_a_copy_whose_name_is_in_no_catalog_is_listed_with_the_folder_that_opens
     notes = {line.split("\t")[0]: line.split("\t")[-1] for line in rlds("list", "--downloaded").out.splitlines()}
 
     of = "a copy of demo/pendulum"
-    assert notes["demo/copied"] == f"{of}; not in the catalog, open it by its folder: {copied}"
+    assert notes["demo/copied"] == f"{of}; not in the catalog, open the folder: {copied}"
     assert (notes["local/mine"], notes["demo/pendulum"]) == (of, "")
     for dataset in (copied, "local/mine"):
         assert rlds("verify", dataset).code == rlds("sample", dataset, "-n", 1).code == 0
@@ -304,7 +304,7 @@ def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):
     ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
 
     assert (ran.code, ran.out) == (0, "")
-    assert "unfinished: d4rl/pen-human-v1, 3.0 kB; `rlds download d4rl/pen-human-v1` completes it" in ran.err
+    assert "unfinished: d4rl/pen-human-v1, 3.0 kB; `rlds download d4rl/pen-human-v1` completes the dataset" in ran.err
     assert document["unfinished"] == [
         {"id": "d4rl/pen-human-v1", "bytes": 3000},
         {"id": "minari/lab/new-v1", "bytes": 100},

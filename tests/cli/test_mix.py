@@ -93,7 +93,7 @@ def test_with_out_only_the_path_goes_to_stdout(rlds, own_dataset, tmp_path):
     [
         ("nodir/mix.toml", "nodir is not a folder", "mkdir -p"),
         ("file/mix.toml", "file is not a folder", "mkdir -p"),
-        ("folder", "it is a folder", "as in mix.toml"),
+        ("folder", "the path is a folder", "as in mix.toml"),
     ],
 )
 def test_an_invalid_output_path_is_refused_without_a_temporary_name(rlds, own_dataset, tmp_path, out, why, hint):

@@ -42,7 +42,7 @@ def test_a_dataset_whose_pointer_was_deleted_is_listed_and_described_with_the_re
     listed, shown = rlds("list", "--downloaded"), rlds("info", "demo/pendulum")
 
     assert (listed.code, shown.code) == (0, 0)
-    assert f"demo/pendulum: there is no file CURRENT, and 2 versions, none current; {remedy}" in listed.err
+    assert f"demo/pendulum: there is no file CURRENT, and 2 versions, none current, next: {remedy}" in listed.err
     assert [line.split("\t")[0] for line in listed.out.splitlines()] == ["demo/pendulum"]
     assert f"there is no file CURRENT, and 2 versions, none current; {remedy}" in shown.out
     assert "not downloaded" not in shown.out
@@ -162,8 +162,8 @@ def test_remove_of_a_link_whose_target_stays_says_so(rlds, stored, home, tmp_pat
     (home / "local" / "mine").symlink_to(place)
     before = files_below(place)
 
-    assert f"delete the link {COPY}, whose target {place} stays requires" in rlds("remove", COPY).err
-    assert rlds("remove", COPY, "--dry-run").out == f"{COPY}: link would be deleted; {place} stays\n"
+    assert f"delete the link {COPY}, without the target {place} requires" in rlds("remove", COPY).err
+    assert rlds("remove", COPY, "--dry-run").out == f"{COPY}: link would be deleted, and {place} stays\n"
     assert rlds("remove", COPY, "--yes", "-q").out == f"{COPY}\n"
     assert not (home / "local" / "mine").is_symlink()
     assert files_below(place) == before

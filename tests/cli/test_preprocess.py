@@ -94,7 +94,7 @@ def test_a_dry_run_shows_the_result_and_writes_nothing(rlds, stored):
     assert len(keys["n_step.observation"]["values"]) == 4
     assert found["bytes"] > 0 < found["seconds"]
     page = rlds(*words).out
-    assert "time in one process, about" in page
+    assert "time in a process, about" in page
     assert "once for t and t + 1" in page
     assert sorted(path.name for path in stored.parent.rglob("*")) == before
 

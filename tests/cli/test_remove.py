@@ -135,7 +135,7 @@ def test_files_of_others_in_the_folder_stay_and_are_named(rlds, stored):
 
     text = rlds("remove", "demo/pendulum", "--yes").out
 
-    assert "deleted; notes.txt stays: not a part of the dataset" in text
+    assert "deleted, and notes.txt stays: not a part of the dataset" in text
     assert [path.name for path in stored.iterdir()] == ["notes.txt"]
 
 

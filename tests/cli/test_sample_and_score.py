@@ -133,7 +133,7 @@ def test_score_and_download_report_preprocessed_data(rlds):
     stop = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
 
     assert not any("preprocessed" in said for said in before)
-    assert "the rewards that it had before" in stop[0]
+    assert "the original rewards" in stop[0]
     assert "--force makes it anew" in stop[1]
     assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["history"]
 

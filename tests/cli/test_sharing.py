@@ -49,7 +49,7 @@ def test_every_command_takes_the_address_of_a_stored_dataset(rlds, home):
         ran = rlds("info", f"{address}@v3.0")
         assert ran.code == 2
         assert f"{address}@v3.0 names a revision" in ran.err
-        assert "name it hf/me/pendulum" in ran.err
+        assert "use the name hf/me/pendulum" in ran.err
     assert "hf://me is not an address" in rlds("info", "hf://me").err.replace("'", "")
     assert rlds("remove", "hf://me/pendulum", "--yes").code == 0
     assert not (home / "hf" / "me" / "pendulum" / "CURRENT").exists()

@@ -25,7 +25,7 @@ def test_train_runs_a_program_and_prints_its_result(rlds, tmp_path):
     assert ran.code == 0
     (line,) = ran.out.splitlines()
     assert json.loads(line)["algorithm"] == "bc"
-    assert f"bc on demo/pendulum, from step 0 to 2; checkpoints in {tmp_path / 'run'}\nstep 2  " in ran.err
+    assert f"bc on demo/pendulum, from step 0 to 2, with checkpoints in {tmp_path / 'run'}\nstep 2  " in ran.err
     assert (tmp_path / "run" / "checkpoint.pt").exists()
     assert rlds("--json", "train", "bc", *TINY, "--out", tmp_path / "run").json["result"]["step"] == 2
 
@@ -182,7 +182,7 @@ def test_an_unknown_program_is_refused_with_the_nearest(rlds):
     ran = rlds("train", "td3bc", "--dataset", "demo/pendulum")
 
     assert ran.code == 2
-    assert "no program 'td3bc', expected one of act, bc," in ran.err.replace("\n  why: ", ", ")
+    assert "no program 'td3bc', expected act, bc," in ran.err.replace("\n  why: ", ", ")
     assert "did you mean td3_bc?" in ran.err
 
 

@@ -161,7 +161,9 @@ def test_the_remedy_for_a_damaged_dataset_that_cannot_be_downloaded_is_how_it_wa
     outs = {name: rlds("verify", name).out for name in folders}
 
     assert "next: rlds preprocess demo/pendulum --recipe NAME --force" in outs["demo/pendulum@td3_bc"]
-    assert f"next: delete {folders['local/mine']}, and restore a copy, or record it again" in outs["local/mine"]
+    assert (
+        f"next: delete {folders['local/mine']}, and restore a copy, or record the dataset again" in outs["local/mine"]
+    )
     assert not any("download" in out and "cannot be downloaded" not in out for out in outs.values())
 
 
@@ -217,7 +219,7 @@ def test_values_of_the_source_that_are_not_finite_are_counted_and_no_problem(rld
     write_manifest_with_digest(manifest.parent, document)
     ran = rlds("verify", "local/mine", "--deep")
     assert ran.code == 5
-    assert "statistics.action.not_finite[0] is 1; recomputed 2" in ran.out
+    assert "statistics.action.not_finite[0] is 1, expected 2" in ran.out
 
 
 @pytest.mark.parametrize("compress", [(), ("pixels",)])

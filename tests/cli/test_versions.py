@@ -95,7 +95,7 @@ def test_use_makes_any_version_current_and_undo_the_one_that_it_was_made_of(rlds
     assert rlds("use", stored, "--undo", "--json").json["version"] == names[1]
     shown = [line.split() for line in rlds("info", "demo/pendulum").out.splitlines()]
     assert [line[0] for line in shown if line and line[-1] == "current"] == [names[1]]
-    assert f"it has {', '.join(names)}" in rlds("use", "demo/pendulum", 7).err
+    assert f"expected one of {', '.join(names)}" in rlds("use", "demo/pendulum", 7).err
     for words in ([], ["1", "--undo"], ["7"]):
         assert rlds("use", "demo/pendulum", *words).code == 2
     (stored / "CURRENT").write_text("nothing")

@@ -43,7 +43,7 @@ def test_the_address_is_printed_and_ctrl_c_ends_the_server_cleanly(view):
 
     assert [(one["id"], one["steps"]) for one in facts] == [("demo/pendulum", 15_000)]
     assert (process.returncode, out) == (0, "")
-    assert err.startswith("Ctrl-C ends it; from another machine, first: ssh -L ")
+    assert err.startswith("Ctrl-C ends the server. From another machine, first: ssh -L ")
 
 
 def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, stored, tmp_path):

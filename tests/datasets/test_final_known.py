@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from d4rl_files import mujoco
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
@@ -29,9 +30,14 @@ from datasets_rl import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
+    download,
     load,
+    verify,
 )
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownFinalWarning, UnknownKeyError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.sources import Selection
+from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.transforms import CatFrames, Compose, MultiStepTransform, Reward2GoTransform, SelectTransform
 
@@ -460,3 +466,64 @@ def test_the_table_marks_the_rows_with_a_known_next_state():
     records["final_known"] = [True, False, False]
 
     assert EpisodeTable(records).next_known(np.arange(6)).tolist() == [True, True, False, True, True, False]
+
+
+# --- datasets without an observation, of which some states are unknown after the last step
+
+
+@pytest.mark.parametrize(
+    ("lengths", "known"),
+    [
+        ({("info", "qpos"): 3, ("info", "qvel"): 3}, True),
+        ({("info", "qpos"): 3, ("info", "qvel"): 2}, False),
+        ({("info", "qpos"): 2}, False),
+        ({("observation",): 3, ("info", "qpos"): 2}, True),
+        ({("observation",): 2, ("info", "qpos"): 3}, False),
+        ({}, True),
+    ],
+)
+def test_a_final_state_without_an_observation_is_known_only_if_every_state_is(lengths, known):
+    steps = {("next", name): np.zeros((2, 1)) for name in ("reward", "terminated", "truncated")}
+    episode = Episode(steps, {key: np.ones((length, 1)) for key, length in lengths.items()})
+
+    assert episode.final_known is known
+
+
+@pytest.mark.parametrize("keys", [["info.qpos", "next"], ["observation", "info.qpos", "next"]])
+def test_a_selection_of_states_whose_last_ones_are_not_in_the_files_is_not_marked_as_known(tmp_path, keys):
+    mujoco(tmp_path / "raw.hdf5")
+    folder = download(
+        "d4rl/halfcheetah-medium-v2",
+        root=tmp_path / "d4rl",
+        from_local=tmp_path / "raw.hdf5",
+        hash_check=False,
+        selection=Selection(keys=keys),
+    )
+    stored = StoredDataset(folder)
+    known = stored.episodes["final_known"]
+
+    assert known.any() == ("observation" in keys)
+    assert not stored.final_states(("info", "qpos")).any()
+    assert verify(folder).problems == ()
+
+
+@pytest.mark.parametrize(("fields", "known"), [("info.joints", True), ("info.near", False), ("info", False)])
+def test_states_of_a_file_of_the_user_are_known_only_if_all_have_values_after_the_last_step(
+    tmp_path, monkeypatch, fields, known
+):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    states = np.arange(1, 13, dtype=np.float32).reshape(12, 1)
+    arrays = {"observation": states, "joints": states, "near": states[:10], "action": states[:10], "ends": [4, 10]}
+    np.savez(raw / "a.npz", reward=states[:10, 0], **arrays)
+    (raw / "dataset.toml").write_text(
+        '[episodes]\nby = "ends"\narray = "ends"\n[fields]\n'
+        '"info.joints" = { array = "joints", state = true }\n"info.near" = { array = "near", state = true }\n'
+    )
+    stored = StoredDataset(download("local/arm", from_local=raw, selection=Selection(keys=[fields, "action", "next"])))
+
+    assert stored.episodes["final_known"].tolist() == [known, known]
+    for field in (field for field in stored.schema if field.shared):
+        assert bool(stored.final_states(field.key).all()) == (field.key == ("info", "joints"))
+    assert verify(stored.folder, deep=True).problems == ()

@@ -328,7 +328,7 @@ def test_an_error_of_a_stream_is_raised(streamed, tmp_path):
     raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(shuffle=False)
 
-    with pytest.raises(ConversionError, match="does not match its CRC32C"):
+    with pytest.raises(ConversionError, match="does not match the CRC32C"):
         list(dataset)
     assert on_disk(dataset)[0] != []
 

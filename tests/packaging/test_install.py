@@ -261,7 +261,7 @@ def test_a_type_checker_finds_the_mistakes_of_a_program_after_the_install_of_the
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pip install 'pyright[nodejs]'")
 @pytest.mark.parametrize("installed", ["editable"], indirect=True)
 def test_pyright_finds_the_same_mistakes_and_completes(installed, tmp_path):
-    (tmp_path / "program.py").write_text(f"{PROGRAM}reveal_type(dataset.sample)\nfrom datasets_rl.cli import app\n")
+    (tmp_path / "program.py").write_text(f"{PROGRAM}reveal_type(dataset.sample)\n")
     command = ["pyright", "--outputjson", "--pythonpath", str(installed / "bin" / "python"), "program.py"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

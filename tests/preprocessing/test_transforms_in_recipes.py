@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance.test_steps import block_of
+from conformance.test_steps import WRITTEN, block_of, same
 from preprocessing.test_advantages import episodes
 
 from datasets_rl import Recipe, load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.naming import make_step
+from datasets_rl.preprocessing.steps import step_class
 from datasets_rl.transforms import (
     GAE,
     CatFrames,
@@ -90,6 +91,37 @@ def test_stored_advantages_are_those_of_slices_of_whole_episodes(name):
     for key in ("advantage", "value_target"):
         assert np.array_equal(one(batch).steps[key,], two(batch).steps[key,])
     assert [*one(batch).steps] == [*batch.steps, ("advantage",), ("value_target",)]
+
+
+TRANSFORMS = [
+    (name, arguments)
+    for name, several in WRITTEN.items()
+    for arguments in several
+    if issubclass(step_class(name), Transform)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), TRANSFORMS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(TRANSFORMS)]
+)
+def test_every_transform_of_recipes_can_be_given_from_python(name, arguments):
+    step = make_step(name, (), arguments)
+    (again,) = Recipe([step.transform.clone()]).steps
+    block = block_of([(3, True, True), (4, False, False), (2, True, False)])
+    told = again.to_json()
+
+    if not isinstance(step.transform, CatFrames) and step.transform.of_images and "in_keys" not in arguments:
+        assert told == {**step.to_json(), "in_keys": ["pixels"]}
+        return
+    assert "digest" not in told
+    assert same(again(block), make_step(told.pop("use"), (), told)(block))
+
+
+def test_stacks_of_later_frames_cannot_be_repeated_by_an_environment(pendulum, tmp_path):
+    pendulum.preprocess(Recipe([CatFrames(2, -1, ["observation"], future=True)]), dest=tmp_path / "out")
+
+    with pytest.raises(InvalidArgumentError, match="observation depends on other steps"):
+        load(tmp_path / "out").make_env()
 
 
 def changed(transform):

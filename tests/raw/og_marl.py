@@ -151,7 +151,7 @@ def _described(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
 
 FAULTS = {
     "no such vault": Fault(
-        _rezipped(lambda name, data: None if "/Good/" in name else data), "it has no vault Good; it has Poor"
+        _rezipped(lambda name, data: None if "/Good/" in name else data), "it has no vault Good, only Poor"
     ),
     "no data": Fault(_rezipped(lambda name, data: None if "/Good/d/" in name else data), "3m.zip: Good"),
     "no store": Fault(_rezipped(lambda name, data: None if name.endswith("ocdbt") else data), "vault_index"),

@@ -400,7 +400,7 @@ def bomb(rows: int, columns: int) -> bytes:
 
 
 RECORD_FAULTS = {
-    "a byte of a record was changed": Fault(partial(corrupt_bytes, flipped), "does not match its CRC32C"),
+    "a byte of a record was changed": Fault(partial(corrupt_bytes, flipped), "does not match the CRC32C"),
     "a file of records is cut": Fault(partial(corrupt_bytes, lambda data: data[:-9]), "is truncated"),
     "a git-LFS pointer instead of records": Fault(partial(corrupt_bytes, lambda _: LFS), "git-LFS pointer"),
     "a web page instead of records": Fault(partial(corrupt_bytes, lambda _: HTML), "web page"),
@@ -505,7 +505,7 @@ def cut_archive(root: Path) -> None:
 ARCHIVE_FAULTS = {
     "a pickle calls a function": Fault(partial(corrupt_archive, pickle.dumps({"steps": [Hostile()]})), "system"),
     "a pickle that expands to billions of values": Fault(
-        partial(corrupt_archive, expanding_pickle()), "values, counting shared ones"
+        partial(corrupt_archive, expanding_pickle()), "values, counting shared values"
     ),
     "a pickle is cut": Fault(partial(corrupt_archive, pickle.dumps(plain(EPISODES[1]))[:-100]), "truncated"),
     "a member's name leads out of the archive": Fault(

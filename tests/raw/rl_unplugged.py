@@ -225,7 +225,7 @@ FAULTS = {
 FAULTS_RODENT = {
     "images of another size": Fault(
         _record(RODENT, 1, observation__walker__egocentric_camera=[bytes(32 * 32 * 3)] * 6),
-        "is uint8 [6, 32, 32, 3]; expected uint8 [5, 64, 64, 3]",
+        "is uint8 [6, 32, 32, 3], expected uint8 [5, 64, 64, 3]",
     ),
     "images of no square": Fault(
         _record(RODENT, observation__walker__egocentric_camera=[bytes(100)] * 6), "has images of 100 bytes"
@@ -236,7 +236,7 @@ FAULTS_RODENT = {
 }
 FAULTS_POLE = {
     "a changed byte": Fault(
-        _bytes(POLE, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]), "does not match its CRC32C"
+        _bytes(POLE, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]), "does not match the CRC32C"
     ),
     "a changed length": Fault(_bytes(POLE, lambda data: b"\1" + data[1:]), "it is not a TFRecord or gzip file"),
     "a cut file": Fault(_bytes(POLE, lambda data: data[:-5]), "is truncated"),

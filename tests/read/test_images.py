@@ -110,7 +110,7 @@ def test_many_images_are_decoded_in_order_from_any_buffer(kind, wrap):
         (b"GIF89a........", "is not a PNG or JPEG image"),
         (b"<html>", "web page"),
         (b"\x89PNG\r\n\x1a\n\0\0", "is a truncated PNG"),
-        (b"\xff\xd8\xff\xe0", "header is damaged"),
+        (b"\xff\xd8\xff\xe0", "a damaged header"),
     ],
 )
 def test_data_that_is_not_an_image_is_reported(data, says):

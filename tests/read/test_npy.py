@@ -111,7 +111,7 @@ class TestNpy:
 
         with NpzFile(tmp_path / "good") as file, pytest.raises(ConversionError) as caught:
             file.require(["rewards"])
-        assert str(caught.value).startswith("good cannot be converted: it has no array rewards; it has 0, 1, 2, ")
+        assert str(caught.value).startswith("good cannot be converted: it has no array rewards, only 0, 1, 2, ")
         assert "19 and 2,980 more" in str(caught.value)
         with pytest.raises(ConversionError) as caught:
             NpzFile(tmp_path / "bad")
@@ -124,7 +124,7 @@ class TestNpy:
         first, last = data.index(b"rewards.npy"), data.rindex(b"rewards.npy")
         for at in (first, last):
             (tmp_path / "x.npz").write_bytes(data[:at] + b"s" + data[at + 1 :])
-            with pytest.raises(ConversionError, match="its local header has the name"):
+            with pytest.raises(ConversionError, match="the local header has the name"):
                 NpzFile(tmp_path / "x.npz")
 
     def test_reading_more_rows_than_exist_is_refused(self):
@@ -182,7 +182,7 @@ class TestNpy:
         with pytest.raises(ConversionError, match=r"declares \[10000000000000, 3\] of uint8, 30,000,000,000,000 bytes"):
             reader(claiming((10**13, 3)))
         with pytest.raises(
-            ConversionError, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; the file can have at most 2,099"
+            ConversionError, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes, but the file can have at most 2,099"
         ):
             reader(npy(ARRAY), most=2099)
 
@@ -305,7 +305,7 @@ class TestNpz:
     def test_all_missing_members_are_named(self, npz):
         with (
             NpzFile(npz) as file,
-            pytest.raises(ConversionError, match="no array image, reward; it has bytes, floats"),
+            pytest.raises(ConversionError, match="no array image, reward, only bytes, floats"),
         ):
             file.require(["bytes", "image", "reward"])
 
@@ -381,7 +381,7 @@ class TestZip:
         with pytest.raises(ConversionError) as caught:
             ZipReader(path)
 
-        assert [problem.split(";")[0] for problem in caught.value.problems] == [
+        assert [problem.split(", but")[0] for problem in caught.value.problems] == [
             "twice is duplicated",
             "lzma is compressed with method 14",
             "swollen declares 1,000,000,000 bytes",

@@ -103,7 +103,7 @@ def test_lists_have_their_lengths(file):
 
 def test_lists_of_one_length_stack_and_others_do_not(file):
     np.testing.assert_array_equal(column(file, "equal")[0].stacked("equal"), [[1.5, 2.5]] * 7)
-    with pytest.raises(ConversionError, match="ragged cannot be converted: its rows have 0 to 3 values"):
+    with pytest.raises(ConversionError, match="ragged cannot be converted: the rows have 0 to 3 values"):
         column(file, "ragged")[0].stacked("ragged")
 
 
@@ -113,7 +113,7 @@ def test_columns_of_a_block_can_be_combined(file):
 
 
 def test_all_missing_columns_are_named(file):
-    with pytest.raises(ConversionError, match="no column image, nothing; it has reward, done"):
+    with pytest.raises(ConversionError, match="no column image, nothing, only reward, done"):
         next(file.blocks(["image", "reward", "nothing"], rows=3))
 
 

@@ -215,7 +215,7 @@ def test_all_names_are_reported_with_their_positions():
         (b"\x80\x02]\x94\x8f.", "middle of a value"),
         (b"\x80\x02h\x07.", "used before"),
         (b"\x80\x02K\x01", "truncated"),
-        (b"\x80\x02K\x01.K", "follow its end"),
+        (b"\x80\x02K\x01.K", "follow the end"),
         (b"\x80\x06N.", "protocol is 6"),
         (b"\x80\x02(K\x01.", "middle"),
         (b"\x80\x02a.", "missing"),
@@ -248,7 +248,7 @@ def test_shared_lists_that_grow_to_billions_are_refused():
     for _ in range(12):
         value = [value] * 10
 
-    assert "counting shared ones repeatedly" in faults(pickle.dumps(value))[0]
+    assert "counting shared values repeatedly" in faults(pickle.dumps(value))[0]
 
 
 def test_deep_nesting_is_refused_and_does_not_overflow():

@@ -116,8 +116,8 @@ def test_all_damaged_records_are_reported_at_once_and_earlier_ones_are_given():
     with pytest.raises(ConversionError) as caught:
         next(reading)
     assert caught.value.problems == (
-        "record 1 at byte 20 does not match its CRC32C",
-        "record 3 at byte 59 does not match its CRC32C",
+        "record 1 at byte 20 does not match the CRC32C",
+        "record 3 at byte 59 does not match the CRC32C",
     )
 
 
@@ -179,7 +179,7 @@ def test_unknown_fields_are_skipped():
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (b"\x0a\x7f", "has 127 bytes; 0 remain"),
+        (b"\x0a\x7f", "has 127 bytes, but 0 remain"),
         (b"\xff" * 12, "does not end"),
         (b"\x0b\x01", "unknown type 3"),
         (field(1, field(1, field(1, b"\xff\xfe") + field(2, b""))), "utf-8"),

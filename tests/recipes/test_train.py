@@ -120,7 +120,7 @@ def test_behavior_cloning_learns_discrete_actions_and_the_others_refuse_them(tmp
     assert result["return"] > behavior / 2 > 40  # of random actions: 20
     assert result["score"] == pytest.approx((result["return"] - 10) / 4.9, abs=40)
     with pytest.raises(
-        InvalidArgumentError, match=r"td3_bc needs continuous actions; the actions of local/cartpole are Discrete"
+        InvalidArgumentError, match=r"td3_bc needs continuous actions, and the actions of local/cartpole are Discrete"
     ):
         train("td3_bc", tmp_path / "td3_bc", dataset="local/cartpole")
 

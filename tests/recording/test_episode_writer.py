@@ -181,7 +181,7 @@ def test_steps_that_differ_from_the_first_are_refused_and_nothing_else_is_lost()
             InvalidArgumentError, match=r"observation is float64 \[3\], expected float64 \[2\] as the first value"
         ):
             writer.step(0, np.zeros(3), 0.0)
-        with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\]; the first value was int64"):
+        with pytest.raises(InvalidArgumentError, match=r"action is float64 \[\], expected int64"):
             writer.step(np.float64(0.5), np.zeros(2), 0.0)
         writer.step(0, np.zeros(2), 0.0)
         with pytest.raises(InvalidArgumentError, match="log_prob"):

@@ -48,7 +48,7 @@ PLACES = {
 EVIDENCE = {
     "d4rl": "has observations, actions, rewards and terminals, of 20 rows each",
     "dsrl": "has observations, actions, rewards, terminals and costs, of 20 rows each",
-    "exorl": "an episode in rnd.zip has observation, action, reward and discount, and its name has its number and its steps",
+    "exorl": "an episode in rnd.zip has observation, action, reward and discount, and the name has a number and the steps",
     "katakomba": "has tty_chars, tty_colors, tty_cursor, actions, rewards and dones",
     "lerobot": "meta/info.json has features, and codebase_version v2.1",
     "local": "it has dataset.toml",
@@ -203,7 +203,7 @@ def test_a_file_of_several_vaults_needs_one_to_be_chosen(written):
     assert "choose one with" in str(caught.value.hint)
     with pytest.raises(ConversionError, match="vault is 'Best', expected one of Good, Poor"):
         downloading.download(str(written("og_marl")), selection=Selection(options={"vault": "Best"}))
-    with pytest.raises(InvalidArgumentError, match="names its vault"):
+    with pytest.raises(InvalidArgumentError, match="names a vault"):
         downloading.download("og_marl/core/smac_v1/3m/Good", selection=Selection(options={"vault": "Poor"}))
 
 
@@ -249,7 +249,7 @@ def test_a_file_in_a_repository_has_the_digest_of_the_hub(tmp_path):
         with pytest.raises(ConversionError, match=r"the repository me/many has no such file"):
             downloading.download("hf://me/many/walker.hdf5")
 
-    assert "name one file" in str(caught.value.hint)
+    assert "name a file" in str(caught.value.hint)
     manifest = stored(folder).manifest
     assert (manifest.id, manifest.steps) == ("hf/me/many/a%20folder/hopper.hdf5", 300)
     assert manifest.raw[0].checked == "catalog"
@@ -442,7 +442,7 @@ def test_the_command_prints_the_layout_before_and_after(written, capsys):
     ("name", "problem"),
     [
         ("missing.npz", "missing.npz cannot be read: it does not exist"),
-        ("notes.txt", "notes.txt is no dataset, expected a folder, or a file that ends with .hdf5, .h5, .npz"),
+        ("notes.txt", "notes.txt is not a dataset, expected a folder, or a file that ends with .hdf5, .h5, .npz"),
         ("empty", "empty cannot be read: it is neither a file"),
         ("pipe.npz", "pipe.npz cannot be read: it is neither a file"),
     ],
@@ -467,6 +467,6 @@ def test_the_working_directory_is_a_folder_of_files(written, monkeypatch):
 def test_own_files_without_a_description_are_named_as_they_are_with_the_command_that_describes_them(tmp_path):
     np.savez(tmp_path / "my run.npz", steps=np.zeros(3))
 
-    with pytest.raises(ConversionError, match=r"the first are my run\.npz") as caught:
+    with pytest.raises(ConversionError, match=r"The first are my run\.npz") as caught:
         downloading.download(str(tmp_path / "my run.npz"))
     assert "from_local='FOLDER'" in caught.value.hint

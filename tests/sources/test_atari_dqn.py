@@ -110,7 +110,7 @@ def test_the_error_for_the_closed_bucket_names_the_alternatives(tree, settings, 
 
 
 def test_rl_unplugged_lacks_14_of_the_games(settings):
-    with pytest.raises(InvalidArgumentError, match="RL Unplugged has no Tennis/1; it has 46 of the 60 games"):
+    with pytest.raises(InvalidArgumentError, match="RL Unplugged has no Tennis/1, only 46 of the 60 games"):
         downloading.download("atari_dqn/Tennis/1", selection=Selection(options={"upstream": "rlu"}), settings=settings)
 
 

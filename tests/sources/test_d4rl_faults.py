@@ -109,8 +109,8 @@ def test_a_file_of_another_environment_is_refused(tmp_path, columns):
     columns["actions"] = columns["actions"][:, :3]
 
     assert refusal(tmp_path / "x.h5", columns) == (
-        "observations have 11 numbers per step; halfcheetah-medium-v2 has 17: this is another dataset's file",
-        "actions have 3 numbers per step; halfcheetah-medium-v2 has 6: this is another dataset's file",
+        "observations have 11 numbers per step, but halfcheetah-medium-v2 has 17: this is another dataset's file",
+        "actions have 3 numbers per step, but halfcheetah-medium-v2 has 6: this is another dataset's file",
     )
 
 

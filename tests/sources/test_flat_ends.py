@@ -87,5 +87,5 @@ def test_values_that_are_not_flags_are_counted_over_all_blocks(tmp_path):
     terminals[[70_000, 199_000]] = 2, np.nan
     reader = _reader(tmp_path / "a.hdf5", len(terminals), terminals=terminals)
 
-    with pytest.raises(ConversionError, match=r"terminals is 2\.0 at row 70,000; expected 0 or 1 \(2 such rows\)"):
+    with pytest.raises(ConversionError, match=r"terminals is 2\.0 at row 70,000, expected 0 or 1 \(2 such rows\)"):
         [*reader.episodes()]

@@ -131,16 +131,16 @@ FAULTS = {
     "other times": (
         lambda path: copy_packets(path, late={5}),
         {"bf": "0"},
-        "the frame of row 5 is at 0.5333 s; the table has 0.5000 s",
+        "the frame of row 5 is at 0.5333 s, but the table has 0.5000 s",
     ),
     "another frame rate": (
         rewrite(lambda frames: frames, fps=20),
         {},
-        "the frame of row 1 is at 0.0500 s; the table has 0.1000 s",
+        "the frame of row 1 is at 0.0500 s, but the table has 0.1000 s",
     ),
     "no first key frame": (lambda path: copy_packets(path, without={0}), {**LONG_GOP, "bf": "0"}, "11 frames for 12"),
     "frames that are no key frames": (list_all_as_key_frames, {}, "the file lists it as a key frame, which it is not"),
-    "cut": (cut, {}, "it is damaged or truncated; FFmpeg reports: Invalid data"),
+    "cut": (cut, {}, "it is damaged or truncated. FFmpeg reports: Invalid data"),
     "cut behind its index": (cut_behind_the_index, {"bf": "0"}, "frames for 12 rows"),
     "empty": (lambda path: path.write_bytes(b""), {}, "it is empty, expected a video"),
     "text": (lambda path: path.write_text("AVI?"), {}, "it is not a video"),
@@ -148,7 +148,7 @@ FAULTS = {
     "another size": (
         rewrite(lambda frames: frames[:, :48]),
         {},
-        "its frames are [48, 96]; meta/info.json states [64, 96]",
+        "the frames are [48, 96], but meta/info.json states [64, 96]",
     ),
     "two descriptions": (describe_the_codec_twice, {}, "a track of it has 2 descriptions of codecs, expected 1"),
     "damaged": (flip_bytes, {**LONG_GOP, "bf": "0"}, "s cannot be decoded: Invalid data"),
@@ -291,7 +291,7 @@ def test_a_description_of_videos_that_is_no_object_is_named(convert, folder, dra
     info["features"][CAMERA]["info"] = about
     (folder / "meta/info.json").write_text(json.dumps(info))
 
-    with pytest.raises(ConversionError, match=f"{CAMERA}: its info is .*, expected an object"):
+    with pytest.raises(ConversionError, match=f"{CAMERA}: the info is .*, expected an object"):
         convert(OLD)
 
 

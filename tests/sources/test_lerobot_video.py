@@ -149,7 +149,7 @@ def test_damaged_videos_are_found(convert, folder, drawn, settings):
 def test_videos_keep_their_size(convert, folder, drawn):
     write_old(folder, drawn)
 
-    with pytest.raises(InvalidArgumentError, match="videos that stay videos keep their size"):
+    with pytest.raises(InvalidArgumentError, match="videos that stay videos keep the size"):
         convert(OLD, options={"images": "video", "image-size": "32"})
 
 

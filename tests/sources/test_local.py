@@ -198,13 +198,13 @@ def test_bounds_and_choices_become_specs(folder, convert):
     [
         (
             'reward = { array = "reward", low = 0.0, high = 101.5 }',
-            r"next.reward\[0\] is 102.0 at row 2; .* 0.0 to 101.5 \(2 ",
+            r"next.reward\[0\] is 102.0 at row 2, but .* 0.0 to 101.5 \(2 ",
         ),
-        ('action = { array = "action", n = 13 }', r"action is 13 at row 3; .* states 0 to 12 \(1 such values\)"),
-        ('flag = { array = "count", binary = true }', r"flag is 10 at row 0; .* states 0 to 1 \(4 such values\)"),
+        ('action = { array = "action", n = 13 }', r"action is 13 at row 3, but .* states 0 to 12 \(1 such values\)"),
+        ('flag = { array = "count", binary = true }', r"flag is 10 at row 0, but .* states 0 to 1 \(4 such values\)"),
         (
             'observation = { array = "wide", low = 0.0, high = [1.0, 2.0] }',
-            r"observation\[1\] is 3.0 at row 1; .* states 0.0 to 2.0 \(1 such",
+            r"observation\[1\] is 3.0 at row 1, but .* states 0.0 to 2.0 \(1 such",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_arrays_with_unknown_names_must_be_described(folder, convert):
     [
         ([], "", "there is no file beside dataset.toml", "add npz, HDF5 or Parquet files"),
         (["a.npz"], 'files = ["b*.npz"]', "none of 1 files matches b*.npz", "set format = ... and files = ..."),
-        (["a.npz"], "", "no array is described or named as action", "correct the files, or their description"),
+        (["a.npz"], "", "no array is described or named as action", "correct the files, or the description"),
     ],
 )
 def test_an_error_about_the_files_says_what_to_change(folder, convert, names, text, problem, remedy):
@@ -369,7 +369,8 @@ def test_files_that_are_episodes_can_be_selected(folder, convert):
     np.savez(folder / "2.npz", **one(2, dones=[0, 1]))
     for text in ("", '[episodes]\nby = "flags"'):
         with pytest.raises(
-            InvalidArgumentError, match="can be selected by number only if each file is one episode; here flags mark"
+            InvalidArgumentError,
+            match="can be selected by number only if each file is one episode, but here flags mark",
         ):
             convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 

@@ -404,11 +404,11 @@ BREAKS = {
     ),
     "a column that others lack": (
         lambda file: file.create_dataset("episode_2/infos/x", data=np.zeros(8)),
-        "episode 2: it has 6 members; in the first episode 5",
+        "episode 2: it has 6 members, in the first episode 5",
     ),
     "declared steps": (
         lambda file: file["episode_2"].attrs.modify("total_steps", 9),
-        "it has 7 steps; its metadata states 9",
+        "it has 7 steps, but the metadata states 9",
     ),
     "objects": (
         lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
@@ -424,7 +424,7 @@ BREAKS = {
     ),
     "another shape": (
         lambda file: _replace(file, "episode_2/actions", np.zeros((7, 4), "f4")),
-        r"action is float32 \[4\]; in the first episode float32 \[3\]",
+        r"action is float32 \[4\], in the first episode float32 \[3\]",
     ),
     "no rewards": (lambda file: file.__delitem__("episode_0/rewards"), "episode 0: it has no next.reward"),
 }
@@ -496,7 +496,7 @@ def test_a_dataset_that_declares_more_than_it_stores_is_refused_before_reading(p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total_steps": 13}, "it has 12 steps; the upstream states 13"),
+        ({"total_steps": 13}, "the files have 12 steps, expected 13 as the upstream states"),
         ({"total_episodes": 0}, "total_episodes is 0, expected an integer >= 1"),
         ({"total_episodes": 10**15}, "total_episodes is 1000000000000000, expected at most 10,000,000"),
         ({"total_steps": "many"}, "total_steps is 'many'"),

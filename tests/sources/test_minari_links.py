@@ -164,5 +164,5 @@ def test_a_number_of_episodes_that_the_links_contradict_is_refused(cache, settin
     with h5py.File(cache / BOTH / "data" / "main_data.hdf5", "r+") as file:
         file.attrs["total_episodes"] = 7
 
-    with pytest.raises(ConversionError, match="it has 6 episodes; its metadata states 7"):
+    with pytest.raises(ConversionError, match="it has 6 episodes, but the metadata states 7"):
         downloading.download(f"minari/{BOTH}", from_local=cache / BOTH, settings=settings)

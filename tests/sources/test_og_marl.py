@@ -178,7 +178,7 @@ def test_selected_keys_are_read_alone(convert, rng):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"actions": np.zeros((6, 3), int)}, r"actions is \[rows, 3\]; rewards are of 2 agents"),
+        ({"actions": np.zeros((6, 3), int)}, r"actions is \[rows, 3\], but rewards are of 2 agents"),
         ({"terminals": np.zeros(6, bool)}, r"terminals is \[rows, \], expected \[rows, agents\]"),
         ({"rewards": np.zeros((6, 2, 1), "f4")}, r"rewards is \[rows, 2, 1\], expected \[rows, agents\]"),
         ({"terminals": np.full((6, 2), 2, "i4")}, "terminals is 2 at row 0, expected 0 or 1"),

@@ -135,7 +135,7 @@ def test_a_split_is_selected_by_its_name(tmp_path, convert):
 
     assert convert(split="val").episodes.lengths.tolist() == [5]
     assert convert().episodes.lengths.tolist() == [4, 2, 2, 5, 3]
-    with pytest.raises(InvalidArgumentError, match="split is 'test'; openx/cmu_stretch has train, val"):
+    with pytest.raises(InvalidArgumentError, match="split is 'test', but openx/cmu_stretch has train, val"):
         convert(split="test")
 
 
@@ -534,7 +534,7 @@ def test_numeric_episode_metadata_keeps_its_dtype(tmp_path, convert, value, said
     second["episode_metadata"]["success"] = value
     pickled(tmp_path, first, second)
 
-    with pytest.raises(ConversionError, match=rf"episode_metadata\.success {said}; in the first episode int64"):
+    with pytest.raises(ConversionError, match=rf"episode_metadata\.success {said}, in the first episode int64"):
         convert(ARCHIVES)
 
 

@@ -245,7 +245,7 @@ def test_a_split_is_a_filter_key_and_episodes_are_counted_in_it(convert, tmp_pat
     assert stored.episodes["demo"].tolist() == [0, 2, 3]
     assert stored.episodes["mask.few"].tolist() == [False, True, False]
     assert convert(split="train", episodes="1:", force=True).episodes["demo"].tolist() == [2, 3]
-    with pytest.raises(InvalidArgumentError, match=r"split is 'test'; the filter keys of .* are few, train, valid"):
+    with pytest.raises(InvalidArgumentError, match=r"split is 'test', but the filter keys of .* are few, train, valid"):
         convert(split="test", force=True)
 
 
@@ -324,7 +324,7 @@ def test_files_with_other_filter_keys_are_refused(convert, tmp_path, rng):
         demos = {0: renamed_keys(draw(rng, 3, masks=masks))}
         write_file(tmp_path / "tree" / f"{number}.hdf5", demos, write_robomimic)
 
-    with pytest.raises(ConversionError, match=r"its filter keys are valid; in the first file train"):
+    with pytest.raises(ConversionError, match=r"the filter keys are valid, in the first file train"):
         convert()
 
 

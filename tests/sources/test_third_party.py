@@ -266,7 +266,7 @@ if __name__ == "__main__":
             f"the episodes {episodes} are selected, and the reader of the source unnumbered yields an episode without its"
             " number, expected the number of the episode upstream in metadata['source']" in refused
         )
-        assert "report this to the authors of the source; without " in refused
+        assert "report this to the authors of the source. Without " in refused
 
 
 @pytest.mark.slow

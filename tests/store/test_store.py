@@ -76,10 +76,10 @@ def test_a_dataset_is_derived_by_default_and_reused(folder):
     before = current(folder)
     made = scaled(folder, 3)
 
-    assert made == folder.with_name("pendulum@reward_scaling-scale-3")
+    assert made == folder.with_name("pendulum@reward_scaling-scale=3")
     assert current(folder) == before
     assert np.isclose(rewards(made), 3 * rewards(folder))
-    assert StoredDataset(made).manifest.id == "demo/pendulum@reward_scaling-scale-3"
+    assert StoredDataset(made).manifest.id == "demo/pendulum@reward_scaling-scale=3"
     version = current(made)
     assert scaled(folder, 3) == made
     assert current(made) == version
@@ -119,7 +119,7 @@ def test_a_recipe_is_not_applied_to_its_own_result_without_force(folder):
     with pytest.raises(InvalidArgumentError, match="is already the result of this recipe"):
         scaled(made, 3)
     twice = scaled(made, 3, force=True)
-    assert twice == folder.with_name("pendulum@reward_scaling-scale-3@reward_scaling-scale-3")
+    assert twice == folder.with_name("pendulum@reward_scaling-scale=3@reward_scaling-scale=3")
     assert np.isclose(rewards(twice), 9 * rewards(folder))
 
 

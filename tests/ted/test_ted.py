@@ -125,7 +125,6 @@ def test_the_next_state_is_the_next_row_or_the_final_state(start, stop):
         ({("observation",): 4, ("info", "x"): 3}, True),
         ({("observation",): 3, ("info", "x"): 4}, False),
         ({("observation", "a"): 4, ("observation", "b"): 3}, False),
-        ({("info", "x"): 3}, True),
     ],
 )
 def test_the_end_is_known_if_the_observation_is(states, known):

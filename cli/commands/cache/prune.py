@@ -133,8 +133,8 @@ def _prune_each(
     arguments = {name: () if place is None else (place,) for name, place in places.items()}
     return [
         _Item(kind, name, str(path), size)
-        for name, given in arguments.items()
-        for path, size in prune(*given, dry_run=dry_run).items()
+        for name, value in arguments.items()
+        for path, size in prune(*value, dry_run=dry_run).items()
     ]
 
 

@@ -41,6 +41,7 @@ def get_format(to: str | ExportFormat) -> ExportFormat:
     found: type[ExportFormat] = next(
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, ExportFormat) and value.__module__ == module.__name__
+        # The module first: to Python 3.10, list[int] is a type, of which issubclass raises.
+        if isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, ExportFormat)
     )
     return found()

@@ -281,9 +281,9 @@ class _Writer:
     def _images(self, batch: EpisodeBatch, name: str, field: Field) -> Any:
         """Return the images of a batch, after adding some images to the statistics."""
         values = column_of(batch, field)
-        at = np.arange(-self._rows % self._every, batch.count, self._every)
-        if len(at):
-            self._stats[name].update(pixels(values[at]))
+        sampled_rows = np.arange(-self._rows % self._every, batch.count, self._every)
+        if len(sampled_rows):
+            self._stats[name].update(pixels(values[sampled_rows]))
         return values
 
     def _task_numbers(self, batch: EpisodeBatch) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
@@ -178,8 +179,7 @@ def _list_records(entry: Entry, folder: Folder, path: str, selection: Selection)
             problems.append(
                 f"checkpoint {number} has {len(assets)} files, but the names state {' and '.join(sorted(counts))}"
             )
-    if problems:
-        raise ConversionError(entry.id, problems)
+    refuse(entry.id, problems)
     return Listing(
         (schema, *(asset for number in chosen for asset in by_checkpoint[number])),
         tuple(Shard((asset.path,), number) for number in chosen for asset in by_checkpoint[number]),

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.images import decode
+from datasets_rl.read.streams import refuse
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
 from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, FRAME
@@ -67,8 +68,7 @@ class RecordReader(EpisodeReader):
         (self._path,) = by_name.values()
         leaves = self._schema.leaves
         problems = [problem for name in _KINDS if (problem := _feature_problem(name, leaves.get(name)))]
-        if problems:
-            raise ConversionError(f"features.json of {dataset_id}", problems)
+        refuse(f"features.json of {dataset_id}", problems)
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -88,8 +88,7 @@ class RecordReader(EpisodeReader):
 
     def _split(self, raw: Mapping[str, Any], name: str, checkpoint: int) -> Iterator[Episode]:
         problems = list(_contradictions(raw))
-        if problems:
-            raise ConversionError(name, problems)
+        refuse(name, problems)
         steps = max(0, len(raw["action"]) - 1)
         self.counts["last-step-without-action" if steps else "no-transition"] += 1
         if not steps:

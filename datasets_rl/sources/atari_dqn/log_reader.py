@@ -38,6 +38,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.gz import GzipNpyReader
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
@@ -202,8 +203,7 @@ class LogReader(EpisodeReader):
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read_fields(number, fields)
         problems = list(_contradictions(log, invalid, first=not number, last=last))
-        if problems:
-            raise ConversionError(f"checkpoint {number} of {self._dataset_id}", problems)
+        refuse(f"checkpoint {number} of {self._dataset_id}", problems)
         return log
 
     def _read_fields(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
@@ -217,8 +217,7 @@ class LogReader(EpisodeReader):
                 rows = array.shape[0] if None in shape else rows
             except ConversionError as error:
                 problems += [f"{error.name} {problem}" for problem in error.problems]
-        if problems:
-            raise ConversionError(f"checkpoint {number} of {self._dataset_id}", problems)
+        refuse(f"checkpoint {number} of {self._dataset_id}", problems)
         log = _Log(int(arrays["add_count"]), *(arrays[field] for field in ("action", "reward", "terminal")))
         return log, arrays.get("invalid_range")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan
 from datasets_rl.sources.values import WIDENED
@@ -87,8 +87,7 @@ def plan_file(arrays: Mapping[str, Hdf5Array], layout: Layout, dataset_id: str, 
     columns = [name for name in columns if 0 not in arrays[name].shape[1:]]
     problems.extend(_key_problems(columns))
     problems.extend(_metadata_problems([arrays[name] for name in metadata]))
-    if problems:
-        raise ConversionError(dataset_id, problems)
+    refuse(dataset_id, problems)
     parts = tuple(_column_slice(arrays[name]) for name in sorted(columns, key=_column_order))
     after = {_column_key(name.replace(_FOLLOWING, "observations", 1)): name for name in following}
     renamed = sum("." in name for name in columns)

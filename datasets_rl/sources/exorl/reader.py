@@ -33,13 +33,7 @@ from datasets_rl.sources.exorl.names import ARRAYS, episode_order
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import WIDENED, column_differences, count_not_finite
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import (
-    ACTION,
-    NEXT,
-    NEXT_REWARD,
-    OBSERVATION,
-    Key,
-)
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key
 
 _FILE_MAX_BYTES = 1 << 28  # of an episode, in the zip file and decompressed. 1,000 steps of states have 1 MB
 _STATES: Mapping[str, Key] = {"observation": OBSERVATION, "physics": ("info", "physics")}
@@ -134,8 +128,7 @@ class ExORLReader(EpisodeReader):
         fields: list[_Field] = []
         for name, steps in self._names:
             with self._open(name) as file:
-                if problems := list(_array_problems(file)):
-                    raise self.error(name.rpartition("/")[2], problems)
+                self.refuse(name.rpartition("/")[2], list(_array_problems(file)))
                 fields = [field for array in file.arrays for field in _fields_of_array(array, file)]
             if steps:
                 break
@@ -147,8 +140,7 @@ class ExORLReader(EpisodeReader):
             columns = [field.column for array in file.arrays for field in _fields_of_array(array, file)]
             first = [field.column for field in self._fields]
             problems = [*column_differences(columns, first, "episode"), *_contradictions(file, steps)]
-        if problems:
-            raise self.error(name.rpartition("/")[2], problems)
+        self.refuse(name.rpartition("/")[2], problems)
         if not steps:
             self.counts["no-transition"] += 1
             return

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.values import OtherFlags
@@ -62,8 +63,7 @@ def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Index]:
     """
     problems: list[str] = []
     flags = {key: _read_set_rows(file, name, problems) for key, name in plan.flags.items()}
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     return flags
 
 
@@ -171,8 +171,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
                 f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     return counts[0], counts[1]
 
 
@@ -242,13 +241,12 @@ def _read_last_rows(file: ArrayFile, name: str) -> _Index:
     last_rows, rows = _read_set_rows(file, name, problems), file.arrays[name].rows
     if rows - 1 not in last_rows[-1:]:
         problems.append(f"{name} of the last row, {rows - 1:,}, is 0, expected the end of an episode")
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     return last_rows
 
 
 def _read_set_rows(file: ArrayFile, name: str, problems: list[str]) -> _Index:
-    """Return the ascending rows whose flag is set, and add what is wrong with the flags to `problems`."""
+    """Return the ascending rows with a set flag, and add what is wrong with the flags to `problems`."""
     set_rows: list[_Index] = []
     others = OtherFlags(name)
     for start, block in _blocks(file, name):
@@ -302,8 +300,7 @@ def _extra_rows(file: ArrayFile, plan: Plan, lengths: _Index, extra: int) -> dic
         if rows not in {steps * (not extra), steps + count}:
             problems.append(f"{part.array} has {rows:,} rows, for {steps:,} steps in {count:,} episodes")
         extras[part.array] = int(rows == steps + count)
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     return extras
 
 

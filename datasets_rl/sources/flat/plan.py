@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.errors import join_names
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
-from datasets_rl.read.streams import ITEMS_MAX
+from datasets_rl.read.streams import ITEMS_MAX, refuse
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.values import WIDENED, column_differences
@@ -104,8 +104,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
     finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
     problems.extend(_final_problems(file, [*finals.values(), *filter(None, [layout.final_known])]))
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     after = _after_fields(fields)
     parts = tuple(
         _column_slice(field, file.arrays.get(field.array), vectors=layout.vectors)
@@ -125,8 +124,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     )
     problems.extend(_following_problems(result, file))
     problems.extend(column_differences(result.columns, known_columns or result.columns, layout.unit))
-    if problems:
-        raise ConversionError(file.name, problems)
+    refuse(file.name, problems)
     return result
 
 

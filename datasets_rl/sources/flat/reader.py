@@ -180,6 +180,9 @@ class FlatReader(EpisodeReader):
             self._check_limits(block)
             metadata = self.before(block, ends, number)
             self._count_block(block, plan, ends)
+            # Whether the final states are known is about the stored fields.
+            block.states = {key: values for key, values in block.states.items() if key in self.kept}
+            block.finals = {key: values for key, values in block.finals.items() if key in self.kept}
             yield from rows.split(block, metadata, is_begun=is_begun)
             is_begun = not block.ends[-1]
         rows.finish()
@@ -228,7 +231,8 @@ class FlatReader(EpisodeReader):
         after = block.following if self._layout.seams else block.finals
         counted = chain(block.steps.values(), block.states.values(), after.values())
         self.counts["not-finite"] += sum(count_not_finite(one) for one in counted if isinstance(one, np.ndarray))
-        observed = [part for part in plan.parts if part.state and is_observation(part.column.key)]
+        states = [part for part in plan.parts if part.state]
+        observed = [part for part in states if is_observation(part.column.key)] or states
         is_kept = all(part.column.key in plan.following or ends.extras[part.array] for part in observed)
         known = len(last) * is_kept if ends.known is None else int(ends.known[block.episodes].sum())
         self.counts["final-observation-kept"] += known
@@ -327,6 +331,8 @@ class _Rows:
         blanks = [""] * int(block.ends.sum())
         for part in self._parts:
             key, group = part.column.key, block.states if part.state else block.steps
+            if key not in group:
+                continue
             if part.column.text:
                 texts = TextStates.from_texts([*group[key], *block.finals.get(key, blanks if part.state else [])])
                 rows, finals = np.split(texts.codes, [len(group[key])])

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import EpisodeReader, Listing, Selection, Shard, Source, by_images
+from datasets_rl.sources.base import Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
@@ -40,6 +39,7 @@ class GenDGRL(Source):
     """Source of sixteen games in eight categories."""
 
     name = "gen_dgrl"
+    reader = "datasets_rl.sources.gen_dgrl.reader:GenDGRLReader"
     image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
 
@@ -78,13 +78,9 @@ class GenDGRL(Source):
         )
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
-
-        (path,) = files.values()
-        facts, groups = self.facts(name), self.catalog["groups"].values()
-        games = {group["game"]: group["game"] == facts["game"] for group in groups if "game" in group}
-        return GenDGRLReader(f"{self.name}/{name}", Path(path), games)
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        game, groups = self.facts(name)["game"], self.catalog["groups"].values()
+        return {"games": {group["game"]: group["game"] == game for group in groups if "game" in group}}
 
     def _archive_paths(self, name: str) -> list[str]:
         facts = self.facts(name)

@@ -70,18 +70,18 @@ class GenDGRLReader(EpisodeReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        path: The archive.
-        games: All games, with True for the game of the dataset.
+        files: The archive, by path.
+        facts: ``games``: all games, with True for the game of the dataset.
     """
 
     rules = _TEXTS
 
     columns = _COLUMNS
 
-    def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
-        self._path = path
-        self._games = games
+        (self._path,) = map(Path, files.values())
+        self._games: Mapping[str, bool] = facts["games"]
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -110,14 +110,12 @@ class GenDGRLReader(EpisodeReader):
             return
         try:
             file = _open_arrays(name, member)
-            if problems := [*_shape_problems(file, int(length))]:
-                raise self.error(name, problems)
+            self.refuse(name, _shape_problems(file, int(length)))
             action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
             raise self.error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
-        if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
-            raise self.error(name, problems)
+        self.refuse(name, _value_problems(action, reward, done.reshape(-1), float(total)))
         self.counts["alien-last-frame"] += 1
         self.counts["terminated"] += 1
         self.counts["frames-cast"] += file.stored["observations"][1] != "u"

@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Hdf5File
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Group
 from datasets_rl.sources.flat.ends import Ends
@@ -115,8 +116,7 @@ class KatakombaReader(FlatReader):
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
-        if problems := [*_problems(file)]:
-            raise ConversionError(file.name, problems)
+        refuse(file.name, _problems(file))
         return super().plan(file)
 
     @override
@@ -152,8 +152,7 @@ class KatakombaReader(FlatReader):
                 metadata[field] = kind(value)
             else:
                 problems.append(f"the attribute {field} is {value!r:.40}, expected a number, as in the first game")
-        if problems:
-            raise ConversionError(name, problems)
+        refuse(name, problems)
         return metadata
 
 

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -29,7 +28,8 @@ from datasets_rl.errors import (
     Remedy,
     UnknownIdError,
 )
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, by_images, group_by_size
+from datasets_rl.read.streams import first_problems
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images, group_by_size
 from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
 
@@ -56,6 +56,7 @@ class LeRobot(Source):
     """Source of every dataset repository with meta/info.json. The catalog lists a few repositories."""
 
     name = "lerobot"
+    reader = "datasets_rl.sources.lerobot.reader:LeRobotReader"
     restated = frozenset({"license"})
     selects = frozenset({"episodes"})
     image_forms = (*IMAGES.choices, "video")
@@ -163,12 +164,6 @@ class LeRobot(Source):
             stored_bytes=_stored_bytes(rows, info, kept, selection, video_bytes),
             read_seconds=_read_seconds(info, kept, selection, has_videos=bool(videos)),
         )
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.lerobot.reader import LeRobotReader
-
-        return LeRobotReader(f"{self.name}/{name}", files, params or {})
 
 
 def _files_by_path(folder: Folder, name: str) -> dict[str, Asset]:
@@ -309,8 +304,6 @@ def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
 
 
 def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset], entry: Entry) -> None:
-    from datasets_rl.read.streams import first_problems
-
     needed = {path: episode["number"] for episode in reversed(episodes) for path in _paths(episode)}
     missing = [f"it lacks {path} of episode {number}" for path, number in needed.items() if path not in inside]
     if not missing:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.read.streams import first_problems
+from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.ted.keys import dotted_name
 
 _FORMATS = ("TIFF", "PNG")
@@ -45,8 +44,7 @@ def read_depths(files: Any, column: Column, first: int) -> NDArray[Any]:
                 depths[number, ..., 0] = _read_depth(file, column)
             except (OSError, ValueError, SyntaxError, EOFError) as error:  # errors of Pillow
                 problems.append(f"{dotted_name(column.key)}: image {first + number:,} {error}")
-    if problems:
-        raise ConversionError("", first_problems(problems, "images"))
+    refuse("", first_problems(problems, "images"))
     return depths
 
 

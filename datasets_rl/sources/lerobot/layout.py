@@ -18,6 +18,7 @@ from typing import Any
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.depth import LAW, Depth
+from datasets_rl.read.streams import refuse
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 VERSIONS = ("2.0", "2.1", "3.0")
@@ -137,8 +138,7 @@ def read_info(text: str, dataset_id: str) -> Info:
     for name, fields in _FIELDS.items():
         if name == "data_path" or has_videos:
             problems += _template_problems(name, info.get(name), fields[version == "3.0"])
-    if problems:
-        raise ConversionError(dataset_id, problems)
+    refuse(dataset_id, problems)
     return Info(version, fps, _with_separate_keys(kept), left_out, info)
 
 

@@ -10,23 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy, UnknownIdError
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Score,
-    Selection,
-    Shard,
-    Source,
-    group_by_size,
-    none_kept,
-)
+from datasets_rl.sources.base import Entry, Listing, Score, Selection, Shard, Source, group_by_size, none_kept
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error, way_to_parquet
 from datasets_rl.sources.selection import read_numbers
 
@@ -47,6 +36,7 @@ class Local(Source):
     """Source of custom datasets: any name for a folder of the user."""
 
     name = "local"
+    reader = "datasets_rl.sources.local.reader:LocalReader"
     restated = frozenset({"license", "citation", "homepage", "known_issues", "score"})
     selects = frozenset({"episodes"})
 
@@ -135,20 +125,6 @@ class Local(Source):
             },
             entry=described,
             revision=folder.revision,
-        )
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.local.reader import LocalReader
-
-        params = params or {}
-        return LocalReader(
-            f"{self.name}/{name}",
-            Description.read(params["document"], f"{self.name}/{name}"),
-            params["format"],
-            {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()},
-            params["first"],
-            chosen=params.get("chosen", False),
         )
 
 

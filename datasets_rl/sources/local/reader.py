@@ -48,11 +48,9 @@ class LocalReader(FlatReader):
 
     Args:
         dataset_id: Id of the dataset, for messages.
-        description: The description of the dataset.
-        file_format: The format of the files.
-        places: The local files, by name.
-        first: Name of the file that defines the columns.
-        chosen: Whether episodes were selected by number, which requires an episode per file.
+        files: The local files, by path.
+        facts: `Listing.params`: the ``document`` and the ``format``, the name of the ``first`` file, which defines the
+            columns, and whether episodes were ``chosen`` by number, which requires an episode per file.
 
     Raises:
         InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
@@ -61,19 +59,12 @@ class LocalReader(FlatReader):
 
     stated_in = FILE
 
-    def __init__(
-        self,
-        dataset_id: str,
-        description: Description,
-        file_format: str,
-        places: Mapping[str, Path],
-        first: str,
-        *,
-        chosen: bool = False,
-    ) -> None:
-        self._chosen = chosen
-        paths = {name: path for name, path in places.items() if name != FILE}
-        super().__init__(dataset_id, description, file_format, paths, {"first": first})
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+        description = Description.read(facts["document"], dataset_id)
+        self._chosen: bool = facts["chosen"]
+        name = dataset_id.partition("/")[2]
+        paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
+        super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 

@@ -23,17 +23,8 @@ from typing_extensions import override
 
 from datasets_rl.disk import expand_home
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import (
-    Entry,
-    EpisodeReader,
-    Listing,
-    Score,
-    Selection,
-    Shard,
-    Source,
-    group_by_size,
-    quality_tags,
-)
+from datasets_rl.read.streams import first_problems, refuse
+from datasets_rl.sources.base import Entry, Listing, Score, Selection, Shard, Source, group_by_size, quality_tags
 from datasets_rl.sources.selection import MAX_EPISODES, Option, read_numbers
 
 if TYPE_CHECKING:
@@ -57,6 +48,7 @@ class Minari(Source):
     """Source of every dataset with an id of Minari's form. The catalog lists the ids that are known to exist."""
 
     name = "minari"
+    reader = "datasets_rl.sources.minari.reader:MinariReader"
     restated = frozenset({"score"})
     selects = frozenset({"episodes"})
     options = (Option("revision", "Branch, tag or commit of a dataset on the hub."),)
@@ -128,12 +120,6 @@ class Minari(Source):
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         return _listing(entry, folder, selection, upstream)
-
-    @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.minari.reader import MinariReader
-
-        return MinariReader(f"{self.name}/{name}", files, params or {})
 
 
 def _attributes(files: AddressFiles, path: str) -> Mapping[str, Any]:
@@ -359,8 +345,7 @@ def _parse_metadata(text: str, entry: Entry, dataset_id: str) -> dict[str, Any]:
         )
     if dataset_id and metadata.get("dataset_id", dataset_id) != dataset_id:
         problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}, expected {dataset_id}")
-    if problems:
-        raise ConversionError(entry.id, problems)
+    refuse(entry.id, problems)
     return metadata
 
 
@@ -387,10 +372,7 @@ def _files_by_episode(
         tables = sum(asset.path.endswith(f".{kind}") for asset in files.get(number, []))
         if tables != 1:
             problems.append(f"episode {number} has {tables} {kind} files, expected 1")
-    if problems:
-        from datasets_rl.read.streams import first_problems
-
-        raise ConversionError(entry.id, first_problems(problems))
+    refuse(entry.id, first_problems(problems))
     return files
 
 

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
@@ -143,8 +144,7 @@ class MinariReader(EpisodeReader):
             space = read_space(metadata[name], name, problems) if name in metadata else None
             if space is not None:
                 by_key.update({(root, *key_of_names(leaf.names)): leaf for leaf in leaf_spaces(space)})
-        if problems:
-            raise ConversionError(self._dataset_id, problems)
+        refuse(self._dataset_id, problems)
         return by_key
 
     def _stated_steps(self, metadata: Mapping[str, Any]) -> int | None:

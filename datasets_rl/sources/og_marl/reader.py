@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
+from datasets_rl.read.streams import refuse
 from datasets_rl.read.vault import Vault
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
@@ -97,8 +98,7 @@ class VaultReader(FlatReader):
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
-        if problems := [*_problems(file.arrays)]:
-            raise ConversionError(file.name, problems)
+        refuse(file.name, _problems(file.arrays))
         parts = [_column_slice(leaf, array) for leaf, array in file.arrays.items()]
         team = ColumnSlice("", Column(NEXT_REWARD, _FLOAT, (1,)), constant=0.0)  # `before` has the values
         wide = [leaf for leaf, array in file.arrays.items() if array.dtype in WIDENED and leaf not in _BOOLEANS]

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
@@ -94,8 +94,7 @@ class OGBenchReader(FlatReader):
                 problems.append(f"it has no array {name}, from which the rewards of a task are computed")
             elif file.arrays[name].shape != (width,):
                 problems.append(f"{name} is {file.arrays[name]}, but the task needs {width} elements in each row")
-        if problems:
-            raise ConversionError(file.name, problems)
+        refuse(file.name, problems)
         return super().plan(file)
 
     @override

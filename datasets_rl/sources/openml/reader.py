@@ -22,6 +22,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.arff import ArffFile, Rows
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -132,8 +133,7 @@ class OpenMLReader(EpisodeReader):
         ]
         if not positions:
             problems.append("it has no column except the class")
-        if problems:
-            raise ConversionError(self._dataset_id, problems)
+        refuse(self._dataset_id, problems)
         return targets[0], positions
 
     def _is_nominal(self, position: int) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import first_problems
+from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.read.tfds import Column as Raw
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
@@ -245,8 +245,7 @@ def _episode_from_pickle(content: Any, where: str, keys: Collection[Key] | None)
                 rounded += lost
             except ConversionError as error:
                 problems += [f"{dotted_name(key)}: {problem}" for problem in error.problems]
-    if problems:
-        raise ConversionError(where, first_problems(problems))
+    refuse(where, first_problems(problems))
     rest = _leaf_values({key: value for key, value in content.items() if key != _STEPS}, ())
     named = {_episode_key(key, flat[0].keys()): _episode_value(value) for key, value in rest}
     whole = {key: value for key, value in named.items() if value is not None and (keys is None or key in keys)}

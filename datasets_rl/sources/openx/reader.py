@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
+from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
@@ -137,8 +138,7 @@ class OpenXReader(EpisodeReader):
         fields.setdefault(NEXT_REWARD, _Field(_REWARD, Column(NEXT_REWARD, np.dtype(np.float32), (1,))))
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
             fields[key] = _Field(_LAST, Column(key, np.dtype(np.bool_), (1,)))
-        if problems:
-            raise self.error(first.where, problems)
+        self.refuse(first.where, problems)
         return list(fields.values())
 
     def _field_of(self, path: Key, values: Any) -> _Field:
@@ -250,8 +250,7 @@ class OpenXReader(EpisodeReader):
         ]
         if _REWARD in columns and len(columns[_REWARD]) < rows:
             problems.append(f"reward has {len(columns[_REWARD]):,} values for {steps:,} steps")
-        if problems:
-            raise ConversionError(self._dataset_id, problems)
+        refuse(self._dataset_id, problems)
 
     def _count_decisions(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
         counts = self.counts

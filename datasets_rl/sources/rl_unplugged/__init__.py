@@ -12,14 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Source, by_images, group_files
-from datasets_rl.sources.selection import Numbers
+from datasets_rl.read.streams import refuse
+from datasets_rl.sources.base import Entry, Listing, Selection, Source, by_images, group_files
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -39,6 +38,7 @@ class RLUnplugged(Source):
     """Source of the tasks of the control suite, of locomotion and of the real-world RL suite."""
 
     name = "rl_unplugged"
+    reader = "datasets_rl.sources.rl_unplugged.reader:RLUnpluggedReader"
     image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
 
@@ -49,9 +49,10 @@ class RLUnplugged(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the folder into shards, see `Source.resolve`."""
         entry, path = self.entry(name), self.facts(name)["folder"]
-        listing = _listing(entry, path, upstream.folder(path, self.addresses(name)), selection)
-        images = name.startswith(f"{_LOCOMOTION}/")
-        return replace(listing, growth=by_images(_GROWTH, selection) if images and not selection.keys else {})
+        folder = upstream.folder(path, self.addresses(name))
+        listing = self.listing(_complete_files(entry, path, folder.assets), selection)
+        growth = by_images(_GROWTH, selection) if name.startswith(f"{_LOCOMOTION}/") and not selection.keys else {}
+        return replace(listing, entry=entry, revision=folder.revision, growth=growth)
 
     @override
     def recognize(self, files: AddressFiles) -> str:
@@ -69,15 +70,18 @@ class RLUnplugged(Source):
 
         files = AddressFiles(folder, entry.name, upstream)
         separator = _separator(files, next(filter(_FILE.fullmatch, files.paths)))
-        listing = _listing(entry, entry.name, folder, selection)
-        return replace(listing, params={"separator": separator})
+        listing = self.listing(_complete_files(entry, entry.name, folder.assets), selection)
+        return replace(listing, params={"separator": separator}, revision=folder.revision)
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        from datasets_rl.sources.rl_unplugged.reader import LAYOUTS, RLUnpluggedReader
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        """Group files into shards."""
+        kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
+        return replace(super().listing(kept, selection), shards=shards)
 
-        separator = (params or {}).get("separator", ":" if name.startswith(f"{_RWRL}/") else "/")
-        return RLUnpluggedReader(f"{self.name}/{name}", files, LAYOUTS[separator])
+    @override
+    def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return params or {"separator": ":" if name.startswith(f"{_RWRL}/") else "/"}
 
 
 def _separator(files: AddressFiles, path: str) -> str:
@@ -85,19 +89,6 @@ def _separator(files: AddressFiles, path: str) -> str:
     from datasets_rl.sources.rl_unplugged.reader import inspect_file
 
     return str(files.inspected(path, inspect_file).get("separator", ""))
-
-
-def _listing(entry: Entry, path: str, folder: Folder, selection: Selection) -> Listing:
-    """Group the files of a folder into shards."""
-    assets = _complete_files(entry, path, folder.assets)
-    kept, shards = group_files(assets, selection, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
-    return Listing(
-        kept,
-        shards,
-        entry=entry,
-        revision=folder.revision,
-        numbers=Numbers.read(selection.episodes),
-    )
 
 
 def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[Asset]:
@@ -116,8 +107,7 @@ def _complete_files(entry: Entry, path: str, assets: Sequence[Asset]) -> list[As
     problems = [f"{path} lacks file {number:,} of the {counts[0]:,} that the names state" for number in missing[:20]]
     if len(counts) > 1:
         problems = [f"the names of the files in {path} state {' and '.join(f'{count:,}' for count in counts)} files"]
-    if problems:
-        raise ConversionError(entry.id, problems)
+    refuse(entry.id, problems)
     by_path = {asset.path: asset for asset in assets}
     return [replace(by_path[file], kind="TFRecord") for file in sorted(matches)]
 

@@ -112,7 +112,7 @@ class RLUnpluggedReader(EpisodeReader):
     Args:
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
-        layout: Layout of the records.
+        facts: The ``separator`` of the names in the records, which have the layout of `LAYOUTS` with this separator.
 
     Raises:
         ConversionError: If no record has a step, or the first record with a step is invalid. The error names every problem.
@@ -120,9 +120,9 @@ class RLUnpluggedReader(EpisodeReader):
 
     rules = _TEXTS
 
-    def __init__(self, dataset_id: str, files: Mapping[str, Path], layout: Layout) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
-        self._layout = layout
+        self._layout = LAYOUTS[facts["separator"]]
         self._paths = [Path(files[path]) for path in sorted(files)]
         self.left_out = self._unknown = dict[str, str]()
         first = next(
@@ -183,8 +183,7 @@ class RLUnpluggedReader(EpisodeReader):
             fields.append(_Field(name, Column(key, dtype, shape, shared=shared), first_row))
         if not any(field.column.shared for field in fields) and not problems:
             problems.append(f"it has no feature {OBSERVATION[0]}{separator}...")
-        if problems:
-            raise self.error(where, problems)
+        self.refuse(where, problems)
         return fields
 
     def _split(self, where: str, features: Mapping[str, Feature]) -> Iterator[Episode]:
@@ -192,8 +191,7 @@ class RLUnpluggedReader(EpisodeReader):
         problems = list(self._contradictions(features, rows)) if rows else []
         if not rows and any(len(features.get(field.name, [])) for field in self._fields):
             problems = [f"{_DISCOUNT} is missing"]
-        if problems:
-            raise self.error(where, problems)
+        self.refuse(where, problems)
         steps = rows - 1
         if steps < 1:
             self.counts["no-transition"] += 1

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
-from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images
+from datasets_rl.sources.base import Listing, Selection, Shard, Source, by_images
 from datasets_rl.sources.selection import Numbers, Option
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "Robomimic"]
 
 _ID = re.compile(r"(?:[\w][-\w.]*/)*[\w][-\w.]*", re.ASCII)
-_ENDINGS = (".hdf5", ".h5")
 _SHARD_BYTES = 64 << 20
 
 
@@ -35,6 +35,8 @@ class Robomimic(Source):
     """Source of the files of robomimic, MimicGen and LIBERO, and of any file or folder of this shape."""
 
     name = "robomimic"
+    endings = (".hdf5", ".h5")
+    kind = "HDF5"
     reader = "datasets_rl.sources.robomimic.reader:RobomimicReader"
     selects = frozenset({"episodes"})
     options = (
@@ -80,42 +82,30 @@ class Robomimic(Source):
         else:
             revision, is_folder = "", False
             assets = tuple(upstream.with_size(asset) for asset in self.assets(name))
-        return self._listing(revision, assets, selection, self._growth(facts, selection), is_folder=is_folder)
+        listing = self.listing(assets, selection)
+        params = {**listing.params, "folder": is_folder}
+        return replace(listing, params=params, revision=revision, growth=self._growth(facts, selection))
 
     @override
     def recognize(self, files: AddressFiles) -> str:
-        path = files.first_in_folder(*_ENDINGS)
+        path = files.first_in_folder(*self.endings)
         group = next((name for name in files.arrays(path) if name.startswith("data/demo_")), "") if path else ""
         return f"{path} has the group {group.rstrip('/')}" if group else ""
 
     @override
-    def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
-        found = [asset for asset in folder.assets if asset.path.lower().endswith(_ENDINGS)]
-        assets = tuple(asset.of_kind("HDF5") for asset in found)
-        return self._listing(folder.revision, assets, selection, {}, is_folder=len(assets) > 1)
-
-    def _listing(
-        self,
-        revision: str,
-        assets: tuple[Asset, ...],
-        selection: Selection,
-        growth: Mapping[str, float],
-        *,
-        is_folder: bool,
-    ) -> Listing:
+    def listing(self, assets: Sequence[Asset], selection: Selection) -> Listing:
+        """Split each file into shards of demonstrations."""
         numbers = {asset.path: number for number, asset in enumerate(assets)}
-        assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
+        kept = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or tuple(assets)
         return Listing(
-            assets,
-            tuple(shard for asset in assets for shard in _shards(asset)),
-            common=(assets[0].path,),  # the first demonstration of this file defines the columns
+            kept,
+            tuple(shard for asset in kept for shard in _shards(asset)),
+            common=(kept[0].path,),  # the first demonstration of this file defines the columns
             params={
                 "files": numbers,
-                "folder": is_folder,
+                "folder": len(assets) > 1,
                 **{option.name: selection.choice(option.name, self.options) for option in self.options},
             },
-            revision=revision,
-            growth=growth,
             numbers=Numbers.read(selection.episodes),
         )
 
@@ -166,7 +156,7 @@ class Robomimic(Source):
             # The user gives a file, or a mirror that cannot list files.
             asset = Asset(upstream.mirror_urls(f"{name}.hdf5"), f"{name}.hdf5").of_kind("HDF5")
             return "", (upstream.with_size(asset),), False
-        found = [asset for asset in folder.assets if asset.path.endswith(_ENDINGS)]
+        found = [asset for asset in folder.assets if asset.path.endswith(self.endings)]
         if not found:
             names = ", ".join(asset.path for asset in folder.assets[:5])
             raise ConversionError(f"{self.name}/{name}", [f"it has no HDF5 file. The first files are {names}"])

@@ -26,7 +26,7 @@ from typing_extensions import override
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Hdf5Array
-from datasets_rl.read.streams import first_problems
+from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.robomimic.demonstrations import (
     DONES,
@@ -184,8 +184,7 @@ class RobomimicReader(EpisodeReader):
                 shape = (1,) if key == NEXT_REWARD else () if key == DONES else array.shape[1:]
                 shared = key[0] == OBSERVATION[0] or key in {STATES, ROBOT_STATES}
                 columns[key] = Column(key, dtype, shape, shared=shared)
-        if problems:
-            raise ConversionError(where, problems)
+        refuse(where, problems)
         return columns
 
     def _convert(self, file: DemonstrationFile, number: int) -> Iterator[Episode]:

@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
-from datasets_rl.read.streams import first_problems
+from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.sources.rows import end_flags, split_episode
 from datasets_rl.sources.values import as_column
@@ -139,8 +138,7 @@ class RoboSetReader(EpisodeReader):
                         yield from self._split(trial, self._seeds[path])
                     except _TrialError as error:
                         problems += [f"{path}: Trial{trial.number}: {problem}" for problem in error.args]
-        if problems:
-            raise ConversionError(self._dataset_id, first_problems(problems))
+        refuse(self._dataset_id, first_problems(problems))
 
     def _split(self, trial: _Trial, seed: int) -> Iterator[Episode]:
         """Yield the trajectories of a trial: an end flag inside the trial ends a trajectory."""
@@ -243,8 +241,7 @@ def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
         problems.append(f"it has {', '.join([*foreign][:5])}, expected groups named Trial0, Trial1 and so on")
     if not by_number and not problems:
         problems.append("it has no trial")
-    if problems:
-        raise ConversionError(path, first_problems(problems))
+    refuse(path, first_problems(problems))
     return [_Trial(file, number, by_number[number]) for number in sorted(by_number)]
 
 
@@ -267,6 +264,5 @@ def _columns_of_trial(trial: _Trial, where: str) -> list[Column]:
         if key != NEXT_TERMINATED:
             shape = (1,) if key == NEXT_REWARD else array.shape[1:]
             columns.append(Column(key, dtype, shape, shared=key[0] in _STATES))
-    if problems:
-        raise ConversionError(where, problems)
+    refuse(where, problems)
     return [*columns, *END_COLUMNS, Column(_SEED, np.dtype(np.int64), ())]

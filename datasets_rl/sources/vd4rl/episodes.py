@@ -54,15 +54,13 @@ class EpisodeFiles(RowReader):
         columns: dict[str, Column] = {}
         if not problems:
             columns = columns_by_name({name: array for name, array in arrays.items() if name not in _MARKS}, problems)
-        if problems:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], problems)
         return columns
 
     def _read_episode(self, number: int, path: str, file: NpzFile) -> Iterator[Episode]:
         columns = self._columns_by_name(path, file)
         rows = file.arrays["image"].shape[0]
-        if problems := [*self.differences(columns.values()), *_contradictions(path, file, rows)]:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], [*self.differences(columns.values()), *_contradictions(path, file, rows)])
         small = {name: file.read(name) for name in columns if name != "image"}
         flags = self._with_known_ends(self._read_flags(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
@@ -98,8 +96,7 @@ class EpisodeFiles(RowReader):
         problems += [f"row {row} is marked terminal, but not last" for row in np.flatnonzero(terminal & ~last)[:3]]
         if not last[-1] and len(flags["is_last"]) == rows:
             problems.append(f"row {rows - 1}, the end of the file, is not marked as the last row")
-        if problems:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], problems)
         return RowFlags(first, last, terminal)
 
     def _with_known_ends(self, flags: RowFlags, small: Mapping[str, NDArray[Any]]) -> RowFlags:

@@ -86,15 +86,13 @@ class RowFiles(RowReader):
             ]
             problems += ["it has no rows"] * (rows == 0)
             columns = columns_by_name({name: array for name, array in arrays.items() if name != "step_type"}, problems)
-        if problems:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], problems)
         return columns
 
     def _keys_by_name(self, path: str, file: Hdf5File) -> dict[str, Key]:
         """Return the selected keys by the names in the file, after checking that the columns match the first file."""
         columns = self._columns_by_name(path, file)
-        if problems := [*self.differences(columns.values())]:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], self.differences(columns.values()))
         return {name: column.key for name, column in columns.items() if column.key in self.kept}
 
     def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
@@ -107,8 +105,7 @@ class RowFiles(RowReader):
         problems += [
             _broken_text(row + 1, kinds[row], kinds[row + 1]) for row in np.flatnonzero(_broken_rows(kinds))[:3]
         ]
-        if problems:
-            raise self.error(path.rpartition("/")[2], problems)
+        self.refuse(path.rpartition("/")[2], problems)
         return RowFlags(kinds == 0, kinds == 2, discounts == 0)
 
     def _transition_across_files(
