@@ -6,7 +6,7 @@
         def make(self, generator=None):
             return ReturnSampler(generator)
 
-A contract is a class whose tests pytest runs for each subclass whose name begins with ``Test``. The suites of this package in
+A contract is a class with tests. Pytest runs the tests for each subclass with a name that begins with ``Test``. The suites of this package in
 ``tests/conformance`` inherit the contracts, and so do the tests of other packages. The names are listed in `__init__.pyi`.
 """
 

@@ -15,7 +15,7 @@ _Test = TypeVar("_Test", bound=Callable[..., Any])
 
 
 class Contract:
-    """Base class of the contracts whose tests run for each case of a subclass."""
+    """Base class of the contracts with tests that run for each case of a subclass."""
 
     cases: ClassVar[Mapping[str, Any]] = {}
     """The cases by name, which is a part of the ids of the tests."""
@@ -24,7 +24,7 @@ class Contract:
 
     @classmethod
     def params(cls, test: Callable[..., Any]) -> Sequence[Any]:
-        """Return the cases of a test, each as a `pytest.param`: those for which the condition of `only` holds."""
+        """Return the cases of a test, each as a `pytest.param`: the cases for which the condition of `only` holds."""
         holds: Callable[[Any], bool] = getattr(test, "condition", lambda _: True)
         return [pytest.param(case, id=name) for name, case in cls.cases.items() if holds(case)]
 

@@ -79,7 +79,7 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
 
     Args:
         folder: The folder of the dataset.
-        known: Whether all final states are known. Otherwise that of the second episode is not.
+        known: Whether all final states are known. Otherwise the final state of the second episode is not.
         form: The format of the images, png or jpeg, or how their pixels are stored, raw or compressed.
     """
     stored: Form = "raw" if form == "raw" else "compressed" if form == "compressed" else "encoded"
@@ -130,7 +130,7 @@ def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
 
 
 def write_images(folder: Path, *, known: bool = True, form: Form = "raw") -> StoredDataset:
-    """Write two episodes whose only states are pixels, stored as an array or compressed, with discrete actions."""
+    """Write two episodes of pixels, stored as an array or compressed, and of discrete actions."""
     columns = [
         Column(("pixels",), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, form=form),
         Column(("action",), np.dtype(np.int64), ()),
@@ -194,7 +194,7 @@ def files_of(out: Path) -> dict[str, Path]:
 
 
 def different_files(one: Path, other: Path) -> list[str]:
-    """Return the paths of the files that only one of two exports has, or whose contents differ."""
+    """Return the paths of the files that only one of two exports has, and of files with different contents."""
     left, right = files_of(one), files_of(other)
     return [
         name

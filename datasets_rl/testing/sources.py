@@ -91,7 +91,7 @@ class SourceCase:
 
 @dataclass(frozen=True)
 class Made:
-    """A case whose raw files are written, served, and converted once."""
+    """A case, with raw files that were written, served, and converted once."""
 
     case: SourceCase
     tree: Path
@@ -157,7 +157,7 @@ def shrink(environment: pytest.MonkeyPatch, case: SourceCase) -> None:
         environment.setattr(name, value)
     environment.setattr(engines, "MIN_PARALLEL_BYTES", 0)
     environment.setattr("os.cpu_count", lambda: 4)
-    # A case is far smaller than the dataset whose size the catalog states.
+    # A case is far smaller than the size that the catalog states.
     environment.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
 
 
@@ -354,7 +354,7 @@ class SourceContract(Contract):
         )
         expected = {*made.golden[0].steps, *made.golden[0].states, ("next", "done"), ("episode",)}
         fields = {stored_field.key for stored_field in stored.schema}
-        assert fields == expected, f"the stored fields and those of the case differ in {listed(fields ^ expected)}"
+        assert fields == expected, f"the stored fields and the fields of the case differ in {listed(fields ^ expected)}"
         for name in made.golden[0].metadata:
             metadata = [np.asarray(one.metadata[name]).item() for one in made.golden]
             assert table[name].tolist() == metadata, (

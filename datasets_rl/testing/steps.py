@@ -73,9 +73,9 @@ class StepCase:
     separate: bool = False
     """Whether a state after a step differs from the state of the next step, so that both are stored."""
     ends_earlier: bool = False
-    """Whether episodes end at other steps than before, so that their final states are known or unknown as these steps are."""
+    """Whether episodes end at other steps than before, with other final states, which may be known."""
     pixels: bool = False
-    """Whether it replaces stored images by pixels, whose values stay."""
+    """Whether the step replaces stored images by pixels with the same values."""
 
 
 def block_of(shapes: Sequence[Shape], seed: int = 0) -> EpisodeBatch:

@@ -34,7 +34,7 @@ REWARDS = {
     "uint8": [200, 100, 0, 3, 255, 1, 0, 7, 130, 2, 90, 40],
     "int64": [-3, 0, 5, 1, -1, 700, 0, 2, -40, 11, 0, 1],
 }
-"""Rewards of two rows of six steps: sums of uint8 exceed 255, and those of bool exceed 1."""
+"""Rewards of two rows of six steps: sums of uint8 exceed 255, and sums of bool exceed 1."""
 LENGTHS = (5, 4, 3)
 WHICH = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
 """The episode of each step."""
@@ -91,33 +91,33 @@ class TransformCase:
     make: Callable[[], Transform]
     """Returns a new transform of entries of `spec_of_steps`."""
     over_time: bool = False
-    """Whether it reads other steps of a trajectory."""
+    """Whether the transform reads other steps of a trajectory."""
     inverts: Collection[Any] = ()
-    """Keys whose values `inv` restores."""
+    """Keys of the values that `inv` restores."""
     missing: bool = True
     """Whether a missing key is an error."""
     axes: bool = False
-    """Whether it changes the batch size, and needs [B, T]."""
+    """Whether the transform changes the batch size, and needs [B, T]."""
     encodes: bool = False
     """Whether `inv` accepts only what the transform returns."""
     random: bool = False
-    """Whether it draws random numbers."""
+    """Whether the transform draws random numbers."""
     writes: bool = False
-    """Whether it changes written data and does not change sampled data."""
+    """Whether the transform changes written data and does not change sampled data."""
     removes: bool = False
-    """Whether it removes entries that it does not name."""
+    """Whether the transform removes entries that no argument names."""
     counts: bool = False
-    """Whether its results depend on earlier batches."""
+    """Whether the results of the transform depend on earlier batches."""
     of_slices: bool = False
-    """Whether its results change where a slice ends."""
+    """Whether the results of the transform change where a slice ends."""
     in_order: bool = False
-    """Whether it refuses steps that are not in the order of their trajectory."""
+    """Whether the transform refuses steps that are not in the order of their trajectory."""
     whole_groups: bool = False
     """Whether a function of the user receives a group of entries as one argument."""
     accepts_pytrees: bool = False
-    """Whether it accepts data other than a TensorDict, for the functions in it."""
+    """Whether the transform accepts data other than a TensorDict, for the functions in it."""
     own_keys: bool = False
-    """Whether its arguments do not name all of its keys: those of parts, modules, statistics, or what it writes beside."""
+    """Whether the arguments do not name all keys of the transform: the keys of parts, modules, statistics, or further results."""
 
 
 def drawn(spec: CompositeSpec, *batch: int) -> TensorDict:
@@ -133,7 +133,7 @@ def leaves(data: Any) -> dict[Any, Tensor]:
 
 
 def differences(one: Any, other: Any) -> list[Any]:
-    """Return the keys that only one of two batches has, or whose values or dtypes differ."""
+    """Return the keys that only one of two batches has, and the keys of different values or dtypes."""
     left, right = leaves(one), leaves(other)
     return [
         key
@@ -223,7 +223,7 @@ def rows_of_a_buffer(case: TransformCase, data: TensorDict, rows: Sequence[int])
 
 
 def check_rows(batch: Any, expected: Any, way: str, *, without: Collection[Any] = ()) -> None:
-    """Compare the steps of a batch with those of the same rows of the transformed episodes."""
+    """Compare the steps of a batch with the same rows of the transformed episodes."""
     if "row" not in expected:
         return  # selected entries only
     rows = batch["row"]
@@ -267,7 +267,7 @@ def in_group(key: Any) -> Any:
 
 
 def with_dots(key: Any) -> Any:
-    """Return the key of an entry whose name has dots."""
+    """Return the key of an entry with dots in its name."""
     path = (key,) if isinstance(key, str) else key
     return ("next", f"g.{'.'.join(path[1:])}") if path[0] == "next" else f"g.{'.'.join(path)}"
 
@@ -474,7 +474,7 @@ class TransformContract(Contract):
     @only(lambda case: not case.axes and not case.random)
     @pytest.mark.parametrize("dtype", REWARDS)
     def test_rewards_of_every_dtype_give_the_results_of_float64(self, case: TransformCase, dtype: str) -> None:
-        """Rewards of a user's buffer may be integers, whose sums must not overflow."""
+        """Rewards of a user's buffer may be integers. Sums must not overflow."""
         rewards = torch.tensor(REWARDS[dtype]).reshape(2, 6, 1).to(getattr(torch, dtype))
         results = []
         for one in (rewards, rewards.double()):
