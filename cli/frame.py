@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.completion import completion_init  # type: ignore[attr-defined]  # Typer re-exports it without a mark
+from typer.completion import completion_init  # type: ignore[attr-defined]  # re-exported by Typer without a mark
 from typing_extensions import get_type_hints
 
 from datasets_rl.errors import (

@@ -78,7 +78,7 @@ class Settings:
     """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0 keeps
     none."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
+    """RLDS_MIRRORS: for each source, base addresses that are tried before the upstream's addresses, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
     progress: bool = True
     """RLDS_NO_PROGRESS disables progress bars and lines."""

@@ -1,6 +1,6 @@
 """Pages of the site about the datasets in the catalogs: a table for each source, and a page for each id.
 
-The facts are those of `rlds info`. `docs/environment_images.py` writes the images, and the spaces of each environment.
+The facts are from `rlds info`. `docs/environment_images.py` writes the images, and the spaces of each environment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EXCLUDED = "{ data-search-exclude }"
 
 
 def catalog_pages() -> dict[str, str]:
-    """Return the tables of the catalogs and the pages of their datasets, by their paths on the site."""
+    """Return the tables of the catalogs and the pages of the datasets, by path on the site."""
     pages = {f"sources/catalog/{name}.md": catalog_page(name, infos) for name, infos in catalogs().items()}
     pages["sources/catalog/README.md"] = all_datasets_page()
     return pages | {dataset_path(one.id): dataset_page(one) for infos in catalogs().values() for one in infos}
@@ -66,13 +66,13 @@ def catalog_pages() -> dict[str, str]:
 
 @cache
 def catalogs() -> dict[str, tuple[DatasetInfo, ...]]:
-    """Return the datasets of every source that has a catalog; those of this machine are left out."""
+    """Return the datasets of every source that has a catalog, without the datasets of this machine."""
     found = {name: list_datasets(source=name, settings=NOTHING_STORED).infos for name in sources.source_names()}
     return {name: infos for name, infos in found.items() if infos}
 
 
 def with_catalogs(markdown: str, name: str) -> str:
-    """Return a page of `docs/sources` with a link to the catalog of its source, or, in the index, to all of them.
+    """Return a page of `docs/sources` with a link to the catalog of its source, or, in the index, to all catalogs.
 
     Args:
         markdown: The page.
@@ -105,8 +105,8 @@ def all_datasets_page() -> str:
     lines = [
         "---\nhide: [toc]\n---\n# All datasets",
         "",
-        f"The {_total()} datasets that `rlds list` shows. A figure with a tilde is estimated or was recorded once; the page of the",
-        "dataset names its origin. A click on the head of a column sorts by it.",
+        f"The {_total()} datasets that `rlds list` shows. A figure with a tilde is estimated or was recorded once. The page of the",
+        "dataset names its origin. A click on the head of a column sorts by this column.",
         "",
         '<div class="catalog" data-search-exclude data-sources>',
         f"<table><thead><tr>{head}</tr></thead><tbody>",
@@ -143,14 +143,14 @@ def catalog_page(name: str, infos: Sequence[DatasetInfo]) -> str:
         f"---\nhide: [toc]\n---\n# {name}",
         "",
         f"The {len(infos)} datasets that `rlds list --source {name}` shows, each with a page.{about} A figure with a tilde is",
-        "estimated or was recorded once; the page of the dataset, or `rlds info ID`, names its origin. The column of scores has",
-        f"the returns of the normalized scores 0 and 1, where they are known.{same}",
+        "estimated or was recorded once. The page of the dataset, or `rlds info ID`, names its origin. The column of scores has",
+        f"the returns of the normalized scores 0 and 1, where known.{same}",
         "",
     ]
     rows = [_cells(one) for one in infos]
     shown = [title for title in _COLUMNS if any(row[title] for row in rows) and not (title == "license" and same)]
     table = [
-        # The search finds the pages of the datasets; their ids in the tables would be second results.
+        # The search finds the pages of the datasets, and ids in the tables would be second results.
         '<div class="catalog" data-search-exclude markdown>\n',
         f"| {' | '.join(shown)} |",
         f"| {' | '.join('---:' if title in _FIGURES else '---' for title in shown)} |",
@@ -219,7 +219,7 @@ def dataset_page(info: DatasetInfo) -> str:
         f"# {info.id}",
         _way_up(info, up),
         *_image(info, up),
-        f"{info.title}; the environment is {info.environment}." if info.environment else f"{info.title}.",
+        f"{info.title}. The environment is {info.environment}." if info.environment else f"{info.title}.",
         *_note(info),
         f"## Facts {_EXCLUDED}",
         info.description,
@@ -251,7 +251,7 @@ def _way_up(info: DatasetInfo, up: str) -> str:
 
 @cache
 def _source_title(source: str) -> str:
-    """Return the title of the page about a source; empty if there is none."""
+    """Return the title of the page about a source. Empty without such a page."""
     path = DOCS / "sources" / f"{source}.md"
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if path.exists() else ""
 
@@ -278,7 +278,7 @@ def _environments() -> Mapping[str, Any]:
 
 
 def _image(info: DatasetInfo, up: str) -> list[str]:
-    """Return the image of the environment, with what it shows."""
+    """Return the image of the environment, with a description."""
     found = _environments().get(info.environment)
     if found is None:
         return []
@@ -299,7 +299,7 @@ def _load_text(info: DatasetInfo, up: str) -> str:
         "```python",
         "from datasets_rl import load",
         "",
-        f'dataset = load("{info.id}", batch_size=256)  # downloads it at the first call',
+        f'dataset = load("{info.id}", batch_size=256)  # downloads the dataset at the first call',
         "batch = dataset.sample()",
         "```",
         "",
@@ -309,25 +309,28 @@ def _load_text(info: DatasetInfo, up: str) -> str:
 
 
 def _fields_text(info: DatasetInfo, up: str) -> str:
-    """Return the shapes of a step that the catalog states, and where those of the other fields are."""
+    """Return the shapes of a step that the catalog states, and the place of the other shapes."""
     later = "known after the download"
     nested = info.observation is not None and info.observation.shape is None
     observation, action = (later if space is None else space.text for space in (info.observation, info.action))
     rows = [
-        f"| `observation` | {observation}{f'; its keys and their shapes are {later}' if nested else ''} |",
+        f"| `observation` | {observation}{f', with keys and shapes that are {later}' if nested else ''} |",
         f"| `action` | {action} |",
         '| `("next", "observation")` | as `observation` |',
         '| `("next", "reward")` | `[1]` |',
         '| `("next", "terminated" / "truncated" / "done")` | `[1]`, bool |',
     ]
-    table = "\n".join(["| key | one step |\n| --- | --- |", *rows])
+    table = "\n".join(["| key | a step |\n| --- | --- |", *rows])
     source = info.id.partition("/")[0]
     more = f" What else its source stores is on [its page]({up}../{source}.md#fields)." if _source_title(source) else ""
     return f"{table}\n\n`rlds info {shlex.quote(info.id)}` shows the type and the shape of every field once it is stored.{more}"
 
 
 def _baseline_text(info: DatasetInfo) -> str:
-    """Return the results of training programs on the dataset, and on what was derived from it; empty without any."""
+    """Return the results of training programs on the dataset, and on what was derived from it.
+
+    Empty without results.
+    """
     head, rule, *rows = baselines()
     named = [row for row in rows if row.split(" | ")[0].removeprefix("| ").partition("@")[0] == info.id]
     if not named:
@@ -338,7 +341,7 @@ def _baseline_text(info: DatasetInfo) -> str:
 
 @cache
 def baselines() -> tuple[str, ...]:
-    """Return the lines of the table of results, each with the dataset that it belongs to."""
+    """Return the lines of the table of results, each with its dataset."""
     text = (DOCS.parent / RESULTS).read_text(encoding="utf-8").split("<!-- results -->")[1].split("<!-- end")[0]
     lines, dataset = [], ""
     for line in text.strip().splitlines():
@@ -359,7 +362,10 @@ def _preprocess_text(info: DatasetInfo, up: str) -> str:
 
 
 def paper_recipes(info: DatasetInfo) -> list[str]:
-    """Return the names of the recipes that papers state for a dataset; their last word is the kind of its tasks."""
+    """Return the names of the recipes that papers state for a dataset.
+
+    The last word of a name is the kind of the tasks.
+    """
     kinds = [
         word for start, word in _RECIPES.items() if info.id.startswith("d4rl/") and re.match(start, info.environment)
     ]
@@ -381,10 +387,10 @@ def _train_text(info: DatasetInfo, up: str) -> str:
 
 
 def fitting_programs(info: DatasetInfo) -> list[str]:
-    """Return the training programs that a dataset fits: by its spaces, and those of its environment.
+    """Return the training programs that a dataset fits: by the spaces of the dataset and of the environment.
 
     Programs evaluate policies, so that an environment which cannot be made has none. Programs on vectors need observations
-    and actions of the same shape as the dataset's; `dqn_atari` needs frames in gray.
+    and actions of the same shape as the dataset's, and `dqn_atari` needs frames in gray.
     """
     found = _environments().get(info.environment)
     if found is None or info.observation is None or info.action is None:
@@ -400,7 +406,7 @@ def fitting_programs(info: DatasetInfo) -> list[str]:
 
 @cache
 def programs() -> dict[str, tuple[str, ...]]:
-    """Return the kinds of actions of each training program, as docs/train.md states them."""
+    """Return the kinds of actions of each training program, as in docs/train.md."""
     text = (DOCS / "train.md").read_text(encoding="utf-8").split("| program | algorithm | actions |")[1]
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([a-z, ]+) \|$", text.split("\n\n")[0], flags=re.MULTILINE)
     return {name: tuple(actions.split(", ")) for name, actions in rows}
@@ -408,9 +414,9 @@ def programs() -> dict[str, tuple[str, ...]]:
 
 def _cite_text(info: DatasetInfo, up: str) -> str:
     entries = "\n\n".join(one.bibtex for one in cite(info.id, settings=NOTHING_STORED))
-    return f"`rlds cite {shlex.quote(info.id)}` prints it; [how to cite]({up}../../sharing.md).\n\n```bibtex\n{entries}\n```"
+    return f"`rlds cite {shlex.quote(info.id)}` prints it, see [how to cite]({up}../../sharing.md).\n\n```bibtex\n{entries}\n```"
 
 
 def table_cell(text: str) -> str:
-    """Return a text for a cell of a table: on one line, with its bars escaped."""
+    """Return a text for a cell of a table: on a single line, with escaped bars."""
     return " ".join(text.replace("|", "\\|").split())

@@ -1,7 +1,7 @@
-"""Small images of the environments in the catalogs, and what each of them is: `python docs/environment_images.py`.
+"""Small images of the environments in the catalogs, and what each image is: `python docs/environment_images.py`.
 
-The images go to `docs/images/environments/`, the facts to `docs/environments.json`; the pages of the datasets show both.
-What cannot be made here is left out and named, with the reason. It needs the libraries of the environments,
+The images go to `docs/images/environments/`, the facts to `docs/environments.json`. The pages of the datasets show
+both. What cannot be made here is left out and named, with the reason. The program needs the libraries of the environments,
 
     pip install ale-py 'gymnasium[classic-control]' gymnasium-robotics minigrid 'mujoco==3.3.7' 'dm-control==1.0.34' shimmy
 
@@ -31,16 +31,16 @@ DOCS = Path(__file__).parent
 FACTS = DOCS / "environments.json"
 IMAGES = DOCS / "images" / "environments"
 SIDE = 240
-"""Pixels of the longer side of an image that is not of a game; those of games keep theirs, of 160 x 210 mostly."""
+"""Pixels of the longer side of an image that is not of a game. Images of games keep their size, mostly 160 x 210."""
 STEPS_OF_GAMES = 200
 """Steps of random actions before the image of a game: many begin with an empty screen."""
 _GAMES = r"ALE/|.*NoFrameskip-"
 _WHOLE_MAZE = {"distance": 55.0, "elevation": -65.0, "azimuth": 90.0, "lookat": np.zeros(3)}
-"""The camera for mazes with an ant, whose own camera follows the ant between the walls."""
+"""The camera for mazes with an ant, where the default camera follows the ant between the walls."""
 
 
 def main() -> None:
-    """Write the images and the facts; report the environments that cannot be made."""
+    """Write the images and the facts, and report the environments that cannot be made."""
     os.environ.setdefault("MUJOCO_GL", "egl")
     warnings.simplefilter("ignore")
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -55,17 +55,17 @@ def main() -> None:
 
 
 def made_environments() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each environment of the catalogs that can be made, by the name that the datasets have for it."""
+    """Yield each environment of the catalogs that can be made, by its name in the datasets."""
     named = {one.environment: one.id for one in reversed(list_datasets().infos) if one.environment}
     for name, dataset_id in sorted(named.items()):
         try:
             yield name, made_environment(name, dataset_id)
-        except Exception as error:  # noqa: BLE001, environments fail in ways of their own
+        except Exception as error:  # noqa: BLE001, environments fail in various ways
             print(f"left out {name}: {error}"[:160], file=sys.stderr)  # noqa: T201
 
 
 def made_environment(name: str, dataset_id: str) -> dict[str, Any]:
-    """Make an environment and write its image; return its id, its library and its spaces."""
+    """Make an environment and write its image. Return the id, the library and the spaces."""
     env: Any = make_named_env(NamedEnvironment(name), dataset_id, render_mode="rgb_array")
     if ant := getattr(env.unwrapped, "ant_env", None):
         ant.mujoco_renderer.camera_id, ant.mujoco_renderer.default_cam_config = -1, _WHOLE_MAZE
@@ -91,7 +91,7 @@ def made_environment(name: str, dataset_id: str) -> dict[str, Any]:
 
 
 def box_shape(space: Any) -> list[int] | None:
-    """Return the shape of a `Box`; None for another space."""
+    """Return the shape of a `Box`, or None for another space."""
     return list(space.shape) if type(space).__name__ == "Box" else None
 
 

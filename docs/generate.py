@@ -1,6 +1,6 @@
 """Pages of the site that are generated from the code: commands, API, catalogs and recipes.
 
-MkDocs calls the `on_*` functions. A page of `docs/` links to files of the repository by their paths; on the site, such a
+MkDocs calls the `on_*` functions. A page of `docs/` links to files of the repository by path. On the site, such a
 link leads to the page made of the file, or to the file in the repository.
 """
 
@@ -33,7 +33,7 @@ COPIED = {
     "SECURITY.md": "contributing/security.md",
     "CODE_OF_CONDUCT.md": "contributing/code-of-conduct.md",
 }
-"""The pages of the site that are files outside of `docs/`, by their paths in the repository."""
+"""The pages of the site that are files outside of `docs/`, by path in the repository."""
 NOTEBOOKS = {"recipes/quickstart.ipynb": "get-started/quickstart.md"}
 """The pages of the site that are notebooks."""
 MODULES = {
@@ -42,7 +42,7 @@ MODULES = {
     "Texts for learning from human feedback": "datasets_rl.rlhf",
     "Data of vision-language-action models": "datasets_rl.vla",
 }
-"""Modules whose names are public, too, by subject."""
+"""Modules with further public names, by subject."""
 INDEXES = {"Get started": "get-started", "Concepts": "concepts"}
 """The sections of `docs/README.md` that are the index pages of folders on the site."""
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
@@ -63,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_config(config: Any) -> Any:
-    """Add the generated pages to the navigation: each to the section of the folder that it is in."""
+    """Add the generated pages to the navigation: each to the section of its folder."""
     sections = {title: section for entry in config.nav for title, section in entry.items()}
     sections["Datasets"].append({"Catalogs": []})
     folders = {
@@ -93,7 +93,7 @@ def on_nav(nav: Any, config: Any, files: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the page with the links that it has on the site, and those that only the site has."""
+    """Return the page with its links on the site, and with the links that only the site has."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]
     folder, name = posixpath.split(page.file.src_uri)
@@ -104,7 +104,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Return the page with a class for short code, such as names and options, which the browser keeps on one line."""
+    """Return the page with a class for short code, such as names, which the browser keeps on a single line."""
     return _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
@@ -114,10 +114,10 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 def site_links(markdown: str, origin: str, target: str) -> str:
-    """Return a page whose links to files of the repository lead to pages of the site, or to the repository.
+    """Return a page with links to files of the repository that lead to pages of the site, or to the repository.
 
     Args:
-        markdown: The page; links in fenced code are left unchanged.
+        markdown: The page. Links in fenced code are left unchanged.
         origin: The path of the file in the repository, which its links are relative to.
         target: The path of the page on the site.
     """
@@ -129,7 +129,7 @@ def site_links(markdown: str, origin: str, target: str) -> str:
         return f"{match[1]}{_site_link(path, origin, target)}{hash_mark}{anchor}{match[3]}"
 
     pieces = _FENCED.split(markdown)
-    # GitHub needs a backslash before a bar in the code of a table; Python-Markdown shows it.
+    # GitHub needs a backslash before a bar in the code of a table, and Python-Markdown shows this backslash.
     pieces[::2] = [_CODE.sub(lambda code: code[0].replace("\\|", "|"), _LINK.sub(replaced, one)) for one in pieces[::2]]
     return "".join(pieces)
 
@@ -146,7 +146,7 @@ def _site_link(path: str, origin: str, target: str) -> str:
 
 @cache
 def generated_pages() -> dict[str, str]:
-    """Return the generated pages by their paths on the site."""
+    """Return the generated pages by path on the site."""
     pages = {copied: (ROOT / path).read_text(encoding="utf-8") for path, copied in COPIED.items()}
     pages |= {f"commands/{name}.md": page for name, page in command_pages()}
     pages |= {f"{folder}/README.md": index_page(title, folder) for title, folder in INDEXES.items()}
@@ -174,7 +174,7 @@ def notebook_page(path: str) -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the public names by subject: those in the table of the package, and those of `MODULES`.
+    """Return the public names by subject: the names in the table of the package, and the names of `MODULES`.
 
     Where a subject of the table has the title of a module, the names of the module are all listed there.
     """
@@ -186,7 +186,7 @@ def public_names() -> dict[str, list[str]]:
 
 
 def _value(name: str) -> Any:
-    """Return the value of a public name, of the package or of one of `MODULES`."""
+    """Return the value of a public name, of the package or of a module in `MODULES`."""
     homes = map(import_module, ["datasets_rl", *MODULES.values()])
     return next(getattr(home, name) for home in homes if name in home.__all__)
 
@@ -202,9 +202,9 @@ def api_index() -> str:
 
 
 def api_page(title: str, names: list[str]) -> str:
-    """Return the page of the public names of a subject, the general ones first.
+    """Return the page of the public names of a subject, the general names first.
 
-    Names that stand for another one are listed at the end.
+    Names that stand for another name are listed at the end.
     """
     defined = {name: path for name in sorted(names, key=_depth) if (path := _definition(name))}
     made = [name for name in names if name not in defined and getattr(_value(name), "__name__", "") == name]
@@ -223,7 +223,7 @@ def api_page(title: str, names: list[str]) -> str:
 
 
 def _depth(name: str) -> int:
-    """Return the number of classes that a class is derived from; 0 for a function."""
+    """Return the number of classes that a class is derived from, 0 for a function."""
     return len(getattr(_value(name), "__mro__", ()))
 
 
@@ -232,7 +232,7 @@ def _summary(name: str) -> str:
 
 
 def _definition(name: str) -> str | None:
-    """Return the path of the class or the function that a name belongs to; None if it is another name of something."""
+    """Return the path of the class or the function of a name, or None for a second name of something."""
     value = _value(name)
     module = sys.modules.get(getattr(value, "__module__", ""))
     is_defined = module is not None and re.search(rf"^(class|def) {name}\b", inspect.getsource(module), re.MULTILINE)
@@ -245,7 +245,7 @@ def _original(value: Any) -> str:
 
 
 def _made_section(name: str) -> str:
-    """Return the docstring of a class that is made at run time, as Markdown; mkdocstrings reads only files."""
+    """Return the docstring of a class that is made at run time, as Markdown. mkdocstrings reads only files."""
     return re.sub(r"^(Args|Raises):\n\s+", r"**\1:** ", inspect.getdoc(_value(name)) or "", flags=re.MULTILINE)
 
 
@@ -259,7 +259,7 @@ def command_pages() -> Iterator[tuple[str, str]]:
 
 
 def _help(command: Any) -> str:
-    """Return the description of a command, its examples, and its arguments and options without those of all commands."""
+    """Return the description, the examples, the arguments and the options of a command, without common options."""
     paragraphs, examples = split_help(command.help or "")
     context = command.make_context(command.name, [], resilient_parsing=True)
     shared = {option for _, names, _, _ in GLOBALS.values() for option in names} | {"--help"}

@@ -22,7 +22,7 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class Module:
-    """A module: its full name, and its file."""
+    """A module: full name and file."""
 
     name: str
     path: Path
@@ -47,11 +47,11 @@ class Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
     def imports(self) -> Iterator[str]:
-        """Yield the modules of this package that a module uses; imports in functions and for type checkers count."""
+        """Yield the modules of this package that a module uses. Imports in functions and for type checkers count."""
         return self._imports(_statements(self.tree))
 
     def imports_at_run_time(self) -> Iterator[str]:
-        """Yield the modules of this package that a module uses, except those that only type checkers import."""
+        """Yield the modules of this package that a module uses, except modules that only type checkers import."""
         return self._imports(_statements(self.tree, run_time=True))
 
     def _imports(self, nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -63,7 +63,7 @@ class Module:
 
 
 def _statements(tree: ast.AST, *, run_time: bool = False) -> Iterator[ast.AST]:
-    """Yield all statements, those in functions too, and what holds some; at run time, not those for type checkers."""
+    """Yield all statements, also inside of functions and blocks. At run time, without statements for type checkers."""
     pending = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
@@ -106,12 +106,12 @@ MODULES = _modules()
 
 
 def room(name: str) -> str:
-    """Return the room of a module: its folder below the package, or the module itself if it is in none."""
+    """Return the room of a module: its folder below the package, or the module itself if it is in no folder."""
     return name.split(".")[1]
 
 
 def uses() -> dict[str, set[str]]:
-    """Return the rooms that each room uses; imports in functions and for type checkers count."""
+    """Return the rooms that each room uses. Imports in functions and for type checkers count."""
     found: dict[str, set[str]] = {}
     for module in MODULES.values():
         if module.name != "datasets_rl":
@@ -121,7 +121,7 @@ def uses() -> dict[str, set[str]]:
 
 
 def floors(rooms: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms of each floor, from the ground up: a room is one floor above the highest room that it uses.
+    """Return the rooms of each floor, from the ground up: a room is a floor above the highest room that it uses.
 
     Raises:
         ValueError: If rooms use each other in a ring.

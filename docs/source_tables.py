@@ -1,7 +1,7 @@
 """The rows of sources in the tables of the README and of the documentation, and in the site's navigation.
 
-The comment at the head of ``docs/sources/<name>.md`` has the text of a source, its class has the options, and its catalog
-the number of ids. ``python docs/source_tables.py`` writes the rows. Rows keep their order, and a new source is the last.
+The comment at the head of ``docs/sources/<name>.md`` has the text of a source, the class has the options, and the
+catalog the number of ids. ``python docs/source_tables.py`` writes the rows. Rows keep their order, and a new source is the last.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ TABLES = [
 
 
 def updated_files() -> dict[Path, str]:
-    """Return the text of each file whose rows are not those of today."""
+    """Return the text of each file with outdated rows."""
     pages = [
         read_page(path) for path in sorted((ROOT / PAGES).glob("*.md")) if path.stem not in {"README", "addresses"}
     ]

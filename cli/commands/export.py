@@ -48,7 +48,7 @@ def run(
     fps: Annotated[
         float | None,
         typer.Option(
-            "--fps", metavar="NUMBER", help="Steps per second, for lerobot; by default those of the metadata."
+            "--fps", metavar="NUMBER", help="Steps per second, for lerobot. By default the number in the metadata."
         ),
     ] = None,
     images: Annotated[

@@ -115,7 +115,7 @@ def _is_plain(drawn: Drawn) -> bool:
 
 
 def _put_back(buffer: ReadPath, left: list[Drawn]) -> None:
-    """Let the next batches be those of a loop that ended early, if the sampler draws each item once."""
+    """Let the next batches be the batches of a loop that ended early, if the sampler draws each item once."""
     if not left or left[0].storage is not buffer.storage:
         return
     if left[0].before is not None:

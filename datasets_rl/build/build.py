@@ -57,7 +57,7 @@ def build(
         chunks: The chunks that are not in the journal.
         writer: The writer of the dataset, which holds the rows of the chunks in the journal.
         journal: The journal. None if an interrupted build starts over.
-        chunk_count: The number of chunks, including those in the journal.
+        chunk_count: The number of chunks, including chunks in the journal.
         is_complete: Returns whether the chunks after the last appended chunk have no rows to append.
 
     Returns:

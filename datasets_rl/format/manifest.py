@@ -396,7 +396,7 @@ def concatenated(steps: Sequence[Mapping[str, Any]], fitted: Mapping[str, Any]) 
 
 
 def _element_names(names: Any, field: Column) -> tuple[str, ...] | None:
-    """Return the names of the elements of a field among those of all fields, or None if not each element has a name."""
+    """Return the names of the elements of a field, or None if not each element has a name."""
     stated = names.get(dotted_name(field.key)) if isinstance(names, Mapping) else None
     if not isinstance(stated, list) or len(stated) != math.prod(field.shape) or field.text:
         return None

@@ -60,7 +60,7 @@ class VideoFiles:
         return {name: (self._folder.parent / name).stat().st_size for name in names}
 
     def place(self, frames: VideoFrames) -> NDArray[np.int64]:
-        """Return the packet of each frame among those of all videos, [n], after storing the new videos."""
+        """Return the packet of each frame among the packets of all videos, [n], after storing the new videos."""
         packets = np.full(len(frames), UNKNOWN, np.int64)
         known = frames.packets >= 0
         for number in np.unique(frames.numbers[known]).tolist():

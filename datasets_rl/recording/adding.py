@@ -326,7 +326,7 @@ def _dictionaries(schema: Schema, folder: Path) -> dict[Key, FrameDictionary]:
 
 
 def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries: Mapping[Key, FrameDictionary]) -> None:
-    """Check that the images of a recording are compressed like those of the dataset, which another process created."""
+    """Check that the images of a recording are compressed like the dataset's, which another process created."""
     own = _dictionaries(schema, recording.folder)
     if other := [dotted_name(key) for key, dictionary in dictionaries.items() if own[key].data != dictionary.data]:
         raise InvalidArgumentError(

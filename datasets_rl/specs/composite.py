@@ -352,7 +352,7 @@ class CompositeSpec(TensorSpec):
         return list(self._specs)
 
     def _present(self) -> list[tuple[str, TensorSpec]]:
-        """Return the first level of items, without those whose spec is `None`."""
+        """Return the first level of items with a spec that is not `None`."""
         return [(name, spec) for name, spec in self._specs.items() if spec is not None]
 
     def __iter__(self) -> Iterator[str]:

@@ -399,8 +399,8 @@ def publish(build: Build) -> Version:
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
     """Return the versions that can be deleted without a loss, because the current version has everything in them.
 
-    These are versions with the same digest, and the parent if the version has its episodes and more, is the result of
-    the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
+    The result has versions with the same digest, and the parent if the version has its episodes and more, is the result
+    of the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
     """
     manifest, found = version.manifest, []
     with suppress(ManifestError):  # a damaged version stays

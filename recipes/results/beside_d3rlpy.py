@@ -128,7 +128,7 @@ def train(name: str, dataset_id: str, seed: int, folder: Path, arguments: list[s
     for _ in range(args.steps):
         learner.learn(learner.draw())
     seconds = time.perf_counter() - began
-    seeds = np.random.SeedSequence([seed, args.steps, 0]).generate_state(args.eval_episodes)  # those of our run
+    seeds = np.random.SeedSequence([seed, args.steps, 0]).generate_state(args.eval_episodes)  # the seeds of our run
     episodes = training.play(envs, lambda states, *_: learner.act(states), seeds.tolist())
     envs.close()
     numbers = training.summarize(dataset_id, episodes)

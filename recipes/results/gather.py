@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
     there = [str(one) for one in rl.list_datasets(downloaded=True) if str(one).startswith(f"local/{args.name}-")]
     if there:
-        raise SystemExit(f"{', '.join(there)} exist: remove these with rlds remove, or give another --name")
+        raise SystemExit(f"{', '.join(there)} exist: remove them with rlds remove, or give another --name")
     torch.manual_seed(args.seed)
     env = gymnasium.make(args.environment)
     env.action_space.seed(args.seed)

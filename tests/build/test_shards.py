@@ -186,7 +186,7 @@ def test_an_error_of_another_process_has_the_same_message(raw, get, tmp_path):
     (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
     told = []
     for jobs in (1, 3):
-        with pytest.raises(ConversionError, match=r"episode 17: it has . steps; its metadata states 99") as caught:
+        with pytest.raises(ConversionError, match=r"episode 17: it has . steps, but the metadata states 99") as caught:
             get(f"home{jobs}", jobs=jobs, from_local=copy)
         told.append(caught.value.problems)
 

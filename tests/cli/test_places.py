@@ -146,9 +146,9 @@ def test_remove_names_the_disk_to_which_a_link_leads(rlds, elsewhere):
     would = rlds("remove", COPY, "--dry-run", "--json").json["datasets"][0]
 
     assert refused.code == 10
-    assert f"delete {COPY} at {elsewhere} (614.2 kB)" in refused.err
+    assert f"delete {COPY} at {elsewhere} (614.3 kB)" in refused.err
     assert (would["link_to"], would["bytes"] > 0) == (str(elsewhere), True)
-    assert rlds("remove", COPY, "--yes").out == f"{COPY}: 614.2 kB in {elsewhere} deleted\n"
+    assert rlds("remove", COPY, "--yes").out == f"{COPY}: 614.3 kB in {elsewhere} deleted\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")

@@ -104,7 +104,7 @@ def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, type
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert "delete demo/pendulum (614.2 kB)? [y/N] " in ran.err
+    assert "delete demo/pendulum (614.3 kB)? [y/N] " in ran.err
     assert stored.exists() is left
 
 

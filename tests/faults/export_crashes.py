@@ -8,6 +8,7 @@ output      a line of JSON per child: died, found (absent, old, new or other), a
 import hashlib
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -15,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 from crash import events_below, run_killed_at, run_or_exit
 
 from datasets_rl.exporting import Content, run_export
@@ -37,7 +39,21 @@ def digest():
     if not os.path.lexists(out):
         return "absent"
     paths = [out] if out.is_file() else sorted(path for path in out.rglob("*") if path.is_file())
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in paths)).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + content(path) for path in paths)).hexdigest()
+
+
+def content(path):
+    """Return the bytes of a file, or what an HDF5 file has: before 2.0, HDF5 also stores the second of a write."""
+    if not h5py.is_hdf5(path):
+        return path.read_bytes()
+    with h5py.File(path) as file:
+        found = [("", sorted(file.attrs.items()))]
+        file.visititems(
+            lambda name, item: found.append(
+                (name, sorted(item.attrs.items()), item[()] if isinstance(item, h5py.Dataset) else None)
+            )
+        )
+    return pickle.dumps(found)
 
 
 def reset():

@@ -381,7 +381,7 @@ class TestZip:
         with pytest.raises(ConversionError) as caught:
             ZipReader(path)
 
-        assert [problem.split(", but")[0] for problem in caught.value.problems] == [
+        assert [problem.split(", ")[0] for problem in caught.value.problems] == [
             "twice is duplicated",
             "lzma is compressed with method 14",
             "swollen declares 1,000,000,000 bytes",

@@ -122,11 +122,11 @@ def describe_the_codec_twice(path):
 
 
 FAULTS = {
-    "shorter": (rewrite(lambda frames: frames[:-1]), {}, "it is shorter than the table: 11 frames for 12 rows"),
+    "shorter": (rewrite(lambda frames: frames[:-1]), {}, "the video is shorter than the table: 11 frames for 12 rows"),
     "longer": (
         rewrite(lambda frames: np.concatenate([frames, frames[-1:]])),
         {},
-        "it is longer than the table: 13 frames for 12 rows",
+        "the video is longer than the table: 13 frames for 12 rows",
     ),
     "other times": (
         lambda path: copy_packets(path, late={5}),
@@ -204,7 +204,7 @@ def test_episodes_that_have_the_same_frames_are_left_out(convert, folder, drawn,
 
     assert stored.episodes["source"].tolist() == [number for number in range(5) if number not in left_out]
     for number, other in left_out.items():
-        text = f"meta/episodes states that episode {other} has its frames, too"
+        text = f"meta/episodes states that episode {other} has the same frames"
         assert decisions(stored)[f"video-of-episode-{number}"].endswith(text)
 
 
@@ -222,7 +222,7 @@ def test_an_episode_whose_times_are_not_those_of_its_rows_is_left_out_alone(conv
     stored = convert(NEW)
 
     assert stored.episodes["source"].tolist() == [1, 2, 3, 4]
-    assert decisions(stored)["video-of-episode-0"].endswith("it is longer than the table: 9 frames for 7 rows")
+    assert decisions(stored)["video-of-episode-0"].endswith("the video is longer than the table: 9 frames for 7 rows")
 
 
 def test_a_video_of_many_episodes_that_ends_early_costs_its_last_ones(convert, folder, drawn):
@@ -232,8 +232,8 @@ def test_a_video_of_many_episodes_that_ends_early_costs_its_last_ones(convert, f
     stored = convert(NEW)
 
     assert stored.episodes["source"].tolist() == [0, 3, 4]
-    assert decisions(stored)["video-of-episode-1"].endswith("it is shorter than the table: 3 frames for 4 rows")
-    assert decisions(stored)["video-of-episode-2"].endswith("it is shorter than the table: 0 frames for 1 rows")
+    assert decisions(stored)["video-of-episode-1"].endswith("the video is shorter than the table: 3 frames for 4 rows")
+    assert decisions(stored)["video-of-episode-2"].endswith("the video is shorter than the table: 0 frames for 1 rows")
 
 
 def test_frames_at_the_end_that_no_episode_has_are_named(convert, folder, drawn):

@@ -166,7 +166,7 @@ def test_a_next_obs_that_differs_is_refused_until_the_alignment_is_stated(conver
 
     with pytest.raises(ConversionError, match=r"in row 1 differs from .* in row 2 \(1 such rows\)") as caught:
         convert()
-    assert "takes the rows as they stand" in str(caught.value.hint)
+    assert "takes the rows as stored" in str(caught.value.hint)
     stored = convert(alignment="before")
     assert stored.column(("next", "observation", "object"))[:, 0].tolist() == [1, 2, 3, 4]
     assert rules(stored)["next-obs-differs"] == rules(stored)["next-obs-rounded"] == 1

@@ -286,7 +286,7 @@ def test_max_size_selects_single_episodes(place, convert):
     ("arrays", "says"),
     [
         ({"velocity": np.zeros(4, np.float32)}, "it has state.velocity, unlike the first file"),
-        ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\] per row"),
+        ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\], in the first file"),
     ],
 )
 def test_a_file_with_other_columns_is_refused_at_any_position(place, convert, monkeypatch, most, arrays, says):

@@ -22,7 +22,7 @@ def sample_ranges(rows: int, row_bytes: int, max_bytes: int = 64 << 20) -> list[
     """Return the rows to read for a distribution.
 
     Up to `MAX_ROWS` rows are all read. Larger datasets are divided into 256 equal parts, and a stretch of consecutive
-    rows at a random position in each part is read. These are few reads, spread over the whole dataset, which do not
+    rows at a random position in each part is read. The reads are few, spread over the whole dataset, which do not
     follow the rhythm of the episodes.
 
     Args:
