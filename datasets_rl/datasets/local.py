@@ -12,7 +12,7 @@ from datasets_rl.disk import expand_home
 
 
 class LocalExperienceReplay(BaseDatasetExperienceReplay):
-    """Replay buffer of a folder of npz, HDF5 or Parquet files with a ``dataset.toml``.
+    """Replay buffer of a folder of your own files, which have common names or a ``dataset.toml``.
 
         >>> dataset = LocalExperienceReplay("gripper", 256, folder="~/data/gripper")
         >>> dataset.sample()

@@ -9,8 +9,6 @@ from typing import BinaryIO
 from datasets_rl.errors import ConversionError
 from datasets_rl.libraries import raise_fault_of_code
 
-ENDINGS = (".hdf5", ".h5", ".npz", ".zip")
-"""Ends of the names of files that are datasets alone. Other zip files have no outline."""
 _NAMES_MAX = 64
 _CHILDREN_MAX = 8
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl.fetch.asset import LOCAL
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -29,6 +30,11 @@ class AddressFiles:
     def paths(self) -> list[str]:
         """The paths relative to the address, sorted."""
         return sorted(self._assets)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are on this machine, so that any of them can be opened."""
+        return all(asset.urls[0].startswith(LOCAL) for asset in self._assets.values())
 
     def ending(self, *endings: str) -> list[str]:
         """Return the paths that end with any of some texts."""

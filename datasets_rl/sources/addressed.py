@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, FetchError, InvalidArgumentError, Remedy, UnknownIdError
-from datasets_rl.read.outline import ENDINGS
 from datasets_rl.sources.address import is_quoted
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Option, Selection, Source
+from datasets_rl.sources.flat.formats import ENDINGS
 from datasets_rl.sources.selection import IMAGES
 
 if TYPE_CHECKING:

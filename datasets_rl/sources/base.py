@@ -691,6 +691,15 @@ class Source(ABC):
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
 
+    def recognize_last(self, files: AddressFiles) -> str:
+        """Return what shows that this source can read files that no source recognizes; empty if it cannot.
+
+        Args:
+            files: The files.
+        """
+        del files
+        return ""
+
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         """Determine which of the files at an address are needed, after `recognize` has recognized them.
 

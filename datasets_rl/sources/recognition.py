@@ -38,8 +38,11 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     if chosen and chosen not in {source.name for source in sources}:
         known = ", ".join(source.name for source in sources)
         raise InvalidArgumentError(f"layout is {chosen!r}, expected one of {known}")
-    candidates = [(source, source.recognize(files)) for source in sources]
-    found = {source.name: (source, evidence) for source, evidence in candidates if evidence}
+    found = {source.name: (source, evidence) for source in sources if (evidence := source.recognize(files))}
+    stored = [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]
+    if not found and not stored:
+        last = ((source, source.recognize_last(files)) for source in sources)
+        found = {source.name: (source, evidence) for source, evidence in last if evidence}
     if chosen and chosen in found:
         return found[chosen]
     if len(found) == 1 and not chosen:
@@ -54,7 +57,7 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     if chosen:
         others = f"they have the layout of {seen}" if seen else f"the first are {names}"
         raise ConversionError(dataset_id, [f"its files do not have the layout of {chosen}: {others}"])
-    if stored := [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]:
+    if stored:
         raise ConversionError(
             dataset_id,
             [f"it has stored datasets, and no files of a source: {join_names(stored)}"],

@@ -23,9 +23,9 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
-from datasets_rl.read.outline import ENDINGS
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
+from datasets_rl.sources.flat.formats import ENDINGS
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, dataset_folder, is_own_name, walk
 from datasets_rl.store.publish import versions_of
 
@@ -157,7 +157,7 @@ def _has_raw_files(path: Path) -> bool:
     The root of a file system has no raw files.
     """
     if os.path.isfile(path):  # noqa: PTH113 - unlike the method of Path, False for a name that is too long
-        return path.suffix.lower() in {*ENDINGS, _TAR}
+        return path.name.lower().endswith((*ENDINGS, _TAR))
     try:
         names = [entry.name for entry in os.scandir(path) if entry.name[0] != "."]
     except OSError:

@@ -67,7 +67,7 @@ def test_an_address_with_another_layout_or_none_is_an_error(rlds, tmp_path, monk
     (tmp_path / "other" / "notes.npz").write_bytes(b"text")
 
     assert "they have the layout of d4rl" in rlds("info", path, "--layout", "dsrl").err
-    assert "no source knows the layout" in rlds("info", tmp_path / "other").err
+    assert "it is not a zip file" in rlds("info", tmp_path / "other").err
     assert "expected an address for a layout" in rlds("info", "d4rl/hopper-medium-v2", "--layout", "d4rl").err
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     offline = rlds("info", "https://host.example/flat.hdf5")

@@ -225,7 +225,7 @@ def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
 def test_without_a_download_a_larger_part_is_refused_with_the_command_that_adds_it(raw):
     folder = store(raw, FIELDS)
     says = (
-        r"holds keys=observation; keys=action was requested\n"
+        r"holds keys=observation, and keys=action was requested\n"
         r"`datasets_rl.download\('d4rl/\S*', selection=datasets_rl.Selection\(keys=\('action',\)\)\)` adds the rest"
     )
 

@@ -193,7 +193,7 @@ def test_wrong_arguments_are_named(folder):
     assert load(folder, delta_timestamps={"action": [0, 0.13]}, tolerance_s=0.04)[:2]["action"].shape == (2, 2, 2)
     with pytest.raises(InvalidArgumentError, match="has action twice, once as 'actions'"):
         load(folder, delta_timestamps={"action": [0], "actions": [0.1]})
-    with pytest.raises(InvalidArgumentError, match="fps is 5, and delta_timestamps is None"):
+    with pytest.raises(InvalidArgumentError, match="fps is 5, which needs delta_timestamps"):
         load(folder, fps=5)
 
 

@@ -460,7 +460,7 @@ def test_a_file_that_is_always_truncated_is_refused_and_fetched_again_by_the_nex
         assert f"the file is truncated: the superblock states {len(real):,} bytes, and the file has 100,000" in str(
             caught.value
         )
-        assert "run it again" in caught.value.hint
+        assert "repeat the same call" in caught.value.hint
         assert "hash_check=False" not in caught.value.hint
         assert list(folder.iterdir()) == []
         server.paths["/a"] = real

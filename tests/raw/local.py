@@ -315,7 +315,7 @@ NPZ_FAULTS = {
     "no description": Fault(no_description, 'license = ""'),
     "a description that is not valid TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml is not valid TOML"),
     "a misspelt word": Fault(toml("license", "lizense"), "lizense is unknown"),
-    "an unknown way to separate episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
+    "an unknown way to separate episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, seams"),
     "a way to separate episodes without its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
     "an unknown option of a field": Fault(toml("low = 0,", "lower = 0,"), "fields.observation.camera.lower is unknown"),
     "one of two bounds": Fault(toml("low = 0, ", ""), "has only one of low and high"),

@@ -209,7 +209,7 @@ def test_a_file_of_several_vaults_needs_one_to_be_chosen(written):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.zip", b"PK\x03\x04 or not"), ("train-00000-of-00001", b"no record"), ("x_0_3.npz", b"PK\x03\x04")],
+    [("a.zip", b"PK\x03\x04 or not"), ("train-00000-of-00001", b"no record"), ("x_0_3.tar.gz", b"PK\x03\x04")],
 )
 def test_a_name_alone_is_no_evidence(tmp_path, name, content):
     (tmp_path / "files").mkdir()
@@ -332,10 +332,10 @@ def test_a_folder_above_stored_datasets_names_them_and_looks_at_no_hidden_folder
 
 
 @pytest.mark.parametrize("name", ["notes.hdf5", "notes.npz"])
-def test_damaged_and_other_files_are_not_recognized(tmp_path, name):
+def test_damaged_and_other_files_are_refused_with_what_is_wrong_with_them(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 or not" * 9)
 
-    with pytest.raises(ConversionError, match="no source knows the layout of its 1 file"):
+    with pytest.raises(ConversionError, match=rf"{name} cannot be converted: (it is not HDF5|the directory)"):
         downloading.download(str(tmp_path / name))
 
 
@@ -345,15 +345,16 @@ def test_a_link_to_another_file_is_not_followed(tmp_path):
         for name in flat():
             file[name] = h5py.ExternalLink("secret.hdf5", name)
 
-    with pytest.raises(ConversionError, match="no source knows"):
+    with pytest.raises(ConversionError, match="actions is a link out of the file"):
         downloading.download(str(tmp_path / "linked.hdf5"))
 
 
 def test_flags_of_another_length_are_not_the_layout_of_d4rl(tmp_path):
     path = write_flat(tmp_path / "odd.hdf5", **{**flat(), "terminals": np.zeros(3, bool)})
 
-    with pytest.raises(ConversionError, match="no source knows"):
+    with pytest.raises(ConversionError, match=r"it has no dataset\.toml") as caught:
         downloading.download(str(path))
+    assert "terminals is bool [3], expected a flag for each of" in str(caught.value.hint)
 
 
 def test_a_changed_file_is_noticed(tmp_path):
@@ -464,9 +465,10 @@ def test_the_working_directory_is_a_folder_of_files(written, monkeypatch):
     )
 
 
-def test_own_files_without_a_description_are_named_as_they_are_with_the_command_that_describes_them(tmp_path):
+def test_own_files_with_unknown_names_are_refused_with_a_description_to_complete(tmp_path):
     np.savez(tmp_path / "my run.npz", steps=np.zeros(3))
 
-    with pytest.raises(ConversionError, match=r"The first are my run\.npz") as caught:
+    with pytest.raises(ConversionError, match=r"it has no dataset\.toml") as caught:
         downloading.download(str(tmp_path / "my run.npz"))
-    assert "from_local='FOLDER'" in caught.value.hint
+    assert "add one beside the file, and give the folder" in caught.value.hint
+    assert '# ... = "steps"    # float64 [3]' in caught.value.hint

@@ -141,7 +141,7 @@ class Cast(Step):
         if not (self.keys or self.only or self.dtype.startswith("float")):
             raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
         if not self._suits_rewards and any(as_key(name) == NEXT_REWARD for name in self.keys):
-            raise InvalidArgumentError(f"next.reward cannot become {self.dtype}; expected float32 or float64")
+            raise InvalidArgumentError(f"next.reward cannot become {self.dtype}, expected float32 or float64")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:

@@ -1,4 +1,4 @@
-"""Common interface to the arrays of npz, HDF5 and Parquet files: their shapes and dtypes, and their rows in order."""
+"""Common interface to the arrays of files: their shapes and dtypes, and their rows in order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _WHOLE_MAX_BYTES = 64 << 20
 _TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
 
-_Values = NDArray[Any] | list[str] | list[bytes]
+Rows = NDArray[Any] | list[str] | list[bytes]
+"""Rows of an array: numbers, texts, or the bytes of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,27 @@ class ArrayFile(ABC):
     arrays: Mapping[str, Array]
     unwritten: int = 0
     """Number of chunks that were never written to the file and read as fill values."""
+    lengths: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+    """Number of rows of each episode, [E], by array, where the structure of the file separates the episodes."""
+    is_table: bool = False
+    """Whether the arrays are columns of a table."""
+    way: str = ""
+    """How the structure separates the episodes, one of `layout.ARRANGED`; empty if it does not."""
+
+    @property
+    def readable(self) -> list[str]:
+        """Names of the arrays without Python objects, which no reader returns."""
+        return [name for name, array in self.arrays.items() if array.text or not array.dtype.hasobject]
 
     @abstractmethod
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield the rows of an array in blocks of `rows`. The blocks of several arrays may be read alternately.
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
+        """Yield the rows of an array in blocks of `rows`; the blocks of several arrays may be read alternately.
 
         Raises:
             ConversionError: If the array cannot be decoded.
         """
 
-    def read_all(self, name: str) -> _Values:
+    def read_all(self, name: str) -> Rows:
         """Return all rows of a small array."""
         blocks = [*self.blocks(name, 1 << 16)]
         return join_rows(blocks) if blocks else np.empty(0)
@@ -87,10 +100,10 @@ class RowReader:
     def __init__(self, file: ArrayFile, name: str, rows: int) -> None:
         self._name = f"{file.name}: {name}"
         self._blocks = file.blocks(name, rows)
-        self._block: _Values = []
+        self._block: Rows = []
         self._start = 0
 
-    def read(self, start: int, stop: int) -> _Values:
+    def read(self, start: int, stop: int) -> Rows:
         """Return the rows [start, stop), which must not precede the rows of earlier calls."""
         parts: list[Any] = []
         while start < stop:
@@ -104,11 +117,11 @@ class RowReader:
                 raise ConversionError(self._name, [f"the array ends at row {end:,}, expected {stop:,} rows"])
             self._block, self._start = block, end
         if len(parts) == 1:
-            whole: _Values = parts[0]
+            whole: Rows = parts[0]
             return whole
         return join_rows(parts)
 
-    def peek(self, row: int) -> _Values:
+    def peek(self, row: int) -> Rows:
         """Return a row, [1, ...], at or after the end of the last range, without consuming the row."""
         end = self._start + len(self._block)
         if row < end:
@@ -128,31 +141,11 @@ class RowReader:
             pass
 
 
-def join_rows(parts: Sequence[Any]) -> _Values:
-    """Return consecutive rows of an array as a list of texts or byte strings, or as an array."""
+def join_rows(parts: Sequence[Any]) -> Rows:
+    """Return consecutive rows of an array as one: a list of texts or byte strings, or an array."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
     return np.concatenate(parts)
-
-
-def open_arrays(path: Path, file_format: str, name: str, table: Path | None = None) -> ArrayFile:
-    """Open a file.
-
-    Args:
-        path: The file.
-        file_format: ``hdf5``, ``npz`` or ``parquet``.
-        name: Name of the file in errors.
-        table: A Parquet file with one row per episode. The columns of the file are added as ``episodes/<column>``.
-
-    Raises:
-        ConversionError: If the file is damaged or has another format.
-        MissingDependencyError: If pyarrow is needed and not installed.
-    """
-    if table is not None:
-        return _WithEpisodes(open_arrays(path, file_format, name), _TableArrays(table, table.name))
-    if file_format == "parquet":
-        return _TableArrays(path, name)
-    return Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
 
 
 class Hdf5Arrays(ArrayFile):
@@ -171,7 +164,7 @@ class Hdf5Arrays(ArrayFile):
         }
 
     @override
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
         array = self.arrays[name]
         if array.text or array.encoded:
             yield from self._object_blocks(name, rows)
@@ -179,8 +172,8 @@ class Hdf5Arrays(ArrayFile):
         for block in self.file.blocks([name], rows=rows):
             yield block.columns[name]
 
-    def _object_blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield texts, or the bytes of images. The lengths vary, and only the HDF5 library can read such rows."""
+    def _object_blocks(self, name: str, rows: int) -> Iterator[Rows]:
+        """Yield texts, or the bytes of images. Their lengths vary, and only the HDF5 library can read them."""
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
@@ -210,7 +203,7 @@ class Hdf5Group(Hdf5Arrays):
         }
 
     @override
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
         for block in self.file.blocks([self._prefix + name], rows=rows):
             yield block.columns[self._prefix + name]
 
@@ -242,7 +235,9 @@ def _encoded_array(rows: int, first: bytes, name: str) -> Array:
     return Array(rows, header.shape, header.dtype, encoded=True)
 
 
-class _NpzArrays(ArrayFile):
+class NpzArrays(ArrayFile):
+    """Open npz file."""
+
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.npz import NpzFile
 
@@ -257,7 +252,7 @@ class _NpzArrays(ArrayFile):
         }
 
     @override
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
         reader, array = self._file.open(name), self.arrays[name]
         if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MAX_BYTES:
             problem = f"{name} is in Fortran order and too large to be transposed in memory"
@@ -269,7 +264,11 @@ class _NpzArrays(ArrayFile):
         self._file.__exit__(*details)
 
 
-class _TableArrays(ArrayFile):
+class TableArrays(ArrayFile):
+    """Open Parquet or Arrow file."""
+
+    is_table = True
+
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.parquet import TableFile
 
@@ -284,7 +283,7 @@ class _TableArrays(ArrayFile):
             raise
 
     @override
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
         for block in self._file.blocks([name], rows=rows):
             values = block[name]
             if isinstance(values, Ragged):
@@ -315,7 +314,7 @@ class _TableArrays(ArrayFile):
         self._file.__exit__(*details)
 
 
-class _WithEpisodes(ArrayFile):
+class WithEpisodes(ArrayFile):
     """File of steps, and a table with one row per episode. The columns of the table are the arrays ``episodes/<column>``."""
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
@@ -326,7 +325,7 @@ class _WithEpisodes(ArrayFile):
         self.arrays = {**steps.arrays, **columns}
 
     @override
-    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+    def blocks(self, name: str, rows: int) -> Iterator[Rows]:
         inner = name.removeprefix(_EPISODES)
         return (self._steps if inner == name else self._episodes).blocks(inner, rows)
 

@@ -9,7 +9,7 @@ action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import refuse
 from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.layout import ARRANGED
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.values import OtherFlags
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, is_observation
@@ -94,7 +95,8 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     """
     rows, states = _row_counts(file, plan)
     counts: Counter[str] = Counter()
-    starts = _read_starts(file, plan, rows)
+    name = plan.layout.starts
+    starts = _read_starts(file, name, rows) if name in file.arrays else np.empty(0, np.int64)
     row_counts, numbers = _episode_rows(file, plan, rows, flags, starts)
     count = len(row_counts)
     alignment = plan.layout.alignment or ("one-more" if states == rows + count else "same-row")
@@ -135,6 +137,9 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     if extra:
         left_out = np.cumsum(row_counts) - (row_counts if lead else 1)
         flags = {key: _steps_of_rows(flag, left_out) for key, flag in flags.items()}
+    last_steps = np.cumsum(lengths) - 1
+    for key, name in plan.episode_flags.items():
+        flags = {**flags, key: np.unique(last_steps[_read_flagged(file, name) if len(lengths) else []])}
     terminated, truncated = _end_flags(file, plan, flags, lengths, counts)
     counts["end-without-flag"] -= counts["end-by-index"]
     return Ends(int(lengths.sum()), lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
@@ -155,9 +160,8 @@ def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags
 
 def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     """Return the number of rows of the arrays of steps, and that of the arrays of observations."""
-    steps = [part.array for part in plan.parts if part.array and not part.state]
-    steps += [*plan.flags.values(), *plan.following.values()]
-    if plan.marks and plan.by in {"column", "last-rows"}:
+    steps = [*plan.step_arrays]
+    if plan.marks and plan.by in {"column", "steps"}:
         steps.append(plan.marks)
     observed = [part for part in plan.parts if is_observation(part.column.key)]
     states = [part.array for part in observed if part.state or part.column.key[0] == OBSERVATION[0]]
@@ -171,8 +175,20 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
                 f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}, expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
-    refuse(file.name, problems)
+    problems += _arrangement_problems(file, [name for name in (*steps, *states) if name in file.lengths])
+    if problems:
+        raise ConversionError(file.name, problems)
     return counts[0], counts[1]
+
+
+def _arrangement_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
+    """Yield in which episodes an array has not as many rows as the array of the first name, plus one number for all."""
+    for name in names:
+        more = file.lengths[name] - file.lengths[names[0]]
+        if len(wrong := np.flatnonzero(more != more[:1])):
+            first, own = (file.lengths[array][wrong[0]] for array in (names[0], name))
+            at = f"in episode {wrong[0]:,}, {name} has {own:,} rows and {names[0]} has {first:,}"
+            yield f"{at}, expected {first + more[0]:,} rows of {name}, as in the first episode"
 
 
 def _steps_of_rows(rows: _Index, left_out: _Index) -> _Index:
@@ -181,19 +197,25 @@ def _steps_of_rows(rows: _Index, left_out: _Index) -> _Index:
     return rows - np.searchsorted(left_out, rows)
 
 
-def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Index:
-    """Return the ascending first rows of episodes that the file states; the row after the last one may be among them.
+def _read_starts(file: ArrayFile, name: str, rows: int) -> _Index:
+    """Return the ascending first rows of episodes from an array that has these rows, or a flag for each row.
+
+    The row after the last one may be among the rows. Row 0 may be missing.
 
     Raises:
-        ConversionError: If the array of first rows has other rows, or rows that do not ascend.
+        ConversionError: If the array has other rows, or rows that do not ascend.
     """
-    name = plan.layout.starts
-    if name not in file.arrays:
-        return np.empty(0, np.int64)
     array = file.arrays[name]
-    if array.shape or array.dtype.kind not in "iuf":
+    if array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
         raise ConversionError(file.name, [f"{name} is {array}, expected the first row of each trajectory"])
-    index = np.asarray(file.read_all(name)).astype(np.float64)
+    if array.rows == rows and not _is_index(file, name):
+        return _read_flagged(file, name)
+    return _read_rows(file, name, rows)
+
+
+def _read_rows(file: ArrayFile, name: str, rows: int) -> _Index:
+    """Return the ascending rows in an array, [E], each from 0 to `rows`."""
+    index = np.asarray(file.read_all(name)).reshape(-1).astype(np.float64)
     wrong = np.flatnonzero(~((index >= 0) & (index <= rows) & (index == np.floor(index))))
     back = np.flatnonzero(np.diff(index) <= 0)
     if len(wrong):
@@ -205,44 +227,112 @@ def _read_starts(file: ArrayFile, plan: Plan, rows: int) -> _Index:
     return index.astype(np.int64)
 
 
+def _is_index(file: ArrayFile, name: str) -> bool:
+    """Return whether an array with a number for each row has other numbers than 0 and 1."""
+    return any(((block != 0) & (block != 1)).any() for _, block in _blocks(file, name))
+
+
 def _episode_rows(
     file: ArrayFile, plan: Plan, rows: int, flags: Mapping[Key, _Index], starts: _Index
 ) -> tuple[_Index, _Index]:
     """Return the number of rows of each episode that the file states, [E], and the number of each episode, [E]."""
     if plan.by == "file":
         return np.array([rows], np.int64), np.zeros(1, np.int64)
-    if plan.by == "flags":
-        if not flags:
-            raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
-        stops = union([starts[starts > 0] - 1, *flags.values()]) + 1
-        stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
-    elif plan.by == "column":
-        return _equal_runs(file, plan.marks)
-    elif plan.by == "last-rows":
-        stops = _read_last_rows(file, plan.marks) + 1
+    if plan.by in ARRANGED:
+        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+        return counts, np.arange(len(counts), dtype=np.int64)
+    if plan.by not in {"flags", "seams"}:
+        return marked_episodes(file, plan.by, plan.marks, rows)
+    if not flags and plan.by == "flags":
+        raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
+    stops = union([starts[starts > 0] - 1, *flags.values()]) + 1
+    stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
+    return np.diff(stops, prepend=0), np.arange(len(stops), dtype=np.int64)
+
+
+def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_Index, _Index]:
+    """Return the number of rows of each episode that an array marks, [E], and the number of each episode, [E].
+
+    Args:
+        file: The file.
+        by: The way in which the array marks the episodes, one of `MARKED`.
+        marks: The name of the array.
+        rows: The number of rows.
+
+    Raises:
+        ConversionError: If the array does not mark episodes in this way.
+    """
+    if by == "column":
+        return _equal_runs(file, marks)
+    if by == "starts":
+        starts = _read_starts(file, marks, rows)
+        starts = starts[starts > 0]
+        stops = starts if rows in starts[-1:] else np.append(starts, rows)
+    elif by == "steps":
+        stops = _stops_of_steps(file, marks)
+    elif by == "last-rows":
+        stops = _read_last_rows(file, marks, rows) + 1
     else:
-        raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
+        raw = np.asarray(file.read_all(marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}, expected integers"])
-        stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
+            raise ConversionError(file.name, [f"{marks} is {file.arrays[marks]}, expected integers"])
+        stops = raw.astype(np.int64) if by == "ends" else np.cumsum(raw, dtype=np.int64)
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{plan.marks} states {counts[wrong]:,} rows for episode {wrong}, expected at least 0"
+        problem = f"{marks} states {counts[wrong]:,} rows for its episode {wrong}, expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 
 
-def _read_last_rows(file: ArrayFile, name: str) -> _Index:
-    """Return the last row of each episode, [E], from flags that are set there."""
-    if file.arrays[name].shape:
+def _stops_of_steps(file: ArrayFile, name: str) -> _Index:
+    """Return the row after each episode, [E], from an array that has the number of each row in its episode.
+
+    Raises:
+        ConversionError: If a number is neither the one before plus 1 nor the first number of the file.
+    """
+    starts: list[_Index] = []
+    first = before = np.empty(0)
+    for start, block in _blocks(file, name):
+        column = block.reshape(len(block), -1)[:, 0]
+        first = first if len(first) else column[:1]
+        known = np.concatenate([before if len(before) else first - 1, column])
+        is_first = column == first
+        wrong = np.flatnonzero(~is_first & (column != known[:-1] + 1))
+        if len(wrong):
+            row, value = start + wrong[0], column[wrong[0]]
+            problem = f"{name} is {value} at row {row:,}, expected {known[wrong[0]] + 1} or {first[0]}"
+            raise ConversionError(file.name, [problem])
+        starts.append(start + np.flatnonzero(is_first))
+        before = column[-1:]
+    return np.append(np.concatenate([np.empty(0, np.int64), *starts])[1:], file.arrays[name].rows)
+
+
+def _read_last_rows(file: ArrayFile, name: str, rows: int) -> _Index:
+    """Return the last row of each episode, [E], from an array that has these rows, or a flag for each row."""
+    if file.arrays[name].rows != rows:
+        last_rows = _read_rows(file, name, rows - 1)
+    elif file.arrays[name].shape:
         raise ConversionError(file.name, [f"{name} is {file.arrays[name]}, expected one flag for each row"])
-    problems: list[str] = []
-    last_rows, rows = _read_set_rows(file, name, problems), file.arrays[name].rows
+    else:
+        last_rows = _read_flagged(file, name)
     if rows - 1 not in last_rows[-1:]:
-        problems.append(f"{name} of the last row, {rows - 1:,}, is 0, expected the end of an episode")
-    refuse(file.name, problems)
+        problem = f"{name} of the last row, {rows - 1:,}, is 0, expected the end of an episode"
+        raise ConversionError(file.name, [problem])
     return last_rows
+
+
+def _read_flagged(file: ArrayFile, name: str) -> _Index:
+    """Return the ascending rows whose flag is set.
+
+    Raises:
+        ConversionError: If a flag is neither 0 nor 1.
+    """
+    problems: list[str] = []
+    rows = _read_set_rows(file, name, problems)
+    if problems:
+        raise ConversionError(file.name, problems)
+    return rows
 
 
 def _read_set_rows(file: ArrayFile, name: str, problems: list[str]) -> _Index:

@@ -16,18 +16,29 @@ from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERM
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Form
 
-WAYS = ("file", "flags", "column", "lengths", "ends")
-"""Ways to mark the ends of episodes that a user can state. A source may also state "last-rows": an array of flags, which
-are set in the last row of each episode, and which are no flags of a step."""
+MARKED = ("starts", "ends", "last-rows", "lengths", "column", "steps")
+"""Ways in which an array marks the episodes. For 6 rows in episodes of 2, 3 and 1:
+
+starts     [0, 2, 5] or [1, 0, 1, 0, 0, 1]      first rows, or a flag in each first row
+ends       [2, 5, 6]                            rows after the last ones
+last-rows  [1, 4, 5] or [0, 1, 0, 0, 1, 1]      last rows, or a flag in each last row
+lengths    [2, 3, 1]
+column     [7, 7, 8, 8, 8, 9]                   number or name of the episode of each row
+steps      [0, 1, 0, 1, 2, 0]                   number of each row in its episode
+"""
+ARRANGED = ("axis", "group", "suffix")
+"""Ways in which the structure of a file separates the episodes, see `arranged.py`."""
+WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
+"""Ways to mark the ends of episodes: each file is one, flags of steps, or the state after a step is not the next state."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
-    OBSERVATION: ("observation", "observations", "obs", "state", "states"),
-    ACTION: ("action", "actions", "act"),
-    NEXT_REWARD: ("reward", "rewards", "rew", "next/reward"),
+    OBSERVATION: ("observation", "observations", "obs", "state", "states", "expert_observations", "expert_obs"),
+    ACTION: ("action", "actions", "act", "acts", "expert_actions"),
+    NEXT_REWARD: ("reward", "rewards", "rew", "rews", "next/reward", "expert_rewards"),
     NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal"),
     NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout"),
     NEXT_DONE: ("done", "dones", "next/done"),
-    (NEXT, *OBSERVATION): ("next_observation", "next_observations", "next_obs"),
+    (NEXT, *OBSERVATION): ("next_observation", "next_observations", "next_obs", "next_state", "next_states"),
     ("info",): ("info", "infos"),
 }
 _MARKS = ("episode_index", "episode_id", "episode")
@@ -77,9 +88,10 @@ class Layout:
     alignment: str = ""
     """An item of `ALIGNMENTS`, by default inferred from the numbers of rows."""
     by: str = ""
-    """An item of `WAYS`, or "last-rows", by default inferred from the arrays of the file."""
+    """One of `WAYS`; by default inferred from the arrays of the file."""
     marks: str = ""
-    """Name of the array that marks the episodes, if `by` needs an array."""
+    """Name of the array that marks the episodes, if `by` needs one. For an axis, name of the array of the lengths or of the
+    mask of steps, if there is padding. For groups, pattern of their names, such as ``data/demo_*``."""
     starts: str = ""
     """Name of an array of the first rows of episodes, which end episodes beside the flags. A file may lack the array."""
     seams: bool = False
@@ -92,7 +104,9 @@ class Layout:
     final_known: str = ""
     """Name of the array of whether these states are known. By default, all are known."""
     unit: str = "file"
-    """What the arrays are in, for messages: a file, or a group of a file."""
+    """What the arrays are in, for messages: a file, or a group of one."""
+    missing_reward: float | None = None
+    """Reward of every step of a file without rewards; None if rewards are required."""
     vectors: bool = False
     """Whether an array of one number for each row is a field of the shape [1]. By default, only the reward is."""
 
@@ -109,8 +123,11 @@ class Layout:
             for array, key in usual_keys(arrays).items()
             if array not in taken and not any(overlap(key, other) for other in described)
         ]
-        if {NEXT_TERMINATED, NEXT_TRUNCATED} & {field.key for field in (*fields, *inferred)}:
+        known = {field.key for field in (*fields, *inferred)}
+        if {NEXT_TERMINATED, NEXT_TRUNCATED} & known:
             inferred = [field for field in inferred if field.key != NEXT_DONE]
+        if self.missing_reward is not None and NEXT_REWARD not in known:
+            inferred.append(Field(NEXT_REWARD, "", constant=self.missing_reward))
         return (*fields, *inferred)
 
     def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:

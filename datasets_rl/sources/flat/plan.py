@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from datasets_rl.errors import join_names
 from datasets_rl.format.schema import END_COLUMNS, Column, Form
 from datasets_rl.read.streams import ITEMS_MAX, refuse
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.layout import Field, Layout
+from datasets_rl.sources.flat.layout import MARKED, Field, Layout
 from datasets_rl.sources.values import WIDENED, column_differences
 from datasets_rl.ted.keys import (
     ACTION,
@@ -63,8 +64,16 @@ class Plan:
     by: str
     marks: str = ""
     left_out: tuple[str, ...] = ()
+    episode_flags: Mapping[Key, str] = dataclasses.field(default_factory=dict)
+    """Names of the arrays of end flags that have one flag for each episode."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
+
+    @property
+    def step_arrays(self) -> tuple[str, ...]:
+        """Names of the arrays with a row for each step, without the array of `marks`."""
+        steps = (part.array for part in self.parts if part.array and not part.state)
+        return (*steps, *self.flags.values(), *self.following.values())
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -76,7 +85,7 @@ def is_empty(file: ArrayFile, layout: Layout) -> bool:
     """Return whether a file has no steps: the arrays of steps have no rows, and the arrays of states have at most one row."""
     rows = [
         (field.is_state, file.arrays[field.array].rows)
-        for field in layout.fields_of(file.arrays)
+        for field in layout.fields_of(file.readable)
         if field.array in file.arrays
     ]
     states = [count for is_state, count in rows if is_state]
@@ -95,11 +104,11 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     Raises:
         ConversionError: If the file does not match the layout. The error names every problem.
     """
-    fields = layout.fields_of(file.arrays)
+    fields = layout.fields_of(file.readable)
     problems = list(_missing_problems(file, fields))
-    by, marks = layout.end_marks(file.arrays, fields)
-    if marks and marks not in file.arrays:
-        problems.append(f"it has no array {marks}, which marks the episodes")
+    by, marks = (file.way, "") if file.way else layout.end_marks(file.arrays, fields)
+    if by in MARKED and marks not in file.arrays:
+        problems.append(f"it has no array {marks}, which marks its episodes")
     present = [field for field in fields if field.array in file.arrays]
     problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
     finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
@@ -120,7 +129,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         by,
         marks,
         tuple(sorted(_unused_arrays(file, fields) - {marks, layout.final_known, *finals.values()})),
-        sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
+        widened=sum(file.arrays[part.array].dtype in WIDENED for part in parts if part.array),
     )
     problems.extend(_following_problems(result, file))
     problems.extend(column_differences(result.columns, known_columns or result.columns, layout.unit))

@@ -16,8 +16,9 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
-from datasets_rl.sources.flat.arrays import ArrayFile, RowReader, open_arrays
+from datasets_rl.sources.flat.arrays import ArrayFile, RowReader
 from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags
+from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows

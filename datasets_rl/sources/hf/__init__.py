@@ -16,10 +16,10 @@ from typing_extensions import override
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
-from datasets_rl.read.outline import ENDINGS
 from datasets_rl.sources.address import hub_address, is_quoted, unquoted_path
 from datasets_rl.sources.addressed import Addressed
 from datasets_rl.sources.base import Entry, Listing, Option, Selection, Shard, group_by_size
+from datasets_rl.sources.flat.formats import ENDINGS
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder

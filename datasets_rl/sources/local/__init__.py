@@ -1,4 +1,4 @@
-"""Custom datasets: a folder of npz, HDF5 or Parquet files with a ``dataset.toml`` that describes them.
+"""Custom datasets: files of arrays with common names, or a folder with a ``dataset.toml`` that describes the files.
 
     download("local/gripper", from_local="~/data/gripper")
 
@@ -14,9 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy, UnknownIdError
-from datasets_rl.sources.base import Entry, Listing, Score, Selection, Shard, Source, group_by_size, none_kept
-from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error, way_to_parquet
+from datasets_rl.errors import (
+    Argument,
+    ConversionError,
+    FetchError,
+    Remedy,
+    UnknownIdError,
+    join_names,
+)
+from datasets_rl.sources.base import (
+    Entry,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    group_by_size,
+    none_kept,
+)
+from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.local.description import (
+    FILE,
+    Description,
+    no_episode_numbers_error,
+)
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -28,8 +49,6 @@ __all__ = ["SOURCE", "Local"]
 
 _ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
 _SHARD_BYTES = 64 << 20
-_MAGIC = {"hdf5": b"\x89HDF\r\n\x1a\n", "npz": b"PK", "parquet": b"PAR1"}
-_KINDS = {"hdf5": "HDF5", "npz": "npz", "parquet": "Parquet"}
 
 
 class Local(Source):
@@ -78,6 +97,12 @@ class Local(Source):
         return f"it has {FILE}" if FILE in files.paths else ""
 
     @override
+    def recognize_last(self, files: AddressFiles) -> str:
+        forms = formats_of(files.paths) if files.is_local else {}
+        path = next(iter(forms), "")
+        return f"{path} is a file of {FORMATS[forms[path]].title}" if path else ""
+
+    @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
         inside = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
         stated = [inside[FILE]] if FILE in inside else []
@@ -88,7 +113,7 @@ class Local(Source):
         form, paths = description.data_files(inside, entry.id)
         numbers = _selected_files(selection, description, len(paths))
         data = {
-            paths[number]: (number, replace(inside[paths[number]], magic=_MAGIC[form], kind=_KINDS[form]))
+            paths[number]: (number, replace(inside[paths[number]], magic=FORMATS[form].magic, kind=FORMATS[form].title))
             for number in numbers
             if selection.keeps_file(inside[paths[number]].path)
         }
@@ -151,18 +176,18 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     Raises:
         ConversionError: If a name is unusual. The error has a template that is filled from the files.
     """
-    endings = tuple(end for ends in ENDINGS.values() for end in ends)
-    data = [path for path in assets if path.lower().endswith(endings)]
+    data = formats_of([*assets])
     if not data:
-        names = ", ".join(sorted(assets)[:5])
-        problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file. Its first files are {names}"
-        raise ConversionError(entry.id, [problem], hint=way_to_parquet(assets))
-    from datasets_rl.sources.local.template import description_template, is_complete
+        names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
+        problem = f"it has neither {FILE} nor a file of {known}; its first files are {names}"
+        raise ConversionError(entry.id, [problem])
+    from datasets_rl.sources.local.template import draft
 
-    text = description_template(entry.name, {path: assets[path] for path in data})
-    if is_complete(text):
+    drafted = draft(entry.name, {path: assets[path] for path in data})
+    if drafted.is_certain:
         return {}
-    raise ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one to the folder, such as\n\n{text}")
+    place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
+    raise ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one {place}, such as\n\n{drafted.text}")
 
 
 SOURCE = Local()

@@ -9,7 +9,7 @@
     high = 250.0                        that of an expert
 
     [episodes]
-    by = "column"                       or file, flags, lengths, ends
+    by = "column"                       or file, flags, seams, starts, ends, last-rows, lengths, steps, axis, group, suffix
     array = "episode_index"
 
     [fields]
@@ -28,14 +28,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
-from datasets_rl.sources.flat.layout import ALIGNMENTS, WAYS, Field, Layout, overlap
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
+from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout, overlap
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, natural_order
 
 FILE = "dataset.toml"
-ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
-"""File name suffixes of each format."""
-_TABLES_OF_TEXT = (".csv", ".tsv", ".csv.gz", ".xlsx", ".jsonl")
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
@@ -51,9 +49,10 @@ class Description(Layout):
     """Parsed and validated ``dataset.toml``: a layout, and what the user states about the dataset."""
 
     inferred: bool = True
+    missing_reward: float | None = 0.0
     name: str = ""
     format: str = ""
-    """An item of `ENDINGS`, by default inferred from the suffixes of the files."""
+    """One of `FORMATS`; by default inferred from the suffixes of the files."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -79,7 +78,7 @@ class Description(Layout):
             values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
             if not all(isinstance(item, str) for item in values[name]):
                 problems.append(f"{name} is {value!r}, expected a list of strings")
-        for name, choices in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
+        for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
         for name in _TABLES:
@@ -103,29 +102,22 @@ class Description(Layout):
         """
         others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
         candidates = [path for path in others if _matches(path, self.files)] if self.files else others
-        formats = {path: form for path in candidates for form, ends in ENDINGS.items() if path.lower().endswith(ends)}
+        formats = formats_of(candidates)
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
         data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=natural_order)
         if not data or (not self.format and len(set(formats.values())) > 1):
+            known = join_names([form.title for form in FORMATS.values()])
             if not others:
-                raise ConversionError(name, [f"there is no file beside {FILE}"], hint="add npz, HDF5 or Parquet files")
-            kinds = ", ".join(sorted(set(formats.values()))) or "neither npz, HDF5 nor Parquet"
+                raise ConversionError(name, [f"there is no file beside {FILE}"], hint=f"add files of {known}")
+            kinds = ", ".join(sorted(set(formats.values()))) or f"none of {known}"
             criterion = ", ".join(self.files) if self.files else self.format or "a single format"
             problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
             if not candidates:
                 problem = f"none of {len(others):,} files matches {criterion}"
-            hint = "" if formats else way_to_parquet(others)
-            raise ConversionError(name, [problem], hint=hint or f"set format = ... and files = ... in {FILE}")
+            raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
         return chosen, data
-
-
-def way_to_parquet(paths: Iterable[str]) -> str:
-    """Return how tables among files of other formats become Parquet files, or an empty text if there are no tables."""
-    if not any(path.lower().endswith(_TABLES_OF_TEXT) for path in paths):
-        return ""
-    return "convert each table to Parquet, for example with pandas: pandas.read_csv(path).to_parquet(path + '.parquet')"
 
 
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:
@@ -165,24 +157,22 @@ def _read_texts(table: Mapping[str, Any], names: Sequence[str], where: str, prob
     return {**values, **dict.fromkeys(wrong, "")}
 
 
-def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     problems.extend(_key_problems(table, _EPISODES, "episodes."))
     known = len(problems)
     values = _read_texts(table, _EPISODES, "episodes.", problems)
     by, marks = values["by"], values.pop("array")
     problems.extend(_choice_problems("episodes.by", by, (*WAYS, "")))
-    if len(problems) == known and (by in {"column", "lengths", "ends"}) != bool(marks):
-        expected = "also episodes.array" if by else "also episodes.by"
-        problems.append(
-            f"episodes.by = {by!r} takes no array: remove episodes.array"
-            if by in {"file", "flags"}
-            else f"episodes has {'by' if by else 'array'}, expected {expected}"
-        )
+    needs, takes = by in MARKED, by in {*MARKED, "axis", "group"}
+    if len(problems) == known and marks and by and not takes:
+        problems.append(f"episodes.by = {by!r} takes no array; remove episodes.array")
+    elif len(problems) == known and (needs > bool(marks) or (marks and not by)):
+        problems.append(f"episodes has {'by' if by else 'array'}, expected also episodes.{'array' if by else 'by'}")
     if values["final"] and values["final"].count("{}") != 1:
         problems.append(f"episodes.final is {values['final']!r}, expected a name with {{}} for that of the state")
     if values["final_known"] and not values["final"]:
         problems.append("episodes has final_known, expected also episodes.final")
-    return {**values, "marks": marks}
+    return {**values, "marks": marks, "seams": by == "seams"}
 
 
 def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, float, str] | None:

@@ -18,7 +18,9 @@ from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
+from datasets_rl.sources.local.evidence import arranged, with_evidence
 from datasets_rl.sources.values import WIDENED
+from datasets_rl.ted.keys import NEXT_REWARD
 
 _RULES = {
     **rules_of(
@@ -38,6 +40,14 @@ _RULES = {
         "not-finite",
     ),
     "constant-reward": "the files have no rewards: every reward is the constant in the description",
+    "no-reward": "the files have no rewards: every reward is 0",
+    "by-starts": "an array marks the first rows of episodes",
+    "by-last-rows": "an array marks the last rows of episodes",
+    "by-steps": "an array numbers the rows of each episode",
+    "by-seams": "an episode ends where the state after a step is not the state of the next row",
+    "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
+    "by-group": "each group of arrays is an episode",
+    "by-suffix": "the number at the end of the name of an array is the number of the episode",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
@@ -62,6 +72,8 @@ class LocalReader(FlatReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         description = Description.read(facts["document"], dataset_id)
         self._chosen: bool = facts["chosen"]
+        self._first = 0
+        """Number of the first episode of the block, where the file does not number the episodes."""
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
@@ -69,8 +81,20 @@ class LocalReader(FlatReader):
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 
     @override
+    def open_file(self, name: str) -> ArrayFile:
+        file = super().open_file(name)
+        try:
+            return arranged(file, self._layout)
+        except BaseException:
+            file.__exit__(None, None, None)
+            raise
+
+    @override
     def plan(self, file: ArrayFile) -> Plan:
         plan = super().plan(file)
+        if not self._layout.by:
+            plan = with_evidence(file, plan)
+        _check_missing_reward(file, plan)
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
         return plan
@@ -84,15 +108,48 @@ class LocalReader(FlatReader):
     @override
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         super().count_file(file, plan, ends)
-        arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.arrays) if field.array]
+        arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.readable) if field.array]
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts["left-out"] += len(plan.left_out)
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
-        self.counts["constant-reward"] += ends.steps * any(part.constant is not None for part in plan.parts)
+        is_stated = any(not field.array for field in self._layout.fields)
+        has_constant = any(part.constant is not None for part in plan.parts)
+        self.counts["constant-reward" if is_stated else "no-reward"] += ends.steps * has_constant
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
-        count = len(block.episodes)
-        own = np.full(count, number) if self._plan.by == "file" else ends.numbers[block.episodes]
+        count = int(block.ends.sum())
+        if self._plan.by == "file":
+            own = np.full(count, number)
+        elif self._layout.seams:
+            self._first = self._first * (block.start > 0)
+            own = self._first + np.arange(count)
+            self._first += count
+        else:
+            own = ends.numbers[block.episodes]
+        if f"by-{self._plan.by}" in _RULES:
+            self.counts[f"by-{self._plan.by}"] += count
         return {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
+
+
+def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
+    """Check that a file without a known reward has no array that may be the reward.
+
+    Raises:
+        ConversionError: If an array without a known name has one number for each row.
+    """
+    if plan.layout.missing_reward is None or not any(part.constant is not None for part in plan.parts):
+        return
+    if any(field.key == NEXT_REWARD for field in plan.layout.fields):
+        return  # stated by the user
+    rows = next(file.arrays[name].rows for name in plan.step_arrays)
+    maybe = [
+        name
+        for name in plan.left_out
+        if (array := file.arrays[name]).rows == rows and array.shape in {(), (1,)} and array.dtype.kind in "iuf"
+    ]
+    if maybe and not any(array.text for array in (file.arrays[name] for name in maybe)):
+        problem = f"no array is described or named as the reward, and {join_names(maybe, ITEMS_MAX)} may be the reward"
+        hint = f"state in {FILE}, [fields], reward = {maybe[0]!r}, or reward = 0.0 for steps without rewards"
+        raise ConversionError(file.name, [problem], hint=hint)

@@ -1,24 +1,47 @@
-"""Template of a ``dataset.toml``, filled from the files."""
+"""Draft of a ``dataset.toml``: what the files say with certainty, and a question where a person must choose."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, local_path
-from datasets_rl.sources.flat.arrays import Array, open_arrays
+from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.local.description import Description
+from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
 from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
 
-def description_template(name: str, data: Mapping[str, Asset]) -> str:
-    """Return a description for files that have none.
+@dataclass(slots=True)
+class Draft:
+    """Draft of the description of files that have none."""
+
+    text: str
+    is_certain: bool
+    """Whether the draft leaves nothing to the user."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the first file shows."""
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    by: str = ""
+    marks: str = ""
+    question: str = ""
+
+
+def draft(name: str, data: Mapping[str, Asset]) -> Draft:
+    """Return a draft for files that have no description.
 
     Args:
         name: The id within the source.
@@ -28,43 +51,63 @@ def description_template(name: str, data: Mapping[str, Asset]) -> str:
         form, paths = Description().data_files(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
-    lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'license = ""']
-    lines += (
-        [f"# files = [{json.dumps(paths[0])}]    # the files have several formats: select some"] if not form else []
-    )
-    arrays = _read_arrays(data[paths[0]], form, paths[0]) if form else {}
-    if not arrays:
-        return "\n".join(lines)
-    by, marks = Description().end_marks(arrays, Description().fields_of(arrays))
-    lines += ["", "[episodes]", f'by = "{by}"' + " " * 20 + "# or file, flags, column, lengths, ends"]
-    lines += [f"array = {json.dumps(marks)}"] if marks else []
-    return "\n".join([*lines, "", "[fields]", *_field_lines(arrays, marks)])
-
-
-def is_complete(template: str) -> bool:
-    """Return whether a template leaves nothing to the user: all arrays of the first file have usual names."""
-    return "\n[fields]\n" in template and "\n# " not in template
-
-
-def _field_lines(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
-    keys = usual_keys(arrays)
+    lines = [f"name = {json.dumps(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
+    if not form:
+        lines.append(f"# files = [{json.dumps(paths[0])}]    # the files have several formats: select some")
+    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+    if not seen.arrays:
+        return Draft("\n".join(lines), is_certain=False)
+    lines += ["", "[episodes]", *_episode_lines(seen)]
+    keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
+    missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
+    known = {*keys, seen.marks}
+    unknown = [array for array in seen.arrays if array not in known and not speaks_of_episodes(array)]
+    unnamed = [array for array in unknown if not seen.arrays[array].dtype.hasobject or seen.arrays[array].text]
+    lines += ["", "[fields]"]
     for array, key in keys.items():
         short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
-        yield f"{dotted_name(short)} = {json.dumps(array)}    # {arrays[array]}"
-    for root in ("observation", "action", "reward"):
-        if not any(root in key[:2] for key in keys.values()):
-            yield f"# {root} = ..."
-    for array in arrays:
-        if array not in keys and array != marks:
-            yield f"# ... = {json.dumps(array)}    # {arrays[array]}"
+        lines.append(f"{dotted_name(short)} = {json.dumps(array)}    # {seen.arrays[array]}")
+    lines += [f"# {root} = ..." for root in missing]
+    if not any("reward" in key for key in keys.values()):
+        lines.append("# reward = ...    # without it, every reward is 0")
+    lines += [f"# ... = {json.dumps(array)}    # {seen.arrays[array]}" for array in seen.arrays if array not in known]
+    return Draft("\n".join(lines), is_certain=not (missing or unnamed or seen.question))
 
 
-def _read_arrays(asset: Asset, file_format: str, name: str) -> Mapping[str, Array]:
+def _episode_lines(seen: _Seen) -> Iterator[str]:
+    if seen.question:
+        yield f"# by = ...    # {seen.question}"
+        return
+    yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
+    if seen.marks:
+        yield f"array = {json.dumps(seen.marks)}"
+
+
+def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
+    """Return what a file shows; nothing if the file cannot be opened here."""
     try:
         path = local_path(asset.urls[0])
-        if path is None:
-            return {}
-        with open_arrays(path, file_format, name) as file:
-            return file.arrays
-    except (InvalidArgumentError, NotServedError, ConversionError):
-        return {}
+    except (InvalidArgumentError, NotServedError):
+        return _Seen()
+    if path is None or not path.is_file():
+        return _Seen()
+    with open_arrays(path, file_format, name) as file:
+        return _judged(file)
+
+
+def _judged(file: ArrayFile) -> _Seen:
+    layout = Description()
+    try:
+        rows = arranged(file, layout)
+    except ConversionError as error:
+        return _Seen(file.arrays, question="; ".join(error.problems))
+    try:
+        plan = plan_layout(rows, layout)
+    except ConversionError:  # names are missing, which the draft asks for
+        by, marks = (rows.way, "") if rows.way else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        return _Seen(rows.arrays, by, marks)
+    try:
+        plan = with_evidence(rows, plan)
+    except ConversionError as error:
+        return _Seen(rows.arrays, question="; ".join(error.problems))
+    return _Seen(rows.arrays, plan.by, plan.marks)

@@ -1,0 +1,284 @@
+"""What the arrays of a file say about the ends of the episodes: certain evidence is used, doubtful evidence is refused.
+
+An array whose name speaks of episodes marks the episodes in one of the ways `MARKED`. Evidence is certain if exactly one
+way fits the name, the numbers and the rows, and if all such arrays of a file agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.sources.flat.arranged import (
+    BatchedFile,
+    ElementsFile,
+    JoinedFile,
+    Member,
+    elements_of_arrays,
+    members_by_suffix,
+    members_in_groups,
+    padded_steps,
+)
+from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.ends import marked_episodes, read_flags, union
+from datasets_rl.sources.flat.layout import MARKED, Layout
+from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    Key,
+    is_observation,
+)
+
+_Index = NDArray[np.int64]
+_FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
+_SPEAKS = re.compile(
+    r"episode|(^|_)eps?(_|$)|traj|rollout|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
+    re.IGNORECASE,
+)
+_COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+_PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_WAYS: Mapping[str, tuple[str, ...]] = {
+    r"start|first": ("starts",),
+    r"length|(^|_)lens?($|_)": ("lengths",),
+    r"step|frame": ("steps",),
+    r"(^|_)ends?($|_)|last": ("ends", "last-rows"),
+    r"indices": ("starts", "ends", "last-rows"),
+    r"(^|_)(id|index|idx|number|num|no)s?$": ("column", "ends"),
+    r"^episodes?$": ("column", "ends"),
+}
+"""Ways that a name allows; the first pattern in the name decides. Any other name allows every way."""
+_EPISODES = re.compile(r"(^|/|_)(demo|episode|ep|traj|trajectory|rollout|run|trial)[_-]?\d+", re.IGNORECASE)
+_HINT = "state in dataset.toml how the file marks the episodes, [episodes] by = ..., see docs/sources/local.md"
+
+
+def speaks_of_episodes(name: str) -> bool:
+    """Return whether the name of an array says that the array marks episodes."""
+    return _SPEAKS.search(_last_name(name)) is not None
+
+
+def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
+    """Return a file as a file of flat rows, if the structure of the file separates the episodes.
+
+    Raises:
+        ConversionError: If the structure is not the stated one, or the evidence for a structure is doubtful.
+    """
+    if file.is_table:
+        elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
+        return ElementsFile(file, elements) if elements else file
+    if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
+        return _batched(file, layout)
+    groups = members_in_groups(file.arrays, layout.marks if layout.by == "group" else "")
+    for way, members in (("group", groups), ("suffix", members_by_suffix(file.arrays))):
+        if layout.by == way and not members:
+            what = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
+            raise ConversionError(file.name, [f"it has {what}, expected one for each episode"])
+        if layout.by == way or (_is_inferred(layout) and _separates(file, layout, members, way)):
+            return _joined(file, members, way)
+    return file
+
+
+def _is_inferred(layout: Layout) -> bool:
+    return layout.inferred and not layout.by
+
+
+def _joined(file: ArrayFile, members: Sequence[Member], way: str) -> ArrayFile:
+    joined = JoinedFile(file, members)
+    joined.way = way
+    return joined
+
+
+def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
+    fields = _arrays_of_fields(file, layout)
+    names = [name for name in fields.values() if file.arrays[name].shape]
+    if not names:
+        raise ConversionError(file.name, ["no field is an array of [E, T, ...], expected by the axis of episodes"])
+    episodes = file.arrays[names[0]].rows
+    if layout.marks and layout.marks not in file.arrays:
+        raise ConversionError(file.name, [f"it has no array {layout.marks}, which states the lengths of the episodes"])
+    marks = [layout.marks] if layout.marks else _padding_arrays(file, names, episodes)
+    found = [padded_steps(file, name) for name in marks]
+    if any(len(steps) != len(found[0]) or (steps != found[0]).any() for steps in found):
+        raise ConversionError(
+            file.name, [f"{' and '.join(marks)} state other lengths, expected equal lengths"], hint=_HINT
+        )
+    batched = BatchedFile(file, [name for name in names if name not in marks], found[0] if found else None)
+    batched.way = "axis"
+    return batched
+
+
+def _padding_arrays(file: ArrayFile, names: Sequence[str], episodes: int) -> list[str]:
+    """Return the names of the arrays that are certainly the lengths of episodes or the mask of steps."""
+    found = []
+    for name, array in file.arrays.items():
+        is_mark = _PADDING.search(_last_name(name)) and name not in names and array.rows == episodes
+        if is_mark and not array.text and array.dtype.kind in "biu" and len(array.shape) <= 1:
+            found.append(name)
+    return found
+
+
+def _arrays_of_fields(file: ArrayFile, layout: Layout) -> dict[Key, str]:
+    """Return the names of the arrays of the fields that a file has."""
+    return {field.key: field.array for field in layout.fields_of(file.readable) if field.array in file.arrays}
+
+
+def _is_axis(file: ArrayFile, layout: Layout) -> bool:
+    """Return whether the first axis of the arrays counts the episodes, and the second axis counts the rows.
+
+    Raises:
+        ConversionError: If the second axis of observations and actions is equal, which may be by chance.
+    """
+    fields = _arrays_of_fields(file, layout)
+    arrays = {key: file.arrays[name] for key, name in fields.items()}
+    states = [array for key, array in arrays.items() if is_observation(key) and len(array.shape) > 1]
+    steps = [array for key, array in arrays.items() if key[:1] == ACTION and len(array.shape) > 1]
+    steps += [array for key, array in arrays.items() if key in {NEXT_REWARD, *_FLAGS} and array.shape[:1] > (1,)]
+    pairs = [(state, array) for state in states for array in steps if state.rows == array.rows]
+    if any(state.shape[0] == array.shape[0] + 1 for state, array in pairs):
+        return True
+    equal = next(((state, array) for state, array in pairs if state.shape[0] == array.shape[0]), None)
+    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
+        return equal is not None
+    stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
+    options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is one episode'
+    raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: str) -> bool:
+    """Return whether numbers in names are the numbers of episodes.
+
+    Raises:
+        ConversionError: If the numbers may be those of agents or of sensors.
+    """
+    if len({member.episode for member in members}) < 2:
+        return False
+    inner = layout.fields_of({member.name: file.arrays[member.array] for member in members})
+    by_name = {field.array: field.key for field in inner if field.array}
+    if ACTION[0] not in {key[0] for key in by_name.values()} or not any(map(is_observation, by_name.values())):
+        return False
+    own = {member.array for member in members}
+    others = layout.fields_of({name: array for name, array in file.arrays.items() if name not in own})
+    if any(field.key[:1] == ACTION for field in others):
+        return False  # flat rows, beside further arrays with numbers
+    rows = {file.arrays[member.array].rows for member in members if by_name.get(member.name, ())[:1] == ACTION}
+    if len(rows) > 1 or all(_EPISODES.search(member.array) for member in members):
+        return True
+    shown = join_names(sorted(own), 4)
+    problem = f"it has {shown}, with equally many rows: the numbers may be those of episodes, of agents or of sensors"
+    raise ConversionError(file.name, [problem], hint=f'state in dataset.toml, [episodes], by = "{way}" for episodes')
+
+
+def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
+    """Return the plan of a file, with the way in which the file certainly marks the ends of episodes.
+
+    Args:
+        file: The file.
+        plan: The plan of the file, whose layout does not state the way.
+
+    Raises:
+        ConversionError: If arrays whose names speak of episodes contradict each other or do not fit, or if it is not
+            certain what they mean.
+    """
+    rows = next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
+    names = [plan.marks] if plan.marks else []
+    names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
+    stated, problems = _marked(file, plan, names, rows)
+    if file.way and not problems:
+        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+        stated = {file.way: (file.way, counts), **stated}
+    if len({counts.tobytes() for _, counts in stated.values()}) > 1:
+        marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
+        problems.append(f"{marks}, expected equal ends of episodes")
+    by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
+    flags, of_episodes = dict(plan.flags), {}
+    for key, name in plan.flags.items():
+        if file.arrays[name].rows != rows and file.arrays[name].rows == len(counts):
+            of_episodes[key] = flags.pop(key)
+    problems += [
+        f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
+        for name in flags.values()
+        if file.arrays[name].rows != rows
+    ]
+    if problems:
+        raise ConversionError(file.name, problems, hint=_HINT)
+    marks = "" if file.way else next(iter(stated), "")
+    if not stated and flags:
+        _check_flags(file, plan, rows)
+    left_out = tuple(name for name in plan.left_out if name not in stated)
+    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+
+
+def _marked(
+    file: ArrayFile, plan: Plan, names: Sequence[str], rows: int
+) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
+    """Return the way and the number of rows of each episode, [E], by the array that marks them, and what is wrong."""
+    stated: dict[str, tuple[str, _Index]] = {}
+    problems, misfits = [], []
+    for name in names:
+        array = file.arrays[name]
+        if array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
+            continue
+        ways = ("column",) if name == plan.marks else _allowed_ways(name)
+        fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
+        if len({counts.tobytes() for counts in fits.values()}) > 1:
+            problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
+        elif fits:
+            stated[name] = next(iter(fits.items()))
+        elif speaks_of_episodes(name) and array.dtype.kind != "f":
+            misfits.append(name)
+    is_marked = bool(stated or plan.flags or file.way)
+    for name in misfits:
+        ways = _allowed_ways(name)
+        # A value of each episode, such as a success, has a name without a way.
+        if not is_marked or (len(ways) == 1 and not file.way):
+            problems.append(
+                f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
+            )
+    return stated, problems
+
+
+def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
+    """Return the number of rows of each episode, [E], if an array certainly marks the episodes in a way; else None."""
+    of_rows = file.arrays[name].rows == rows
+    if of_rows != (way in {"column", "steps"}) and not (of_rows and way in {"starts", "last-rows"}):
+        return None
+    try:
+        counts, _ = marked_episodes(file, way, name, rows)
+    except ConversionError:
+        return None
+    if way == "steps" and len(counts) == 1:
+        return None  # a number for each row of the file
+    if of_rows and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
+        return None  # a flag of first rows is set in row 0
+    return counts if counts.sum() == rows else None
+
+
+def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
+    """Check that flags which end episodes are not flags of first rows.
+
+    Raises:
+        ConversionError: If the first row is flagged and the last row is not.
+    """
+    flagged = union(read_flags(file, plan).values())
+    if rows > 1 and len(flagged) and flagged[0] == 0 and flagged[-1] != rows - 1:
+        names = list(plan.flags.values())
+        problem = f"{join_names(names)} is set in the first row and not in the last row, as a flag of first rows is"
+        options = f'by = "starts" and array = "{names[0]}", or by = "flags" if the flag is set in last rows'
+        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _allowed_ways(name: str) -> tuple[str, ...]:
+    last = _last_name(name).lower()
+    return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
+
+
+def _last_name(name: str) -> str:
+    return name.rpartition("/")[2]
