@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.exporting.formats import FORMATS
 
 from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Block, Facts, Lines, Result, Table, size_text, steps_text
@@ -32,9 +33,7 @@ def run(
     datasets: TargetsOrNone = None,
     to: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="FORMAT", help="Format: d3rlpy, d4rl, hdf5, lerobot, minari, npz, parquet, rlds or torchrl."
-        ),
+        typer.Option("--to", metavar="FORMAT", help=f"Format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
     ] = "",
     out: Annotated[
         Path | None,
@@ -109,7 +108,7 @@ def run(
 
 
 def _list_formats() -> Result:
-    from datasets_rl.exporting.formats import FORMATS, get_format
+    from datasets_rl.exporting.formats import get_format
 
     rows = [(name, get_format(name).title, get_format(name).extra) for name in FORMATS]
     documents = [{"name": name, "title": title, "extra": extra or None} for name, title, extra in rows]

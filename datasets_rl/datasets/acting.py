@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
 
 
@@ -74,7 +75,7 @@ def as_dict(
 
 def export(
     dataset: BaseDatasetExperienceReplay,
-    to: str,
+    to: str | ExportFormat,
     out: Path | str | None,
     *,
     force: bool,

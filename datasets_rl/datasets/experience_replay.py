@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
@@ -390,7 +391,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def export(
         self,
-        to: str,
+        to: str | ExportFormat,
         out: Path | str | None = None,
         *,
         force: bool = False,

@@ -15,18 +15,21 @@ from datasets_rl.progress import Report
 
 
 class ExportFormat(ABC):
-    """A format of another project, a file each. `FORMATS` lists all formats."""
+    """A format of another project. Those of this package are the files of `datasets_rl.exporting.formats`."""
 
     name: ClassVar[str]
     """The name that users give, also the name of the module."""
     title: ClassVar[str]
     """Description of the written files, for listings."""
     suffix: ClassVar[str] = ""
-    """Suffix of the file. Empty if a folder is written."""
+    """Suffix of the file, which is an HDF5 file, because the record of the export is an attribute of the file. Empty if a
+    folder is written."""
     library: ClassVar[str] = ""
     """The optional library that writes the format. Empty if not needed."""
     extra: ClassVar[str] = ""
     """The extra of datasets-rl that installs the library."""
+    holds_images: ClassVar[bool] = True
+    """Whether a dataset whose observations are images can be written. If not, `problems` names a reason."""
     image_forms: ClassVar[tuple[str, ...]] = ()
     """How images can be written, if users can choose by `Content.images`."""
 

@@ -24,8 +24,10 @@ from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, 
 from datasets_rl.exporting.base import ExportFormat
 from datasets_rl.exporting.content import Content
 from datasets_rl.exporting.formats import FORMATS, get_format
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
+from datasets_rl.store.find import locate
 
 MARKER = "rlds-export.json"
 """The file in an exported folder that records what was exported, and all files of the export. In HDF5 files an
@@ -50,15 +52,69 @@ class ExportPlan:
     """Whether the same export is there already."""
 
 
-def default_path(dataset_id: str, to: str) -> Path:
+def export(
+    dataset: str | Path,
+    to: str | ExportFormat,
+    out: Path | str | None = None,
+    *,
+    force: bool = False,
+    lossy: bool = False,
+    fps: float | None = None,
+    images: str = "",
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Path:
+    """Write a stored dataset in the format of another project.
+
+    The export appears under its name at once, when it is complete. If the process is killed, the same call completes it.
+    What the format cannot hold is reported before anything is written, and listed in docs/export.md.
+
+    Args:
+        dataset: The id or the folder of the dataset.
+        to: The name of the format, one of `FORMATS`, or the format of another package.
+        out: The file or the folder to write. By default a path in the working directory, named after dataset and
+            format.
+        force: Replace an existing file or export.
+        lossy: Leave out what the format cannot hold.
+        fps: Steps per second, for LeRobot. By default the number in the metadata.
+        images: How images are written, for LeRobot: "encoded", in the tables, or "video". By default, frames of stored
+            videos stay videos, and others are encoded, so that nothing is lost.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: Settings instead of the settings of the environment.
+
+    Returns:
+        The path of the export. If the same export is there already, nothing is written.
+
+    Raises:
+        InvalidArgumentError: If there is no such format, the format cannot write images so, the target exists, or the
+            dataset cannot be written in this format. The error names all reasons.
+        LossyExportError: If the format cannot hold everything and `lossy` is False. The error names all losses.
+        MissingDependencyError: If the library of the format is not installed.
+        UnknownIdError: If there is no such dataset.
+        DiskFullError: If the export does not fit on the disk.
+        LockedError: If another process writes the same export.
+    """
+    settings = settings or Settings.from_env()
+    folder = locate(dataset, root=root, settings=settings)
+    return run_export(
+        Content(StoredDataset(folder), fps=fps, images=images),
+        to,
+        out,
+        force=force,
+        lossy=lossy,
+        show=settings.progress,
+    )
+
+
+def default_path(dataset_id: str, to: str | ExportFormat) -> Path:
     """Return the path of an export in the working directory: the name of the dataset and the format."""
     name = dataset_id.partition("/")[2] or dataset_id
     stem = name.replace("/", "-")
-    suffix = get_format(to).suffix
-    return Path(f"{stem}{suffix}" if suffix else f"{stem}-{to}")
+    exported = get_format(to)
+    return Path(f"{stem}{exported.suffix}" if exported.suffix else f"{stem}-{exported.name}")
 
 
-def plan_export(content: Content, to: str, out: Path | str | None = None) -> ExportPlan:
+def plan_export(content: Content, to: str | ExportFormat, out: Path | str | None = None) -> ExportPlan:
     """Return what an export would do. Nothing is written.
 
     Raises:
@@ -72,38 +128,39 @@ def plan_export(content: Content, to: str, out: Path | str | None = None) -> Exp
         reason = (
             f", expected {' or '.join(exported.image_forms)}"
             if exported.image_forms
-            else f": the format {to} has a single form of images"
+            else f": the format {exported.name} has a single form of images"
         )
         raise InvalidArgumentError(f"images is {content.images!r}{reason}")
-    path = disk.expand_home(out if out is not None else default_path(content.manifest.id, to)).absolute()
+    path = disk.expand_home(out if out is not None else default_path(content.manifest.id, exported)).absolute()
     if not path.name:
         raise InvalidArgumentError(f"{path} is not replaced: the path is the root of a file system", hint=_ELSEWHERE)
     return ExportPlan(
-        to,
+        exported.name,
         path,
         content.steps,
         len(content.lengths),
         exported.estimate_bytes(content),
         tuple(exported.problems(content)),
         tuple(exported.losses(content)),
-        _read_marker(path) == _marker(content, to),
+        _read_marker(path) == _marker(content, exported.name),
     )
 
 
 def run_export(
     content: Content,
-    to: str,
+    to: str | ExportFormat,
     out: Path | str | None = None,
     *,
     force: bool = False,
     lossy: bool = False,
     show: bool = True,
 ) -> Path:
-    """Write an export and publish it, see `datasets_rl.export`."""
-    plan, exported = plan_export(content, to, out), get_format(to)
+    """Write an export of some content and publish it, see `export`."""
+    exported = get_format(to)
+    plan = plan_export(content, exported, out)
     if plan.problems:
         raise InvalidArgumentError(
-            f"{content.manifest.id} cannot be exported to {to}: {'; '.join(plan.problems)}",
+            f"{content.manifest.id} cannot be exported to {exported.name}: {'; '.join(plan.problems)}",
             hint=Remedy(
                 "another format, or a preprocessed dataset, can hold it, and formats are {}", ", ".join(FORMATS)
             ),
@@ -116,7 +173,7 @@ def run_export(
     _check_place(path, content)
     _check_target(path, exported, force=force)
     if plan.losses and not lossy:
-        raise LossyExportError(content.manifest.id, to, plan.losses)
+        raise LossyExportError(content.manifest.id, exported.name, plan.losses)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(hidden):
         disk.remove_tree(hidden)
@@ -126,7 +183,7 @@ def run_export(
                 if not exported.suffix:
                     hidden.mkdir()
                 exported.write(content, hidden, progress)
-                _write_marker(hidden, content, to, plan.losses)
+                _write_marker(hidden, content, exported.name, plan.losses)
                 _check_target(path, exported, force=force)  # others may have added files in the meantime
                 _publish(hidden, path)
         finally:

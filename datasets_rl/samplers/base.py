@@ -51,6 +51,12 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     without_replacement: ClassVar[type[Sampler] | None] = None
     """The class that ``replacement=False`` selects. A sampler that draws without replacement names itself."""
 
+    needs_episodes: ClassVar[bool] = False
+    """Whether `sample` needs the episodes of a stored dataset, an `EpisodicStorage`."""
+
+    needs_several: ClassVar[bool] = False
+    """Whether `sample` needs several storages, a `StorageEnsemble`."""
+
     unit: int = 1
     """Number of steps sampled together: the batch size is a multiple of this number."""
 

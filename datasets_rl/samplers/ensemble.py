@@ -42,6 +42,8 @@ class SamplerEnsemble(Sampler):
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
 
+    needs_several = True
+
     def __init__(
         self,
         *samplers: Sampler,

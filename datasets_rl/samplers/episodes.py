@@ -72,6 +72,8 @@ class EpisodeSampler(SeededSampler):
         InvalidArgumentError: If an argument is out of range.
     """
 
+    needs_episodes = True
+
     def __init__(
         self,
         *,
@@ -138,6 +140,8 @@ class EpisodeSliceSampler(SeededSampler, SliceSampler):
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
+
+    needs_episodes = True
 
     def __init__(
         self, *, seed: int | None = None, shuffle: bool = True, uneven: Uneven = "keep", **options: Unpack[SliceOptions]

@@ -60,10 +60,15 @@ def rows(heading: str, page: str = COMMANDS) -> list[list[str]]:
 def test_the_table_of_commands_is_complete(options):
     shown = {cells[0].split()[1]: set(re.findall(r"`(-[-a-z]+)`", cells[2])) for cells in rows("All commands")}
 
-    assert sorted(shown) == sorted(command_names())
-    assert {name: long(own - GLOBAL_OPTIONS) for name, own in options.items()} == {
-        name: long(named) for name, named in shown.items()
-    }
+    missing, surplus = sorted({*command_names()} - {*shown}), sorted({*shown} - {*command_names()})
+    assert not missing + surplus, (
+        f"in the table under 'All commands' of docs/commands.md, add rows for {missing}, and remove those for {surplus}"
+    )
+    for name, own in options.items():
+        expected, named = long(own - GLOBAL_OPTIONS), long(shown[name])
+        assert expected == named, (
+            f"the row of rlds {name} in docs/commands.md names the options {named}; the command has {expected}"
+        )
 
 
 def long(names: set[str]) -> set[str]:

@@ -7,45 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conformance.test_steps import WRITTEN, block_of, fitted
-from conformance.test_transforms import CASES, spec_of_steps
+from conformance.test_steps import WRITTEN
+from conformance.test_transforms import CASES
 from tensordict import TensorDict
 
 from datasets_rl import (
-    ConsumingSampler,
     GoalSampler,
     HERReplayBuffer,
     LazyTensorStorage,
-    PrioritizedSampler,
     PrioritizedSliceSampler,
-    RandomSampler,
     Recipe,
     ReplayBuffer,
-    SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
     WindowSampler,
-    samplers,
     traj,
 )
+from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.testing import TransformCase as Case
+from datasets_rl.testing import block_of, spec_of_steps
+from datasets_rl.testing.contract import listed
+from datasets_rl.testing.steps import fitted
 from datasets_rl.transforms import (
     ClipTransform,
     Compose,
     LineariseRewards,
-    NextObservationDelta,
     ObservationNorm,
-    Reward2GoTransform,
     RewardClipping,
     RewardScaling,
     SignTransform,
@@ -97,26 +95,21 @@ def leaves(data: Any) -> dict[Any, np.ndarray]:
     }
 
 
-def writes(transform: Transform) -> bool:
-    """Return whether a transform computes its results when data is written."""
-    return isinstance(transform, (Reward2GoTransform, NextObservationDelta))
-
-
-def in_batch(make: Callable[[], Transform], rewards: np.ndarray) -> dict[Any, np.ndarray]:
+def in_batch(case: Case, rewards: np.ndarray) -> dict[Any, np.ndarray]:
     """Return the entries of a transformed batch [2, 6]."""
     data = batch_of(rewards)
     torch.manual_seed(0)
-    transform = make()
-    return leaves(transform(transform.inv(data) if writes(transform) else data))
+    transform = case.make()
+    return leaves(transform(transform.inv(data) if case.writes else data))
 
 
-def in_buffer(make: Callable[[], Transform], rewards: np.ndarray) -> dict[Any, np.ndarray]:
+def in_buffer(case: Case, rewards: np.ndarray) -> dict[Any, np.ndarray]:
     """Return the entries of all steps of a buffer, [12, ...] as [2, 6, ...]."""
     data = batch_of(rewards).reshape(-1)
     torch.manual_seed(0)
-    transform = make()
+    transform = case.make()
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS * STEPS))
-    buffer.extend(transform.inv(data) if writes(transform) else data)
+    buffer.extend(transform.inv(data) if case.writes else data)
     buffer.append_transform(transform)
     entries = leaves(buffer.sample(rows=range(ROWS * STEPS)))
     return {key: value.reshape(ROWS, STEPS, *value.shape[1:]) for key, value in entries.items() if key != "index"}
@@ -242,7 +235,7 @@ EXTRA: dict[str, Callable[[], Transform]] = {
     "scaled, then counted": lambda: Compose(RewardScaling(0.0, 0.1), StepCounter()),
 }
 """Transforms of the rewards themselves, whose cases in `CASES` are about other entries."""
-MAKES: dict[str, Callable[[], Transform]] = {**{name: case.make for name, case in CASES.items()}, **EXTRA}
+TRANSFORMS = {**CASES, **{name: Case(make) for name, make in EXTRA.items()}}
 
 
 def reward(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Values]:
@@ -329,23 +322,28 @@ def differences(one: Values, other: Values) -> list[Any]:
 
 @pytest.mark.first(1, of="name")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_gives_for_every_dtype_what_the_oracle_computes(name, way):
     if way == "buffer" and name in NOT_IN_A_BUFFER:
         return
-    run = WAYS[way]
-    entries = leaves(batch_of(rewards_of("float64")))
+    run = partial(WAYS[way], TRANSFORMS[name])
+    numbers = rewards_of("float64")
+    of_floats = run(numbers)
+    if name not in {*ORACLES, *ONLY_COMPARED}:
+        copied = {REWARD} if REWARD in of_floats and equal(of_floats[REWARD], numbers) else set()
+        changed = {*differences(of_floats, run(numbers[:, ::-1] * 3 + 1))} - copied
+        assert not changed, (
+            f"{name} computes {listed(changed)} from rewards: add a slow float64 model of it to ORACLES in "
+            "tests/conformance/test_rewards.py"
+        )
+        return
+    entries = leaves(batch_of(numbers))
     for dtype in DTYPES:
         rewards = rewards_of(dtype)
-        numbers = rewards.astype(np.float64)
-        result = run(MAKES[name], rewards)
-        of_floats = result if dtype == "float64" else run(MAKES[name], numbers)
-        assert differences(result, of_floats) == [], dtype
-        expected = {} if name not in ORACLES else ORACLES[name](numbers, entries)
+        result = run(rewards)
+        assert differences(result, run(rewards.astype(np.float64))) == [], dtype
+        expected = ORACLES[name](rewards.astype(np.float64), entries) if name in ORACLES else {}
         assert [key for key, value in expected.items() if not equal(result[key], value)] == [], dtype
-    changed = differences(result, run(MAKES[name], numbers[:, ::-1] * 3 + 1))
-    copied = REWARD in result and equal(result[REWARD], numbers)
-    assert not {*changed} - ({REWARD} if copied else set()) or name in {*ORACLES, *ONLY_COMPARED}, "it needs an oracle"
 
 
 SHAPES = [(3, True, True), (1, True, False), (4, True, False), (2, True, True), (2, True, False)]
@@ -558,19 +556,23 @@ def test_a_step_gives_for_every_dtype_what_the_oracle_computes(name, arguments):
     for dtype in DTYPES:
         numbers = rewards_of(dtype).reshape(-1).astype(np.float64)
         block, twin = episodes(dtype), episodes(dtype, "float64")
-        result = fields(fitted(name, arguments, block)(block))
-        assert differences(result, fields(fitted(name, arguments, twin)(twin))) == [], dtype
+        result = fields(fitted(make_step(name, (), arguments), block)(block))
+        assert differences(result, fields(fitted(make_step(name, (), arguments), twin)(twin))) == [], dtype
         expected = STEP_ORACLES[name](numbers, **arguments) if name in STEP_ORACLES else {}
         assert [key for key, value in expected.items() if not equal(result[key], value)] == [], dtype
 
     other = replace(twin, steps={**twin.steps, REWARD: twin.steps[REWARD][::-1] * 3 + 1})
-    changed = differences(result, fields(fitted(name, arguments, other)(other)))
+    changed = differences(result, fields(fitted(make_step(name, (), arguments), other)(other)))
     copied = len(numbers) == len(result[REWARD]) and equal(result[REWARD], numbers)
     if name in CHOOSE_ROWS:
         assert {*changed} == {REWARD}
         assert {*result[REWARD][:, 0].tolist()} <= {*numbers.tolist()}
     else:
-        assert not {*changed} - ({REWARD} if copied else set()) or name in STEP_ORACLES, "it needs an oracle"
+        computed = {*changed} - ({REWARD} if copied else set())
+        assert not computed or name in STEP_ORACLES, (
+            f"{name} computes {listed(computed)} from rewards: add a slow float64 model of it to STEP_ORACLES in "
+            "tests/conformance/test_rewards.py"
+        )
 
 
 DICT = ("flat_observation", "her_sparse")
@@ -644,44 +646,29 @@ def test_a_recipe_gives_for_every_dtype_what_the_oracle_computes(recipe):
     )
 
 
-class TestSamplers:
-    """Samplers and goals leave the stored rewards alone, and those they compute do not depend on them."""
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "goals": lambda: GoalSampler(0.2, 0.5, 0.3, geometric=0.9, negative=True, reward="next"),
+    "prioritized slices": lambda: PrioritizedSliceSampler(12, 0.7, 0.5, slice_len=2, strict_length=False),
+    "slices": lambda: SliceSampler(slice_len=2, strict_length=False),
+    "slices without replacement": lambda: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False),
+    "windows": lambda: WindowSampler(before=1, after=1),
+}
+"""Samplers of several steps and of goals; the contract of samplers draws single steps."""
 
-    MAKES: ClassVar[dict[str, Callable[[], Any]]] = {
-        "ConsumingSampler": ConsumingSampler,
-        "GoalSampler": lambda: GoalSampler(0.2, 0.5, 0.3, geometric=0.9, negative=True, reward="next"),
-        "PrioritizedSampler": lambda: PrioritizedSampler(12, 0.7, 0.5),
-        "PrioritizedSliceSampler": lambda: PrioritizedSliceSampler(12, 0.7, 0.5, slice_len=2, strict_length=False),
-        "RandomSampler": RandomSampler,
-        "SamplerWithoutReplacement": SamplerWithoutReplacement,
-        "SliceSampler": lambda: SliceSampler(slice_len=2, strict_length=False),
-        "SliceSamplerWithoutReplacement": lambda: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False),
-        "WindowSampler": lambda: WindowSampler(before=1, after=1),
-    }
 
-    def test_every_sampler_of_one_storage_is_tried(self):
-        of_stored_episodes = {"EpisodeSampler", "EpisodeSliceSampler"}
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_leave_rewards_alone_and_what_they_compute_does_not_depend_on_the_dtype(name, dtype):
+    batches = []
+    for rewards in (rewards_of(dtype), rewards_of(dtype).astype(np.float64)):
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(12), sampler=SAMPLERS[name](), batch_size=6)
+        buffer.extend(batch_of(rewards).reshape(-1))
+        torch.manual_seed(0)
+        batches.append(leaves(buffer.sample()))
+    rows = batches[0]["index"].astype(int)
 
-        tried = {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"}
-
-        assert tried == {*samplers.__all__}, (
-            f"add {sorted({*samplers.__all__} - tried)} to MAKES of this class, or to of_stored_episodes if the sampler "
-            f"needs the episodes of a stored dataset; remove {sorted(tried - {*samplers.__all__})}"
-        )
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("name", MAKES)
-    def test_its_batches_have_the_stored_rewards(self, name, dtype):
-        batches = []
-        for rewards in (rewards_of(dtype), rewards_of(dtype).astype(np.float64)):
-            buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(12), sampler=self.MAKES[name](), batch_size=6)
-            buffer.extend(batch_of(rewards).reshape(-1))
-            torch.manual_seed(0)
-            batches.append(leaves(buffer.sample()))
-        rows = batches[0]["index"].astype(int)
-
-        assert differences(*batches) == []
-        assert equal(batches[0][REWARD], rewards_of(dtype).reshape(-1).astype(np.float64)[rows])
+    assert differences(*batches) == []
+    assert equal(batches[0][REWARD], rewards_of(dtype).reshape(-1).astype(np.float64)[rows])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

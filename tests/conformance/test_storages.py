@@ -1,20 +1,20 @@
-"""Properties of every read-only storage over a dataset."""
+"""The contract of storages, for every read-only storage over a dataset."""
 
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 
 import numpy as np
 import pytest
 import torch
 from stored_data import Model, plain, trajectory, write_dataset
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
+from datasets_rl.testing import StorageContract
 
 LENGTHS = (3, 1, 5)
 ROWS = np.array([0, 1, 4, 5, 7])
@@ -26,164 +26,25 @@ def read_elsewhere(storages, queue):
     queue.put([{key: values.tolist() for key, values in plain(one.get([0, -1])).items()} for one in storages])
 
 
-class StorageContract:
-    """Properties of a read-only storage of TED. A subclass makes `storage`, and computes element i."""
-
-    @pytest.fixture
-    def stored(self, tmp_path):
-        return write_dataset(tmp_path / "toy", self.trajectories())
-
-    def trajectories(self):
-        return [trajectory(steps, seed=steps, known=steps != 1) for steps in LENGTHS]
-
-    @pytest.fixture
-    def storage(self, stored):
-        raise NotImplementedError
-
-    def elements(self) -> list[dict]:
-        """Return the expected elements, computed in plain Python."""
-        raise NotImplementedError
-
-    def test_its_length_is_its_number_of_elements(self, storage):
-        assert len(storage) == len(self.elements()) == storage.max_size
-
-    def test_every_element_has_the_expected_value(self, storage):
-        for number, expected in enumerate(self.elements()):
-            got = plain(storage.get(number))
-            assert set(got) == set(expected)
-            for key in expected:
-                assert got[key].tolist() == expected[key].tolist(), key
-
-    @pytest.mark.parametrize(
-        "index",
-        [
-            [0, 2, -1],
-            slice(None, None, -1),
-            slice(5, 2),
-            range(1, 3),
-            torch.tensor([[0, 1], [2, -1]]),
-            torch.tensor([2, 0], dtype=torch.int32),
-            np.array([2, 1, 0])[::-1],
-            [],
-        ],
-        ids=repr,
-    )
-    def test_a_batch_is_its_elements_in_the_shape_of_the_index(self, storage, index):
-        numbers = np.arange(len(storage))[np.asarray(index, np.int64) if isinstance(index, (list, range)) else index]
-        batch = storage.get(index)
-
-        assert tuple(batch.batch_size[: numbers.ndim]) == numbers.shape
-        for place, number in np.ndenumerate(numbers):
-            one = plain(storage.get(int(number)))
-            for key, values in plain(batch).items():
-                assert values[place].tolist() == one[key].tolist()
-
-    def test_a_mask_chooses_elements(self, storage):
-        mask = [number % 2 == 1 for number in range(len(storage))]
-
-        for chosen in (mask, np.array(mask), torch.tensor(mask)):
-            assert (storage.get(chosen) == storage.get(np.flatnonzero(mask))).all()
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [99, -99, [0, 99], torch.tensor([-99]), 1.5, ["a"], [True], True, torch.tensor([0.5]), 10**30],
-        ids=repr,
-    )
-    def test_an_invalid_or_out_of_range_index_is_an_index_error(self, storage, wrong):
-        with pytest.raises(IndexError):
-            storage.get(wrong)
-
-    @pytest.mark.parametrize("wrong", [99, -99, [0, 99], torch.tensor([-99])], ids=repr)
-    def test_a_row_out_of_range_is_named_with_the_number_of_rows(self, storage, wrong):
-        with pytest.raises(IndexError, match=rf"row -?99 is out of range, expected one of {len(storage)} rows"):
-            storage.get(wrong)
-
-    def test_a_column_is_that_key_of_all_elements(self, storage):
-        everything = storage.get(slice(None))
-
-        for key in list(storage.keys()):
-            column = storage.column(key)
-            assert column.dtype == everything[key].dtype
-            assert torch.equal(column, everything[key])
-        assert {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)} == set(storage.keys())
-
-    def test_an_unknown_key_is_an_error_with_the_known_keys(self, storage):
-        with pytest.raises(UnknownKeyError, match="observation"):
-            storage.column(("next", "nothing"))
-
-    def test_writing_to_a_batch_does_not_change_the_storage(self, storage, stored):
-        before = {path.name: path.read_bytes() for path in stored.folder.iterdir()}
-        index = list(range(len(storage)))
-        first = storage.get(index).clone()
-        for batch in (storage.get(index), storage.get(0), storage.get(slice(None))):
-            for leaf in batch.values(include_nested=True, leaves_only=True):
-                leaf.fill_(1)
-        for key in list(storage.keys()):
-            storage.column(key).fill_(1)
-
-        assert (storage.get(index) == first).all()
-        assert {path.name: path.read_bytes() for path in stored.folder.iterdir()} == before
-
-    def test_leaves_of_a_batch_do_not_share_memory(self, storage):
-        batch = storage.get([0, 1])
-        rest = {key: leaf.clone() for key, leaf in batch.items(include_nested=True, leaves_only=True)}
-        for key in list(rest):
-            leaf = batch[key]
-            leaf.copy_(~leaf if leaf.dtype == torch.bool else leaf + 1)
-            for other, kept in rest.items():
-                if other != key:
-                    assert torch.equal(batch[other], kept)
-            leaf.copy_(rest[key])
-
-    def test_writes_are_refused(self, storage):
-        with pytest.raises(InvalidArgumentError, match="read-only"):
-            storage[0] = storage[0]
-        with pytest.raises(InvalidArgumentError, match="emptied"):
-            storage.empty()
-
-    def test_iterating_gives_the_elements(self, storage):
-        for number, element in enumerate(storage):
-            assert (element == storage.get(number)).all()
-
-    def test_a_pickle_has_the_paths_and_not_the_data(self, storage, stored):
-        """One copy per DataLoader worker could exceed the memory."""
-        expected = storage.get(slice(None))
-        for key in list(storage.keys()):
-            storage.column(key)
-        packed = pickle.dumps(storage)
-        again = pickle.loads(packed)
-
-        assert (again.get(slice(None)) == expected).all()
-        assert expected["observation"].numpy().tobytes() not in packed
-        assert "rows" not in vars(pickle.loads(pickle.dumps(stored)))
-
-
 class TestDatasetStorage(StorageContract):
-    @pytest.fixture
-    def storage(self, stored):
-        return DatasetStorage(stored)
-
-    def elements(self):
-        model = Model(self.trajectories())
-        return [{key: rows[number] for key, rows in model.rows.items()} for number in range(len(model))]
+    def make(self, steps):
+        return steps
 
 
 class TestTruncatedIsNotDone(TestDatasetStorage):
     def trajectories(self):
         return [trajectory(steps, seed=steps, terminated=steps == 3) for steps in LENGTHS]
 
-    @pytest.fixture
-    def storage(self, stored):
-        return DatasetStorage(stored, truncated_as_done=False)
+    def make(self, steps):
+        return DatasetStorage(steps.stored, truncated_as_done=False)
 
     def elements(self):
         return [one | {("next", "done"): one["next", "terminated"]} for one in super().elements()]
 
 
 class TestViewOfRows(StorageContract):
-    @pytest.fixture
-    def storage(self, stored):
-        return View(DatasetStorage(stored), ROWS)
+    def make(self, steps):
+        return View(steps, ROWS)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -221,9 +82,8 @@ SOME = (("observation",), ("next", "observation"), ("next", "final_known"), ("ac
 
 
 class TestViewOfFields(TestDatasetStorage):
-    @pytest.fixture
-    def storage(self, stored):
-        return View(DatasetStorage(stored), None, dict.fromkeys(SOME))
+    def make(self, steps):
+        return View(steps, None, dict.fromkeys(SOME))
 
     def elements(self):
         return [{key: one[key] for key in SOME} for one in super().elements()]
@@ -233,9 +93,8 @@ NAMES = {("state",): ("observation",), ("label",): ("episode",)}
 
 
 class TestViewWithSecondNames(TestViewOfRows):
-    @pytest.fixture
-    def storage(self, stored):
-        return View(DatasetStorage(stored), ROWS).with_names(NAMES)
+    def make(self, steps):
+        return View(steps, ROWS).with_names(NAMES)
 
     def elements(self):
         return [one | {name: one[key] for name, key in NAMES.items()} for one in super().elements()]
@@ -251,15 +110,13 @@ class TestViewWithSecondNames(TestViewOfRows):
 
 
 class TestDeviceStorage(TestDatasetStorage):
-    @pytest.fixture
-    def storage(self, stored):
-        return DeviceStorage(DatasetStorage(stored), "cpu")
+    def make(self, steps):
+        return DeviceStorage(steps, "cpu")
 
 
 class TestViewOfRowsOnADevice(TestViewOfRows):
-    @pytest.fixture
-    def storage(self, stored):
-        return DeviceStorage(View(DatasetStorage(stored), ROWS), "cpu")
+    def make(self, steps):
+        return DeviceStorage(View(steps, ROWS), "cpu")
 
     test_rows_must_be_increasing_and_unique = None
     test_a_selected_end_keeps_its_flags_and_its_final_state = None
@@ -275,9 +132,8 @@ FIELDS = {
 
 
 class TestSelectedFields(StorageContract):
-    @pytest.fixture
-    def storage(self, stored):
-        return View(DatasetStorage(stored, truncated_as_done=False), np.arange(9), FIELDS)
+    def make(self, steps):
+        return View(DatasetStorage(steps.stored, truncated_as_done=False), np.arange(9), FIELDS)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -289,9 +145,8 @@ class TestSelectedFields(StorageContract):
 
 
 class TestPaddedTrajectories(StorageContract):
-    @pytest.fixture
-    def storage(self, stored):
-        return PaddedTrajectories(DatasetStorage(stored))
+    def make(self, steps):
+        return PaddedTrajectories(steps)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -312,9 +167,8 @@ class TestPaddedTrajectories(StorageContract):
 
 
 class TestPaddedSelection(TestPaddedTrajectories):
-    @pytest.fixture
-    def storage(self, stored):
-        return PaddedTrajectories(View(DatasetStorage(stored), ROWS))
+    def make(self, steps):
+        return PaddedTrajectories(View(steps, ROWS))
 
     def elements(self):
         model = Model(self.trajectories())

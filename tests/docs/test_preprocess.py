@@ -22,16 +22,30 @@ def rows(heading):
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+def check_table(heading, expected):
+    """Check a table, whose rows are sorted."""
+    found = rows(heading)
+    missing = ["| " + " | ".join([f"`{cells[0]}`", *cells[1:]]) + " |" for cells in expected if cells not in found]
+    surplus = [cells[0] for cells in found if cells not in expected]
+
+    assert not missing + surplus, (
+        f"in the table {heading} of docs/preprocess.md, replace {', '.join(surplus) or 'nothing'} by these rows:\n"
+        + "\n".join(missing)
+    )
+    assert found == expected, f"sort the table {heading} of docs/preprocess.md by the names"
+
+
 def test_the_table_of_recipes_is_complete():
-    assert rows("Recipes") == [[one.name, one.summary] for one in shipped_recipes()]
+    check_table("Recipes", [[one.name, one.summary] for one in shipped_recipes()])
 
 
 def test_the_table_of_steps_is_complete():
-    assert rows("Steps") == [
+    expected = [
         [one.name, one.arguments, one.summary, in_environments(step_class(one.name))]
         for one in describe_steps()
         if issubclass(step_class(one.name), Step)
     ]
+    check_table("Steps", expected)
 
 
 def test_the_table_of_transforms_is_complete():

@@ -245,8 +245,8 @@ def test_a_given_frame_rate_is_no_loss_and_another_export(tmp_path):
 
 
 def test_a_large_dataset_is_split_into_files(robot, tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets_rl.exporting.lerobot._FILE_BYTES", 1)
-    monkeypatch.setattr("datasets_rl.exporting.lerobot._FILES_PER_CHUNK", 2)
+    monkeypatch.setattr("datasets_rl.exporting.formats.lerobot._FILE_BYTES", 1)
+    monkeypatch.setattr("datasets_rl.exporting.formats.lerobot._FILES_PER_CHUNK", 2)
     monkeypatch.setattr("datasets_rl.exporting.content.Content.batches.__defaults__", (1,))
 
     out = export_stored(robot, "lerobot", tmp_path / "out")

@@ -17,7 +17,7 @@ from stored_data import columns, trajectory, write_dataset
 from datasets_rl import Selection, downloading
 from datasets_rl.errors import LossyExportError
 from datasets_rl.exporting import Content, run_export
-from datasets_rl.exporting.rlds import varints
+from datasets_rl.exporting.formats.rlds import varints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
@@ -123,7 +123,7 @@ def test_unknown_final_observations_need_consent(tmp_path):
 
 
 def test_several_shards_have_every_episode_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets_rl.exporting.rlds._SHARD_BYTES", 300)
+    monkeypatch.setattr("datasets_rl.exporting.formats.rlds._SHARD_BYTES", 300)
     stored = write_dataset(tmp_path / "stored", [trajectory(3, seed=seed) for seed in range(9)])
 
     folder = export_stored(stored, "rlds", tmp_path / "out")

@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses
 from datasets_rl.exporting.content import Content, column_of, is_image, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.formats.parquet import arrow_array
 from datasets_rl.exporting.images import encode_images
-from datasets_rl.exporting.parquet import arrow_array
 from datasets_rl.exporting.videos import (
     VIDEO_FILE_BYTES,
     Clip,

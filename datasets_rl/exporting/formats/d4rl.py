@@ -36,6 +36,7 @@ class D4rl(ExportFormat):
     name = "d4rl"
     title = "an HDF5 file in D4RL's layout"
     suffix = ".hdf5"
+    holds_images = False
 
     @override
     def problems(self, content: Content) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses, next_losses
 from datasets_rl.exporting.content import Content, info_paths, names_of, pixels, text_list, with_final_row
-from datasets_rl.exporting.hdf5 import write_images
+from datasets_rl.exporting.formats.hdf5 import write_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
