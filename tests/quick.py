@@ -27,6 +27,7 @@ CONFORMANCE = {
     "writers": ["test_samplers_and_writers"],
     "transforms": ["test_transforms"],
     "preprocessing": ["test_steps"],
+    "format": ["test_image_forms"],
 }
 
 

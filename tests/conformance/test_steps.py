@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from raw.images import encoded
 
 from datasets_rl import transforms
-from datasets_rl.format import compressed_images, encoded_images
-from datasets_rl.format.compressed_images import CompressedImages
-from datasets_rl.format.encoded_images import EncodedColumn
+from datasets_rl.format.images import compressed as compressed_images
+from datasets_rl.format.images import encoded as encoded_images
+from datasets_rl.format.images.compressed import CompressedImages
+from datasets_rl.format.images.encoded import EncodedColumn
 from datasets_rl.preprocessing import steps as registry
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import concatenate_batches
