@@ -208,7 +208,7 @@ class StoredDataset:
         return self._items[name]
 
     def read_whole(self, name: str, read: Callable[[Path], T]) -> T:
-        """Return the content of a file that is read as a whole; it is read once.
+        """Return the content of a file that is read as a whole, and only once.
 
         Args:
             name: Path within the version.

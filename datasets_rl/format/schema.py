@@ -82,7 +82,7 @@ class Column:
 
     @property
     def image_form(self) -> ImageForm:
-        """What is known about the values by their form."""
+        """The form of the values, which knows the files, readers and writers of the field."""
         return form_class(self.form)(self)
 
     @property
@@ -304,7 +304,7 @@ def is_wide_pixels(column: Column) -> bool:
 
 
 def holds_images(column: Column) -> bool:
-    """Return whether a column holds images: in a form of theirs, or bytes that could be compressed."""
+    """Return whether a column holds images: in another form than raw, or bytes that could be compressed."""
     return not column.image_form.is_array or is_wide_pixels(column)
 
 

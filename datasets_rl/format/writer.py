@@ -326,7 +326,7 @@ class DatasetWriter:
             yield "one observation has a state after the last action, another has none, expected all or none"
 
     def _final_state(self, key: Key, states: Any, steps: int) -> Any:
-        """Return the state after the last of an episode's steps, [1, ...]; zeros or no bytes if it is unknown."""
+        """Return the state after the last of an episode's steps, [1, ...]. An unknown state is zeros or no bytes."""
         return states[steps:] if len(states) > steps else self._writers[key].unknown()
 
     def finish(self) -> DatasetSummary:

@@ -1,12 +1,15 @@
-"""How images are stored: a form per file, which all other code asks instead of comparing names of forms.
+"""How images are stored: a file for each form of images.
 
-base          the contract: `ImageForm` of a field, and `FieldWriter` of its files
-raw           pixels, and all values that are not images
-encoded       PNG or JPEG files
-compressed    without loss, with a dictionary of the images of a field
-video         frames of video files; video_files has these files
-columns       what readers see of images that are not pixels; separate has what encoded and compressed images share
-cache, loops  decoded images that are kept, and loops over images
+Other code asks the form of a field, `Column.image_form`, and compares no names of forms.
+
+    base          the contract: `ImageForm` of a field, and `FieldWriter` of the files of a field
+    raw           pixels, and all values that are not images
+    encoded       PNG or JPEG files
+    compressed    without loss, with a dictionary of the images of a field
+    video         frames of video files, which video_files stores
+    separate      what encoded and compressed images share: separate bytes for each image
+    columns       what readers see of images that are not pixels
+    cache, loops  decoded images that are kept, and loops over images
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The contract of a form of images: an `ImageForm` says how the values of one field are stored.
+"""The contract of a form of images: an `ImageForm` says how the values of a field are stored.
 
-    array_files, whole_files    the files of the field, and what is in them
+    array_files, whole_files    the files of the field, and the layout of the arrays
     open                        what readers get: an array, or an `ImageColumn`
     writer                      what a `DatasetWriter` appends to: a `FieldWriter`
     ..._problems                what contradicts the form, in a schema or in an episode
@@ -39,17 +39,17 @@ Renumber: TypeAlias = Callable[[NDArray[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """Array file of a dataset: what one item of it is, and what it has an item for."""
+    """Array file of a dataset: the dtype and shape of an item, and what has an item."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Shape of one item."""
+    """Shape of an item."""
     per: Literal["step", "episode", "byte", "packet"]
-    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded or compressed images; ``packet``: the
-    packets of videos."""
+    """``step`` and ``episode`` have an item each, ``byte`` stands for the bytes of encoded or compressed images, and
+    ``packet`` for the packets of videos."""
     ends: str = ""
-    """For encoded or compressed images: the file with their end offsets."""
+    """For encoded or compressed images: the file with the end offsets."""
 
     @property
     def counted(self) -> bool:
@@ -62,7 +62,7 @@ class ArrayFile:
         return self.per == "packet"
 
     def count(self, steps: int, episodes: int) -> int:
-        """Return the number of items; 0 if it is not `counted`, and other files state it."""
+        """Return the number of items, or 0 for a file that is not `counted`, where other files state the number."""
         return {"step": steps, "episode": episodes}.get(self.per, 0)
 
 
@@ -76,7 +76,7 @@ class WholeFile:
 
 
 class ImageForm:
-    """The form of one field: how its values are stored.
+    """How the values of a field are stored.
 
     Args:
         column: The field, or a column that has no position on disk yet.
@@ -86,7 +86,7 @@ class ImageForm:
     noun: ClassVar[str]
     """What the values are, for messages: "encoded images"."""
     summary: ClassVar[str] = ""
-    """How the images are stored, for descriptions: "PNG or JPEG"; empty if they are pixels."""
+    """How the images are stored, for descriptions: "PNG or JPEG". Empty for pixels."""
     is_array: ClassVar[bool] = False
     """Whether the values are stored as they are in memory."""
     takes_pixels: ClassVar[bool] = False
@@ -96,7 +96,7 @@ class ImageForm:
     in_shared_files: ClassVar[bool] = False
     """Whether the images are frames of video files: of other episodes and fields, too, and copied as a whole."""
     has_dictionary: ClassVar[bool] = False
-    """Whether the images of the field share a `FrameDictionary`, which a writer needs before the first of them."""
+    """Whether the images of the field share a `FrameDictionary`, which a writer needs before the first image."""
 
     def __init__(self, column: Column) -> None:
         self.column = column
@@ -108,28 +108,28 @@ class ImageForm:
 
     @property
     def file(self) -> str:
-        """File of the values at each step, of a field with files of its own."""
+        """File of the values at each step, of a wide field."""
         return f"{self.key}.npy"
 
     @property
     def final_file(self) -> str:
-        """File of the values after the last action of each episode, of a shared field with files of its own."""
+        """File of the values after the last action of each episode, of a wide shared field."""
         return f"final.{self.key}.npy"
 
     @property
     def item(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Dtype and shape of what is stored at each step in an array of one item per step."""
+        """Dtype and shape of an item of the array with an item per step."""
         return self.column.dtype, self.column.shape
 
     @property
     def min_step_bytes(self) -> int:
-        """Lower bound for the bytes of one step on disk."""
+        """Lower bound for the bytes of a step on disk."""
         dtype, shape = self.item
         return dtype.itemsize * math.prod(shape)
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of one step in the memory of a writer, about."""
+        """Bytes of a step in the memory of a writer, about."""
         return self.column.step_bytes
 
     @property
@@ -143,7 +143,7 @@ class ImageForm:
         return [(self.file, "step"), (self.final_file, "episode")] if self.column.shared else [(self.file, "step")]
 
     def array_files(self) -> list[ArrayFile]:
-        """Return the array files of a field with files of its own; end offsets precede the images that they divide."""
+        """Return the array files of a wide field. End offsets precede the images that the offsets divide."""
         return [ArrayFile(name, *self.item, per) for name, per in self.places]
 
     def whole_files(self) -> list[WholeFile]:
@@ -156,7 +156,7 @@ class ImageForm:
         return ()
 
     def is_file_of_images(self, path: str) -> bool:
-        """Return whether a file of a dataset, by its path, has images of the field, or what is needed to read them."""
+        """Return whether a file of a dataset, by its path, has images of the field, or what readers of the images need."""
         return path in {*(file.name for file in self.array_files()), *(file.name for file in self.whole_files())}
 
     def scattered_files(self) -> list[str]:
@@ -164,12 +164,12 @@ class ImageForm:
         return []
 
     def field_problems(self, field: Field) -> Iterator[str]:
-        """Yield how the dtype, shape or file of the field contradicts its form."""
+        """Yield how the dtype, shape or file of the field contradicts the form."""
         del field
         yield from ()
 
     def form_problem(self, values: Any) -> str:
-        """Return how the values of an episode are not in this form; empty if they are, or become so."""
+        """Return how the values of an episode are not in this form. Empty if a writer takes the values."""
         if isinstance(values, TextStates):
             return f"a text column, expected {self.column.dtype.name}"
         if self.takes_pixels or getattr(values, "form", "raw") == self.name:
@@ -188,10 +188,10 @@ class ImageForm:
             yield f"{self.key} is {actual}, expected {dtype.name} {[min_rows, *shape]}"
 
     def open(self, stored: StoredDataset, *, final: bool) -> Items:
-        """Return the values of a field with files of its own, at each step or, with `final`, after each episode.
+        """Return the values of a wide field, at each step or, with `final`, after each episode.
 
         Raises:
-            IntegrityError: If what is needed to read them is damaged.
+            IntegrityError: If a dictionary or a list of videos is damaged.
         """
         return stored.map(self.final_file if final else self.file)
 
@@ -200,14 +200,14 @@ class ImageForm:
 
         Args:
             folder: The folder of the dataset.
-            dictionary: The dictionary of the images, if the form has one and the folder does not have its file.
+            dictionary: The dictionary of the images, if the form has a dictionary that the folder does not have yet.
         """
         del dictionary
         return FieldWriter(self, folder)
 
 
 class FieldWriter:
-    """The files of one field while a dataset is written; by default arrays of one `ImageForm.item` per row.
+    """The files of a field while a dataset is written. By default, arrays with an `ImageForm.item` per row.
 
     Args:
         form: The form of the field.
@@ -220,12 +220,12 @@ class FieldWriter:
         self.streams: Mapping[str, NpyStream] = {}
 
     def open(self, streams: Mapping[str, NpyStream], entries: Sequence[Mapping[str, Any]]) -> None:
-        """Append to array files, by name, from now on; `entries` are those of `commit` in an earlier process."""
+        """Append to array files, by name, from now on. `entries` are the results of `commit` in an earlier process."""
         del entries
         self.streams = streams
 
     def stored_values(self, values: Any) -> Any:
-        """Return the values of rows, [n, ...], as a buffer takes them; images of another form are decoded there."""
+        """Return the values of rows, [n, ...], as a buffer takes values. The buffer decodes images of another form."""
         return values
 
     def unknown(self) -> Any:
@@ -250,7 +250,7 @@ class FieldWriter:
         self.streams[self.form.final_file if final else self.form.file].append(buffer[:count])
 
     def patch(self, row: int, values: NDArray[Any]) -> None:
-        """Overwrite a row of the dataset that was appended as a deferred one with pixels, [1, ...]."""
+        """Overwrite a deferred row of the dataset with pixels, [1, ...]."""
         self.streams[self.form.file].patch(row, values)
 
     def merge(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Renumber]:
@@ -258,17 +258,17 @@ class FieldWriter:
 
         Args:
             folder: The folder of the other dataset.
-            entries: Those of the only `commit` of its writer.
+            entries: The result of the only `commit` of the other writer.
         """
         del folder, entries
         return {}
 
     def files(self) -> dict[str, int]:
-        """Return the size of each file that was written so far and is no array, by its path in the dataset."""
+        """Return the size of each file beside the arrays that was written so far, by path in the dataset."""
         return {}
 
     def commit(self, *, sync: bool) -> list[Mapping[str, Any]] | None:
-        """Flush the shared files, on the disk with `sync`, and return an entry of each new one; None if there are none."""
+        """Flush the shared files, on the disk with `sync`, and return an entry of each new file. None for a form without such files."""
         del sync
         return None
 

@@ -98,11 +98,11 @@ class ImageColumn(ABC):
         """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
 
     def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
-        """Return values of rows `start` to `stop`, [n, ...], that are equal where what is stored means the same images."""
+        """Return values of rows `start` to `stop`, [n, ...], that are equal where the stored images are the same."""
         return self[start:stop]
 
     def read_file(self, row: int) -> bytes:
-        """Return the image of a row as the PNG or JPEG file that is stored; empty if the image is unknown, or is not one."""
+        """Return the image of a row as the stored PNG or JPEG file. Empty for an unknown image, and for other forms."""
         del row
         return b""
 

@@ -32,7 +32,7 @@ _DICTIONARY_MAX: Final = 16 << 20  # it is read into memory
 
 
 class CompressedForm(SeparateForm):
-    """Bytes of any shape, each image compressed without loss, with a dictionary of all images; see `ImageForm`."""
+    """Bytes of any shape, each image compressed without loss, with a dictionary of all images. See `ImageForm`."""
 
     name: ClassVar[Form] = "compressed"
     noun: ClassVar[str] = "compressed images"
@@ -85,7 +85,7 @@ def read_dictionary(path: Path) -> FrameDictionary:
 
 
 class CompressedWriter(SeparateWriter):
-    """Writer that compresses pixels, and appends images that are compressed alike unchanged; see `FieldWriter`.
+    """Writer that compresses pixels, and appends images with the same dictionary unchanged. See `FieldWriter`.
 
     Args:
         form: As in `FieldWriter`.
@@ -97,7 +97,7 @@ class CompressedWriter(SeparateWriter):
         super().__init__(form, folder)
         self._dictionary = dictionary
         self._reserved = (-1, 0)
-        """The last deferred row, and its first byte."""
+        """The last deferred row, and the first byte of its image."""
 
     @override
     def unknown(self) -> Any:

@@ -53,7 +53,7 @@ def encode(pixels: NDArray[np.uint8], quality: int | None = None) -> list[bytes]
 
 
 class EncodedForm(SeparateForm):
-    """Images of rows, columns and channels, each the PNG or JPEG file that it was; see `ImageForm`."""
+    """Images of rows, columns and channels, each in the PNG or JPEG file of the source. See `ImageForm`."""
 
     name: ClassVar[Form] = "encoded"
     noun: ClassVar[str] = EncodedImages.noun
@@ -101,7 +101,7 @@ class EncodedForm(SeparateForm):
 
 
 class EncodedWriter(SeparateWriter):
-    """Writer of images that are encoded already; see `FieldWriter`."""
+    """Writer of images that are encoded already. See `FieldWriter`."""
 
     @override
     def stored_values(self, values: Any) -> Any:

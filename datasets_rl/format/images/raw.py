@@ -8,7 +8,7 @@ from datasets_rl.format.images.base import Form, ImageForm
 
 
 class RawForm(ImageForm):
-    """Values in a file of their own, one array [N, ...], or in the records of all narrow fields; see `ImageForm`."""
+    """Values in an array, [N, ...], or in the records of all narrow fields. See `ImageForm`."""
 
     name: ClassVar[Form] = "raw"
     noun: ClassVar[str] = "pixels"

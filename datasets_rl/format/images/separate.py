@@ -1,4 +1,4 @@
-"""What the forms have in common in which each image has bytes of its own: the bytes of all images, and the end of each.
+"""What forms have in common that store separate bytes for each image: the bytes of all images, and the end of each image.
 
 data    | image 0 | image 1    | image 2 |       uint8 [B]
 ends              ^ ends[0]    ^ ends[1] ^ ends[2]    int64 [N]
@@ -24,7 +24,7 @@ _END: Final = np.dtype(np.int64)
 
 
 class SeparateForm(ImageForm):
-    """Images of which each has its own bytes; an unknown image has none. See `ImageForm`."""
+    """Separate bytes for each image, no bytes for an unknown image. See `ImageForm`."""
 
     @property
     @override
@@ -51,10 +51,10 @@ class SeparateForm(ImageForm):
 
 
 class SeparateWriter(FieldWriter):
-    """Writer of images of which each has its own bytes; see `FieldWriter`."""
+    """Writer of separate bytes for each image. See `FieldWriter`."""
 
     def append_images(self, data: NDArray[np.uint8], ends: NDArray[np.int64], *, final: bool) -> None:
-        """Append the bytes of images one after the other, [B], and the end of each, [n]."""
+        """Append the bytes of images, joined in order, [B], and the end of each image, [n]."""
         name = self.form.final_file if final else self.form.file
         self.streams[ends_of(name)].append(self.streams[name].rows + ends)
         self.streams[name].append(data)

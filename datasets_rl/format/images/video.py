@@ -40,7 +40,7 @@ _IMAGE_AXES = 3
 
 
 class VideoForm(ImageForm):
-    """Frames of the video files of the upstream, which are stored unchanged; see `ImageForm`."""
+    """Frames of the video files of the upstream, which are stored unchanged. See `ImageForm`."""
 
     name: ClassVar[Form] = "video"
     noun: ClassVar[str] = "frames of videos"
@@ -117,7 +117,7 @@ class VideoForm(ImageForm):
 
 
 class VideoWriter(FieldWriter):
-    """Writer of the packets of images, and of the videos that have them; see `FieldWriter`."""
+    """Writer of the packets of images, and of the videos with these packets. See `FieldWriter`."""
 
     form: VideoForm
     _videos: VideoFiles

@@ -356,7 +356,7 @@ class Panel:
         return images.encode(value, scale=self._scale(number, field.name), max_side=max_side)
 
     def _file(self, field: Field, index: int, *, final: bool) -> bytes:
-        """Return an image as the file that is stored; empty if it is not stored so."""
+        """Return the stored PNG or JPEG file of an image. Empty if the image is stored in another form."""
         items = self.stored.final_states(field.key) if final else self.stored.items(field.key)
         return items.read_file(index) if isinstance(items, ImageColumn) else b""
 
