@@ -282,7 +282,8 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
     """Return the differences between the columns of new episodes and the columns of a dataset, a sentence each."""
 
     def described(column: Column) -> str:
-        kinds = [name for name in ("shared", "text", "encoded", "compressed") if getattr(column, name)]
+        kinds = [name for name in ("shared", "text") if getattr(column, name)]
+        kinds += [] if column.image_form.is_array else [column.form]
         return " ".join([column.dtype.name, str(list(column.shape)), *kinds])
 
     new = {dotted_name(column.key): described(stored_column(column)) for column in columns}
