@@ -13,8 +13,9 @@ from stored_data import FLAGS, Trajectory, Whole, write_dataset
 
 from datasets_rl import downloading
 from datasets_rl.exporting import Content, run_export
+from datasets_rl.format.images.base import Form
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.schema import Column
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
