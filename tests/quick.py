@@ -28,6 +28,7 @@ CONFORMANCE = {
     "transforms": ["test_transforms"],
     "preprocessing": ["test_steps"],
     "exporting": ["test_export_formats"],
+    "format": ["test_image_forms"],
 }
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from PIL import Image
 from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dataset
 
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.images.video import VideoFrames
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Form
-from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.format.schema import Column
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.read.video import index_video
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
@@ -23,10 +24,12 @@ __all__ = [
     "cameras_dataset",
     "drawing",
     "image_dataset",
+    "image_files",
     "mixed_dataset",
     "robot_dataset",
     "sparse_dataset",
     "state_dataset",
+    "video_frames",
 ]
 
 SIDE = 24
@@ -117,9 +120,9 @@ def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
         data, images = _base(episode, steps)
         frames.append(images)
         states: dict = dict.fromkeys(keys.values(), images)
-        states[keys["encoded"]] = EncodedImages([_png(image) for image in images])
+        states[keys["encoded"]] = EncodedImages(image_files(images))
         if "video" in keys:
-            states[keys["video"]] = _video_frames(folder / "upstream" / f"{episode}.mp4", images)
+            states[keys["video"]] = video_frames(folder / "upstream" / f"{episode}.mp4", images)
         made.append(Trajectory(steps=data, states=states))
     dictionary = FrameDictionary.train(np.concatenate(frames), 1 << 14)
     specs = {
@@ -161,7 +164,7 @@ def robot_dataset(folder: Path, lengths=(6, 9), joints: object = JOINTS) -> Stor
     return write_dataset(folder, made, of, id="toy/robot", metadata={"names": {"observation.joints": joints}})
 
 
-def _video_frames(path: Path, images: np.ndarray) -> VideoFrames:
+def video_frames(path: Path, images: np.ndarray) -> VideoFrames:
     """Write images, uint8 [F, rows, columns, 3], as the frames of a video without loss, and return its frames."""
     import av
 
@@ -174,6 +177,11 @@ def _video_frames(path: Path, images: np.ndarray) -> VideoFrames:
         out.mux(stream.encode(None))
     video = index_video(path)
     return VideoFrames((video,), np.zeros(len(images), np.int64), video.frames, images.shape[1:])
+
+
+def image_files(images: np.ndarray) -> list[bytes]:
+    """Return images, uint8 [n, rows, columns, 3], as PNG files."""
+    return [_png(image) for image in images]
 
 
 def _png(image: np.ndarray) -> bytes:

@@ -89,7 +89,7 @@ def _calls(shell: Shell, folder: Path, size: int) -> tuple[str, dict[str, tuple[
     def copied() -> None:
         rows = generator.integers(len(stored), size=size)
         for field in {field.file: field for field in stored.schema}.values():
-            if field.form == "raw":
+            if field.image_form.is_array:
                 stored.map(field.file).take(rows, axis=0)
 
     def run_of_batches() -> None:

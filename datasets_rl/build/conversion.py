@@ -305,7 +305,7 @@ def _badly_compressed_shards(forms: ImageForms, written: DatasetSummary, commits
     rows = np.diff([0, *(commit["steps"] for commit in commits), written.steps])
     bad = np.zeros(len(rows), np.bool_)
     for field_ in written.schema:
-        if field_.compressed and forms.fields[field_.key].image_bytes <= field_.step_bytes / MIN_RATIO:
+        if field_.image_form.has_dictionary and forms.fields[field_.key].image_bytes <= field_.step_bytes / MIN_RATIO:
             bytes_ = np.diff([0, *(commit["rows"][field_.file] for commit in commits), sizes[field_.file]])
             bad |= (rows > 0) & (bytes_ > rows * (field_.step_bytes / MIN_RATIO))
     return int(bad.sum())

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import Argument, Call, ConversionError, Remedy
-from datasets_rl.format.schema import Column, Form, is_wide_pixels
+from datasets_rl.format.images import form_class
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.schema import Column, is_wide_pixels
 from datasets_rl.read.compressed_frames import TRAINING_FRAMES, FrameDictionary, compress
 from datasets_rl.read.images import decode
 from datasets_rl.sources.selection import MIN_RATIO
@@ -45,7 +47,7 @@ _DECODED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ImageForm:
+class ChosenForm:
     """How one field of images is stored."""
 
     form: Form
@@ -58,7 +60,7 @@ class ImageForm:
 class ImageForms:
     """How each field of images of a dataset is stored; the other fields are not listed."""
 
-    fields: Mapping[Key, ImageForm]
+    fields: Mapping[Key, ChosenForm]
 
     def columns(self, columns: Iterable[Column]) -> list[Column]:
         """Return columns of a reader in the form in which they are stored."""
@@ -70,12 +72,12 @@ class ImageForms:
     @property
     def dictionaries(self) -> dict[Key, FrameDictionary]:
         """The dictionaries of the compressed fields."""
-        return {key: chosen.dictionary for key, chosen in self.fields.items() if chosen.form == "compressed"}
+        return {key: chosen.dictionary for key, chosen in self.fields.items() if form_class(chosen.form).has_dictionary}
 
     @property
     def compressed_bytes(self) -> float:
         """Estimated bytes of the compressed images of a step."""
-        return sum(chosen.image_bytes for chosen in self.fields.values() if chosen.form == "compressed")
+        return sum(chosen.image_bytes for chosen in self.fields.values())
 
     @cached_property
     def digest(self) -> str:
@@ -98,7 +100,7 @@ class ImageForms:
         """Restore the choice from the output of `to_json`."""
         return cls(
             {
-                tuple(name.split(".")): ImageForm(
+                tuple(name.split(".")): ChosenForm(
                     entry["form"], entry["image_bytes"], FrameDictionary(base64.b64decode(entry["dictionary"]))
                 )
                 for name, entry in document.items()
@@ -181,12 +183,12 @@ def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], im
         choice = Argument("selection", Call("Selection", options={"images": "encoded"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, raw, or compressed", choice))
     columns = [column for column in columns if column.key in kept]
-    encoded = [column for column in columns if column.encoded]
+    encoded = [column for column in columns if column.image_form.holds_files]
     stays_encoded = images in {"", "encoded", "video"}
     pixels = [
         column
         for column in columns
-        if (is_wide_pixels(column) and column.form in {"raw", "compressed"}) or (column.encoded and not stays_encoded)
+        if (is_wide_pixels(column) and column.image_form.takes_pixels) or (column in encoded and not stays_encoded)
     ]
     if images == "encoded" and pixels and not encoded:
         problem = (
@@ -195,9 +197,12 @@ def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], im
         )
         choice = Argument("selection", Call("Selection", options={"images": "compressed"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, or raw", choice))
-    forms = {column.key: ImageForm("encoded") for column in encoded if stays_encoded}
-    forms |= {column.key: ImageForm("video") for column in columns if column.video}
-    forms |= {column.key: ImageForm("raw") for column in pixels}
+    forms = {
+        column.key: ChosenForm(column.form)
+        for column in columns
+        if not column.image_form.takes_pixels and column not in pixels
+    }
+    forms |= {column.key: ChosenForm("raw") for column in pixels}
     wide = [column for column in pixels if is_wide_pixels(column)]
     if images != "raw" and wide:
         with closing(read()) as pieces:
@@ -205,7 +210,7 @@ def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], im
         for column in wide:
             dictionary, image_bytes, ratio = _measure(sample[column.key])
             if images == "compressed" or ratio >= MIN_RATIO:
-                forms[column.key] = ImageForm("compressed", image_bytes, dictionary)
+                forms[column.key] = ChosenForm("compressed", image_bytes, dictionary)
     return ImageForms(forms)
 
 
@@ -274,7 +279,9 @@ def with_pixels(
     decoding = [
         columns[key]
         for key, values in held.items()
-        if isinstance(values, EncodedImages) and key in forms.fields and forms.fields[key].form != "encoded"
+        if isinstance(values, EncodedImages)
+        and key in forms.fields
+        and not form_class(forms.fields[key].form).holds_files
     ]
     if not decoding:
         yield piece

@@ -128,8 +128,9 @@ class RemoteShards(Shards):
         self.address = address
         self.manifest = checked_manifest(self._read_manifest(), where=f"{address}/{MANIFEST_FILE}")
         """The manifest of the whole dataset."""
-        if videos := [field.name for field in self.manifest.schema if field.video]:
-            problem = f"the images of {', '.join(videos)} are frames of videos, which are read as whole files"
+        if shared := [field for field in self.manifest.schema if field.image_form.in_shared_files]:
+            names, noun = ", ".join(field.name for field in shared), shared[0].image_form.noun
+            problem = f"the images of {names} are {noun}, which are read as whole files"
             raise InvalidArgumentError(f"{address} cannot be streamed: {problem}", hint="download the dataset")
         self._chunks = self._read_chunks()
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import sources
 from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy, UnknownIdError
-from datasets_rl.format.schema import is_wide_pixels
+from datasets_rl.format.schema import holds_images
 from datasets_rl.sources import Selection
 from datasets_rl.sources.selection import IMAGES
 
@@ -87,7 +87,7 @@ def grown_selection(
 
 def _image_forms(manifest: Manifest) -> set[str]:
     """Return the forms in which the images of a stored dataset are stored."""
-    return {field.form for field in manifest.schema if field.form != "raw" or is_wide_pixels(field)}
+    return {field.form for field in manifest.schema if holds_images(field)}
 
 
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError, join_names
 from datasets_rl.exporting.videos import StoredClip, find_clip
-from datasets_rl.format.compressed_images import CompressedImages
-from datasets_rl.format.encoded_images import EncodedColumn, encode
+from datasets_rl.format.images.encoded import EncodedColumn, encode
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
-from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.preprocessing.batches import episode_batch, step_bytes, whole_episodes
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -36,7 +34,6 @@ from datasets_rl.ted.keys import (
 
 _BATCH_BYTES = 32 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
-_STORED_FORMS = (CompressedImages, VideoFrames)
 
 
 class Content:
@@ -102,7 +99,7 @@ class Content:
 
         Compressed images and frames of videos are exported as pixels.
         """
-        compressed = [field for field in self.stored.schema if field.compressed or field.video]
+        compressed = [field for field in self.stored.schema if field.image_form.exported_as_pixels]
         files = {name for field in compressed for name in (field.file, field.final_file)}
         others = sum(entry.bytes for entry in self.manifest.files if entry.path not in files)
         pixels = sum(field.step_bytes for field in compressed)
@@ -184,8 +181,8 @@ class Content:
         """The clip of each episode, of fields with its frames in a row in a stored video, at the frame rate."""
         found = {}
         for field in self.fields:
-            column = self.stored.items(field.key) if field.video else None
-            if isinstance(column, VideoColumn):
+            if field.image_form.in_shared_files:
+                column: Any = self.stored.items(field.key)
                 frames = (column.read_stored(start, stop) for start, stop in self._spans())
                 clips = [*takewhile(bool, (find_clip(one, self.frame_rate or 1) for one in frames))]
                 if len(clips) == len(self.episodes):
@@ -203,6 +200,11 @@ class Content:
         Encoded images stay encoded, and others are pixels. With `frames`, frames of videos become pixels on access.
         """
         keys = {field.key for field in self.fields}
+        decoded = {
+            field.key
+            for field in self.fields
+            if field.image_form.exported_as_pixels and not (frames and field.image_form.in_shared_files)
+        }
         selected = np.zeros(len(self.stored.episodes), np.bool_)
         selected[self.episodes] = True
         max_steps = max_bytes // max(step_bytes(self.stored.schema), 1)
@@ -211,7 +213,7 @@ class Content:
                 continue
             batch = episode_batch(self.stored, first, stop)
             batch = batch if self._episodes is None else batch.select_episodes(chosen)
-            yield _decompressed(batch.select_fields(keys), (CompressedImages,) if frames else _STORED_FORMS)
+            yield _decompressed(batch.select_fields(keys), decoded)
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield each episode: T actions, and T + 1 states, or T where the final state is unknown."""
@@ -219,11 +221,11 @@ class Content:
             yield from batch
 
 
-def _decompressed(batch: EpisodeBatch, forms: tuple[type, ...]) -> EpisodeBatch:
-    """Return the batch with images of these forms as pixels, which every format holds."""
+def _decompressed(batch: EpisodeBatch, keys: Collection[Key]) -> EpisodeBatch:
+    """Return the batch with the images of some fields as pixels, which every format holds."""
 
     def arrays(columns: Mapping[Key, Any]) -> dict[Key, Any]:
-        return {key: np.asarray(values) if isinstance(values, forms) else values for key, values in columns.items()}
+        return {key: np.asarray(values) if key in keys else values for key, values in columns.items()}
 
     return replace(
         batch,
@@ -263,7 +265,8 @@ def info_paths(fields: Collection[Field]) -> Mapping[Key, Key]:
 
 def is_image(field: Field) -> bool:
     """Return whether a field consists of images, encoded or as pixels of 1, 3 or 4 channels."""
-    return field.encoded or (field.read_dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
+    is_pixels = field.read_dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4}
+    return field.image_form.holds_files or is_pixels
 
 
 def text_list(values: TextStates) -> list[str]:

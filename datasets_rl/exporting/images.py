@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.encoded_images import encode
+from datasets_rl.format.images.encoded import encode
 from datasets_rl.ted.episode import EncodedImages
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import MissingDependencyError
-from datasets_rl.format.video_images import VideoFrames
+from datasets_rl.format.images.video import VideoFrames
 from datasets_rl.read.depth import Depth
 from datasets_rl.read.video import Video, check_installed
 

@@ -15,7 +15,6 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import statistics_differences
 from datasets_rl.format.summary import read_document
-from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.progress import Report
 
@@ -72,10 +71,8 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         if found != manifest.spikes:
             yield f"spikes is {list(manifest.spikes)!s:.200}, but the values have {list(found)!s:.200}"
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
-    videos = [
-        f"{VIDEO_FOLDER}/{video.name}" for field in stored.schema if field.video for video in stored.videos(field)
-    ]
-    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *stored.schema.whole_files, *videos}
+    shared = [path for field in stored.schema for path in field.image_form.shared_files(stored)]
+    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *stored.schema.whole_files, *shared}
     for path in sorted(needed ^ ({entry.path for entry in manifest.files} - {DIGESTS_FILE})):
         yield (
             f"{path} is not among the files"

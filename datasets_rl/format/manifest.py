@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from datasets_rl import disk
 from datasets_rl.disk import FORMAT_NAME, MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.format.schema import DATA_SUFFIXES, Column, Field, Schema, is_wide_pixels, short_text
+from datasets_rl.format.schema import DATA_SUFFIXES, Column, Field, Schema, holds_images, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
@@ -347,25 +347,17 @@ class Manifest:
     @property
     def images(self) -> dict[str, str]:
         """How each field of images is stored, in words, by the name of the field."""
-        return {
-            field.name: self._image_text(field) for field in self.schema if field.form != "raw" or is_wide_pixels(field)
-        }
+        return {field.name: self._image_text(field) for field in self.schema if holds_images(field)}
 
     def _image_text(self, field: Field) -> str:
-        names = {field.file, field.ends_file, field.dictionary_file, field.final_file, field.final_ends_file}
-        fields = [field]
-        if field.video:  # only the lists of videos, which are other files, say which videos are the videos of a field
-            fields = [one for one in self.schema if one.video]
-            names = {entry.path for entry in self.files if entry.path.endswith(".mp4")}
-        stored = sum(entry.bytes for entry in self.files if entry.path in names)
+        form = field.image_form
+        fields = [one for one in self.schema if one.form == field.form] if form.in_shared_files else [field]
+        stored = sum(entry.bytes for entry in self.files if form.is_file_of_images(entry.path))
         pixels = sum(one.step_bytes * (self.steps + self.episodes * one.shared) for one in fields)
-        if field.form == "raw" or not stored:
+        if form.is_array or not stored:
             return "raw"
-        form = {"compressed": "compressed without loss", "encoded": "PNG or JPEG", "video": "frames of videos"}[
-            field.form
-        ]
         is_smaller = pixels > 1.05 * stored
-        return f"{form}, {f'{pixels / stored:,.1f} times' if is_smaller else 'not'} smaller than the pixels"
+        return f"{form.summary}, {f'{pixels / stored:,.1f} times' if is_smaller else 'not'} smaller than the pixels"
 
     @property
     def unverified(self) -> str:

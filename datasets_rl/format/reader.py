@@ -8,33 +8,26 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
-from datasets_rl.format.compressed_images import CompressedImageColumn
 from datasets_rl.format.current import in_current_version
-from datasets_rl.format.encoded_images import EncodedImageColumn
-from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.images.base import Items
+from datasets_rl.format.images.compressed import dictionary_file, read_dictionary
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
-from datasets_rl.format.video_files import VIDEO_FOLDER, read_videos
-from datasets_rl.format.video_images import VideoColumn
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.compressed_frames import FrameDictionary
-from datasets_rl.read.video import PACKET, Video
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
-Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
-
-_DICTIONARY_MAX = 16 << 20  # it is read into memory
 
 
 class StoredDataset:
@@ -66,16 +59,14 @@ class StoredDataset:
         """The folder of the opened version."""
         self.manifest = Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
-        self._images: dict[str, ImageColumn] = {}
-        self._texts: dict[str, list[str]] = {}
-        self._videos: dict[Key, list[Video]] = {}
-        self._dictionaries: dict[Key, FrameDictionary] = {}
+        self._items: dict[str, Items] = {}
+        self._whole: dict[str, Any] = {}
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
         for name, file in self.schema.array_files.items():
-            if file.per == "packet":  # the list of videos states their number
+            if file.listed:
                 self._maps[name] = map_npy(self.folder / name)
             else:
                 self._maps[name] = open_npy(self.folder / name, *self._expected_layout(name))
@@ -202,67 +193,52 @@ class StoredDataset:
 
     def items(self, key: Key) -> Items:
         """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or a lazy image column."""
-        field = self.schema[key]
-        if field.form != "raw":
-            return self._image_column(field, field.file, field.ends_file)
-        return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
+        return self._field_items(self.schema[key], final=False)
 
     def final_states(self, key: Key) -> Items:
         """Return the values of a shared field after the last action of each episode, [E, ...]; zeros if unknown."""
-        field = self.schema[key]
-        if field.form != "raw":
-            return self._image_column(field, field.final_file, field.final_ends_file)
-        items = self.map(field.final_file)
-        return items if field.wide else np.asarray(items[field.name])
+        return self._field_items(self.schema[key], final=True)
 
-    def _image_column(self, field: Field, file: str, ends_file: str) -> ImageColumn:
-        if file not in self._images and field.video:
-            self._images[file] = VideoColumn(self.map(file), self.videos(field), field.shape, self.folder / file)
-        elif file not in self._images:
-            data, ends, path = self.map(file), self.map(ends_file), self.folder / file
-            if field.compressed:
-                dictionary = self.dictionary(field)
-                self._images[file] = CompressedImageColumn(data, ends, field.shape, path, dictionary)
-            else:
-                self._images[file] = EncodedImageColumn(data, ends, field.shape, path)
-        return self._images[file]
+    def _field_items(self, field: Field, *, final: bool) -> Items:
+        name = field.final_file if final else field.file
+        if not field.wide:
+            return np.asarray(self.map(name)[field.name])
+        if name not in self._items:
+            self._items[name] = field.image_form.open(self, final=final)
+        return self._items[name]
 
-    def videos(self, field: Field) -> list[Video]:
-        """Return the videos of a field whose images are frames.
+    def read_whole(self, name: str, read: Callable[[Path], T]) -> T:
+        """Return the content of a file that is read as a whole, and only once.
+
+        Args:
+            name: Path within the version.
+            read: Reads the file at the given path.
 
         Raises:
-            IntegrityError: If the list of videos is not one, or lists a file that the manifest does not.
+            IntegrityError: If this version has been deleted.
         """
-        if field.key not in self._videos:
-            packets, where = self._maps[field.packets_file], self.folder / field.videos_file
-            if packets.dtype != PACKET or packets.ndim != 1:
-                problem = f"it is {packets.dtype} {list(packets.shape)}, expected {PACKET} [P]"
-                raise IntegrityError(str(self.folder / field.packets_file), [problem])
-            videos = read_videos(self.folder, self.open_file(field.videos_file, _read_json), packets, where)
-            listed = {entry.path for entry in self.manifest.files}
-            if missing := [name for video in videos if (name := f"{VIDEO_FOLDER}/{video.name}") not in listed]:
-                raise IntegrityError(str(where), [f"{missing[0]} is not a file of the manifest"])
-            self._videos[field.key] = videos
-        return self._videos[field.key]
+        if name not in self._whole:
+            self._whole[name] = self.open_file(name, read)
+        content: T = self._whole[name]
+        return content
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of a JSON file, given its path within the version.
+
+        Raises:
+            IntegrityError: If the file is not valid JSON, or this version has been deleted.
+        """
+        return self.open_file(name, _read_json)
 
     @property
     def dictionaries(self) -> dict[Key, FrameDictionary]:
-        """The dictionaries of all fields of compressed images."""
-        return {field.key: self.dictionary(field) for field in self.schema if field.compressed}
-
-    def dictionary(self, field: Field) -> FrameDictionary:
-        """Return the dictionary of a field of compressed images.
+        """The dictionaries of all fields of compressed images.
 
         Raises:
-            IntegrityError: If the file is not a dictionary.
+            IntegrityError: If a file is not a dictionary.
         """
-        if field.key not in self._dictionaries:
-            data = self.open_file(field.dictionary_file, Path.read_bytes)
-            try:
-                self._dictionaries[field.key] = FrameDictionary(data)
-            except InvalidArgumentError as error:
-                raise IntegrityError(str(self.folder / field.dictionary_file), [str(error)]) from error
-        return self._dictionaries[field.key]
+        keys = [field.key for field in self.schema if field.image_form.has_dictionary]
+        return {key: self.read_whole(dictionary_file(key), read_dictionary) for key in keys}
 
     def texts(self, key: Key) -> list[str]:
         """Return the vocabulary of a text field: text i has code i, and text 0 is empty.
@@ -274,10 +250,7 @@ class StoredDataset:
         root_key = key[1:] if key[0] == NEXT and key not in self.schema else key
         if root_key not in self.schema or not self.schema[root_key].text:
             raise UnknownKeyError(dotted_name(key), [field.name for field in self.schema if field.text])
-        name = self.schema[root_key].texts_file
-        if name not in self._texts:
-            self._texts[name] = self.open_file(name, _read_texts)
-        return self._texts[name]
+        return self.read_whole(self.schema[root_key].texts_file, _read_texts)
 
     def keys(self) -> list[Key]:
         """Return all keys of a TED batch: root keys, then keys under "next"."""
@@ -332,13 +305,11 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     }
     needed[ROWS_FILE] += schema.record_bytes
     needed |= {EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
-    needed |= {field.texts_file: 2 for field in schema if field.text}
-    needed |= {field.dictionary_file: 0 for field in schema if field.compressed}
-    needed |= {field.videos_file: 2 for field in schema if field.video}
+    needed |= {file.name: file.min_bytes for file in schema.whole_files.values()}
     listed = {entry.path: entry.bytes for entry in manifest.files}
-    for field in schema:
-        if field.compressed and listed.get(field.dictionary_file, 0) > _DICTIONARY_MAX:
-            yield f"{field.dictionary_file} has {listed[field.dictionary_file]:,} bytes, expected {_DICTIONARY_MAX:,} at most"
+    for whole in schema.whole_files.values():
+        if whole.max_bytes is not None and listed.get(whole.name, 0) > whole.max_bytes:
+            yield f"{whole.name} has {listed[whole.name]:,} bytes, expected {whole.max_bytes:,} at most"
     for name, min_bytes in sorted(needed.items()):
         if listed.get(name, -1) < min_bytes:
             actual = f"has {listed[name]:,} bytes" if name in listed else "is not listed"

@@ -7,7 +7,7 @@ batch   ...  the thread writes a full batch to rows.npy and the files of wide fi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.compressed_images import CompressedImages
+from datasets_rl.format.images.base import FieldWriter
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Field, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
-from datasets_rl.read.compressed_frames import FrameDictionary, compress, padded, reserved
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _COPY_BYTES = 256 << 10  # fits the cache of a core: copying a file in larger blocks takes nearly twice as long
@@ -57,7 +56,7 @@ class RowSink:
         name: Name of the dataset, for messages.
         steps: Total number of rows, if known.
         written: Rows, episodes, and rows by file that an earlier process wrote and that are kept.
-        dictionaries: The dictionaries of the fields of compressed images.
+        writers: The writers of the fields, which append to `streams` from the first row on.
         summarized: Whether the rows get digests and statistics.
     """
 
@@ -70,12 +69,11 @@ class RowSink:
         name: str,
         steps: int | None,
         written: tuple[int, int, Mapping[str, int]] | None,
-        dictionaries: Mapping[Key, FrameDictionary],
+        writers: Mapping[Key, FieldWriter],
         summarized: bool = True,
     ) -> None:
         self._summarized = summarized
-        self._reserved: dict[str, tuple[int, int]] = {}
-        """The last deferred row by file of compressed images, and the row's first byte."""
+        self._writers = writers
         self._name = name
         self._schema = schema
         self.rows = written[0] if written else 0
@@ -83,7 +81,7 @@ class RowSink:
         self.open_return = 0.0
         """Sum of the rewards of the episode that is not complete, in the rows that were written."""
         # Double buffering: a batch is filled while the thread checks, summarizes and writes the other.
-        self._batch, self._spare = (_Batch(schema, capacity, dictionaries) for _ in range(2))
+        self._batch, self._spare = (_Batch(schema, capacity, writers) for _ in range(2))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._pending_write: Future[None] | None = None
         self._returns: list[NDArray[np.float64]] = []
@@ -151,14 +149,7 @@ class RowSink:
         """Overwrite wide fields of a row that this process appended, with items [1, ...]."""
         self._write_pending()
         for key, state in states.items():
-            field = self._schema[key]
-            if field.compressed:
-                deferred, start = self._reserved[field.file]
-                if deferred != row:
-                    raise ValueError(f"{field.name}: row {row:,} is patched, expected the deferred row {deferred:,}")
-                self.streams[field.file].patch(start, self._batch.rows.compressed[field].replacement(state))
-            else:
-                self.streams[field.file].patch(row, state)
+            self._writers[key].patch(row, state)
 
     def drain(self) -> list[NDArray[np.float64]]:
         """Write all rows. Return the returns of the episodes that were completed since the last call, [n] each."""
@@ -208,34 +199,14 @@ class RowSink:
         self._sum_rewards(columns[NEXT_REWARD][:count, 0], batch, numbers)
         for key, moments in self._new_moments.items():
             moments.update(columns[key][:count])
-        for name, block in batch.rows.files(count):
-            self.streams[name].append(block)
-        for name, block in batch.final_states.files(batch.ended):
-            self.streams[FINAL_FILE if name == ROWS_FILE else f"final.{name}"].append(block)
-        for field, images in batch.rows.images.items():
-            self._append_images(field.file, field.ends_file, *self._bytes_of(field, images, count, batch.deferred))
-        for field, images in batch.final_states.images.items():
-            self._append_images(field.final_file, field.final_ends_file, *self._bytes_of(field, images, batch.ended))
+        self.streams[ROWS_FILE].append(batch.rows.records[:count])
+        if FINAL_FILE in self.streams:
+            self.streams[FINAL_FILE].append(batch.final_states.records[: batch.ended])
+        for key, values in batch.rows.wide.items():
+            self._writers[key].append(values, count, final=False, deferred=batch.deferred)
+        for key, values in batch.final_states.wide.items():
+            self._writers[key].append(values, batch.ended, final=True)
         batch.clear()
-
-    def _bytes_of(
-        self, field: Field, images: list[bytes] | _CompressedBuffer, count: int, deferred: Sequence[int] = ()
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of the first `count` images, joined in order, [B], and the end of each image, [n]."""
-        if isinstance(images, list):
-            joined = np.frombuffer(b"".join(images[:count]), np.uint8)
-            return joined, np.cumsum([len(image) for image in images[:count]], dtype=np.int64)
-        if not deferred or not field.shared:
-            return images.joined(count)
-        data, ends = images.joined(count, deferred)
-        last = deferred[-1]
-        start = int(ends[last - 1]) if last else 0
-        self._reserved[field.file] = self.streams[field.ends_file].rows + last, self.streams[field.file].rows + start
-        return data, ends
-
-    def _append_images(self, file: str, ends_file: str, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        self.streams[ends_file].append(self.streams[file].rows + ends)
-        self.streams[file].append(data)
 
     def _check_flags(self, done: NDArray[np.bool_], ends: list[int]) -> None:
         expected = np.zeros(len(done), np.bool_)
@@ -261,17 +232,11 @@ class RowSink:
 class _Batch:
     """Buffer for steps, the final states of the episodes that end among the steps, and the extents of the episodes."""
 
-    def __init__(self, schema: Schema, capacity: int, dictionaries: Mapping[Key, FrameDictionary]) -> None:
+    def __init__(self, schema: Schema, capacity: int, writers: Mapping[Key, FieldWriter]) -> None:
         shared = [field for field in schema if field.shared]
         self.capacity = capacity
-        self.rows = _RecordBuffer(schema.narrow, schema.wide, schema.record, capacity, dictionaries)
-        self.final_states = _RecordBuffer(
-            [field for field in shared if not field.wide],
-            [field for field in shared if field.wide],
-            schema.final_record,
-            capacity,
-            dictionaries,
-        )
+        self.rows = _RecordBuffer(schema, schema.record, capacity, writers)
+        self.final_states = _RecordBuffer(shared, schema.final_record, capacity, writers)
         # Start and length of each run of rows of the same episode, the number of that episode, the last row of each
         # episode that ends in this batch, and the rows that will be patched.
         self.extents: list[tuple[int, int]] = []
@@ -285,107 +250,24 @@ class _Batch:
         self.filled = self.ended = 0
         for extents in (self.extents, self.extent_episodes, self.ends, self.deferred):
             extents.clear()
-        for buffer in (self.rows, self.final_states):
-            buffer.clear()
 
 
 class _RecordBuffer:
     """Buffer for `capacity` records and as many items of each wide field."""
 
     def __init__(
-        self,
-        narrow: Sequence[Field],
-        wide: Sequence[Field],
-        record: np.dtype[np.void],
-        capacity: int,
-        dictionaries: Mapping[Key, FrameDictionary],
+        self, fields: Iterable[Field], record: np.dtype[np.void], capacity: int, writers: Mapping[Key, FieldWriter]
     ) -> None:
-        self._records = np.zeros(capacity, record)
-        arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if field.form == "raw"}
-        arrays |= {field: np.zeros(capacity, np.int64) for field in wide if field.video}  # packets
-        self._wide = {field.file: array for field, array in arrays.items()}
-        self.images: dict[Field, list[bytes] | _CompressedBuffer] = {
-            field: _CompressedBuffer(field, capacity, dictionaries[field.key]) if field.compressed else [b""] * capacity
-            for field in wide
-            if field not in arrays
-        }
-        """The images of each field that are not stored as pixels: encoded images, or pixels that will be compressed."""
-        self.compressed = {
-            field: images for field, images in self.images.items() if isinstance(images, _CompressedBuffer)
-        }
-        """The images that will be compressed."""
-        self._has_records = bool(narrow)
-        self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
-        self.columns |= {field.key: values for field, values in (*arrays.items(), *self.images.items())}
-
-    def clear(self) -> None:
-        """Release the images that are compressed already, and keep all other memory."""
-        for images in self.compressed.values():
-            images.clear()
-
-    def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield the name of each array file and the first `count` items of the file."""
-        if self._has_records:
-            yield ROWS_FILE, self._records[:count]
-        for name, items in self._wide.items():
-            yield name, items[:count]
-
-
-class _CompressedBuffer:
-    """Buffer for images of a field that is stored compressed: pixels, and runs of images that are compressed already.
-
-    rows    |  pixels  |  compressed  |  pixels  |
-
-    A deferred image gets bytes that any image of the same size can replace.
-    """
-
-    def __init__(self, field: Field, capacity: int, dictionary: FrameDictionary) -> None:
-        self._pixels = np.empty((capacity, *field.shape), np.uint8)  # the system gives memory only to written pages
-        self._runs: list[tuple[int, CompressedImages]] = []
-        self._dictionary = dictionary
-        self._image_bytes = field.step_bytes
-
-    def __setitem__(self, rows: slice, images: Any) -> None:
-        if not isinstance(images, CompressedImages) or images.dictionary.data != self._dictionary.data:
-            self._pixels[rows] = images
-        elif len(images):
-            self._runs.append((rows.start, images))
-
-    def joined(self, count: int, deferred: Sequence[int] = ()) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of the first `count` images, joined in order, [B], and the end of each image, [n]."""
-        data, ends = self._joined(count)
-        if not deferred:
-            return data, ends
-        images = np.split(data, ends[:-1])
-        for deferred_row in deferred:
-            images[deferred_row] = reserved(self._image_bytes)
-        return np.concatenate(images), np.cumsum([len(image) for image in images], dtype=np.int64)
-
-    def replacement(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the bytes that replace a deferred image with these pixels, [1, ...]."""
-        compressed, _ = compress(image, self._dictionary.without_patches)
-        return padded(compressed, len(reserved(self._image_bytes)))
-
-    def _joined(self, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        pieces = []
-        stop = 0
-        for start, images in self._runs:
-            pieces += [*self._compress(stop, start), images.joined()]
-            stop = start + len(images)
-        pieces += self._compress(stop, count)
-        shifts = np.cumsum([0, *(len(data) for data, _ in pieces)])
-        ends = [stops + shift for (_, stops), shift in zip(pieces, shifts, strict=False)]
-        no_ends = np.empty(0, np.int64)
-        return np.concatenate([no_ends.astype(np.uint8), *(data for data, _ in pieces)]), np.concatenate(
-            [no_ends, *ends]
-        )
-
-    def clear(self) -> None:
-        """Remove all images."""
-        self._runs.clear()
-
-    def _compress(self, start: int, stop: int) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-        return [compress(self._pixels[start:stop], self._dictionary)] if start < stop else []
+        self.records = np.zeros(capacity, record)
+        self.columns: dict[Key, Any] = {}
+        """Memory of each field."""
+        self.wide: dict[Key, Any] = {}
+        """Memory of each field with files of its own."""
+        for field in fields:
+            if field.wide:
+                self.wide[field.key] = self.columns[field.key] = writers[field.key].new_buffer(capacity)
+            else:
+                self.columns[field.key] = self.records[field.name]
 
 
 def _reordered(records: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.read.video import PACKET
+from datasets_rl.format.images import FORMS, form_class
+from datasets_rl.format.images.base import ArrayFile, Form, ImageForm, WholeFile
 from datasets_rl.ted.keys import (
     NEXT,
     NEXT_FINAL_KNOWN,
@@ -41,9 +42,6 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.rewards import reward_dtype
 
-Form: TypeAlias = Literal["raw", "encoded", "compressed", "video"]
-"""How the images of a field are stored."""
-
 ROWS_FILE = "rows.npy"
 FINAL_FILE = "final.npy"
 DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary", ".videos.json", ".mp4")
@@ -53,10 +51,7 @@ NAME_BYTES = 200
 """Bytes of the longest dotted key. File names have at most 255 bytes. The names of a field's files, temporary files
 included, add up to 40 bytes to the key."""
 _RECORD_ALIGN = 8
-_END = np.dtype(np.int64)  # of each encoded or compressed image
-_PACKET_NUMBER = np.dtype(np.int64)
-_STORED_FORMS = ("encoded", "compressed", "video")
-_IMAGE_AXES = 3
+_STORED_FORMS = tuple(FORMS)[1:]  # a field that states none has the first one
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write such integers."""
 _RESERVED_NAMES = frozenset({"rows", "final", "episodes", "digests"})
@@ -86,6 +81,11 @@ class Column:
         return self.memory_dtype or self.dtype
 
     @property
+    def image_form(self) -> ImageForm:
+        """The form of the values, which knows the files, readers and writers of the field."""
+        return form_class(self.form)(self)
+
+    @property
     def encoded(self) -> bool:
         """Whether the images are stored as PNG or JPEG."""
         return self.form == "encoded"
@@ -111,7 +111,7 @@ class Column:
 
         The bound is exact except for images of another form than raw.
         """
-        return self.step_bytes if self.form == "raw" else _END.itemsize
+        return self.image_form.min_step_bytes
 
 
 END_COLUMNS = tuple(Column(key, np.dtype(np.bool_), (1,)) for key in (NEXT_TERMINATED, NEXT_TRUNCATED))
@@ -143,31 +143,6 @@ class Field(Column):
         return f"final.{self.name}.npy" if self.wide else FINAL_FILE
 
     @property
-    def ends_file(self) -> str:
-        """File with the end offset of each image that is encoded or compressed."""
-        return f"{self.name}.ends.npy"
-
-    @property
-    def final_ends_file(self) -> str:
-        """File with the end offsets of the images after the last actions. An unknown encoded image has no bytes."""
-        return f"final.{self.name}.ends.npy"
-
-    @property
-    def dictionary_file(self) -> str:
-        """File with the dictionary of compressed images."""
-        return f"{self.name}.dictionary"
-
-    @property
-    def packets_file(self) -> str:
-        """File with the packets of the videos of images."""
-        return f"{self.name}.packets.npy"
-
-    @property
-    def videos_file(self) -> str:
-        """File with the list of the videos of images."""
-        return f"{self.name}.videos.json"
-
-    @property
     def texts_file(self) -> str:
         """File with the vocabulary, a JSON list of texts. Only text fields have such a file."""
         return f"{self.name}.texts.json"
@@ -189,30 +164,6 @@ class Field(Column):
         if self.form != "raw":
             entry["form"] = self.form
         return entry
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayFile:
-    """Array file of a dataset: the dtype and shape of an item, and what has an item."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    """Shape of an item."""
-    per: Literal["step", "episode", "byte", "packet"]
-    """``step`` and ``episode`` have an item each, ``byte`` stands for the bytes of encoded or compressed images, and
-    ``packet`` for the packets of videos."""
-    ends: str = ""
-    """For encoded or compressed images: the file with the end offsets."""
-
-    @property
-    def counted(self) -> bool:
-        """Whether the numbers of steps and of episodes state the number of items."""
-        return self.per in {"step", "episode"}
-
-    def count(self, steps: int, episodes: int) -> int:
-        """Return the number of items, or 0 for a file that is not `counted`, where other files state the number."""
-        return {"step": steps, "episode": episodes}.get(self.per, 0)
 
 
 class Schema:
@@ -246,7 +197,7 @@ class Schema:
         offsets: dict[Key, int] = {}
         offset = 0
         for column in sorted(columns, key=lambda column: (not column.shared, -column.dtype.itemsize)):
-            if column.step_bytes < wide_bytes and column.form == "raw":
+            if column.step_bytes < wide_bytes and column.image_form.is_array:
                 offset = _round_up(offset, column.dtype.itemsize)
                 offsets[column.key] = offset
                 offset += column.step_bytes
@@ -283,28 +234,15 @@ class Schema:
         files = [ArrayFile(ROWS_FILE, self.record, (), "step")]
         if any(field.shared for field in self.narrow):
             files.append(ArrayFile(FINAL_FILE, self.final_record, (), "episode"))
-        for field in self.wide:
-            places: list[tuple[str, str, Literal["step", "episode"]]] = [(field.file, field.ends_file, "step")]
-            places += [(field.final_file, field.final_ends_file, "episode")] if field.shared else []
-            for name, ends, per in places:
-                if field.video:
-                    files.append(ArrayFile(name, _PACKET_NUMBER, (), per))
-                elif field.form != "raw":
-                    files += [ArrayFile(ends, _END, (), per), ArrayFile(name, field.dtype, (), "byte", ends)]
-                else:
-                    files.append(ArrayFile(name, field.dtype, field.shape, per))
-            if field.video:
-                files.append(ArrayFile(field.packets_file, PACKET, (), "packet"))
+        files += [file for field in self.wide for file in field.image_form.array_files()]
         return {file.name: file for file in files}
 
-    @property
-    def whole_files(self) -> list[str]:
-        """Names of the files that are read as a whole: vocabularies, dictionaries of compressed images, lists of videos."""
-        return [
-            *(field.texts_file for field in self.fields if field.text),
-            *(field.dictionary_file for field in self.fields if field.compressed),
-            *(field.videos_file for field in self.fields if field.video),
-        ]
+    @cached_property
+    def whole_files(self) -> Mapping[str, WholeFile]:
+        """The files that are read as a whole, by name: vocabularies, dictionaries of compressed images, lists of videos."""
+        files = [WholeFile(field.texts_file, 2) for field in self.fields if field.text]
+        files += [file for field in self.wide for file in field.image_form.whole_files()]
+        return {file.name: file for file in files}
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
@@ -362,7 +300,12 @@ def is_wide_pixels(column: Column) -> bool:
 
     A smaller column has a separate file if it is compressed, or if the source asks for that form.
     """
-    return column.dtype == np.uint8 and (column.step_bytes >= WIDE_BYTES or column.compressed)
+    return column.dtype == np.uint8 and (column.step_bytes >= WIDE_BYTES or column.image_form.has_dictionary)
+
+
+def holds_images(column: Column) -> bool:
+    """Return whether a column holds images: in another form than raw, or bytes that could be compressed."""
+    return not column.image_form.is_array or is_wide_pixels(column)
 
 
 def _placed_field(column: Column, offset: int | None) -> Field:
@@ -479,20 +422,7 @@ def _field_problems(field: Field) -> Iterator[str]:
         )
     if field.text and (field.dtype.str, field.shape, field.memory_dtype) != ("<i4", (), None):
         yield f"{field.name} is a text field of {field.dtype.str} {list(field.shape)}, expected <i4 []"
-    if field.encoded and not (field.wide and field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES):
-        yield (
-            f"{field.name} is a field of encoded images, {field.dtype.str} {list(field.shape)}, expected |u1 with "
-            "three axes"
-        )
-    if field.video and not (
-        field.wide and field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES and field.shape[2] in {1, 3}
-    ):
-        yield (
-            f"{field.name} is a field of frames of videos, {field.dtype.str} {list(field.shape)}, expected |u1 with three "
-            "axes, the last of 1 or 3 channels"
-        )
-    if field.compressed and not (field.wide and field.dtype.str == "|u1"):
-        yield f"{field.name} is compressed, {field.dtype.str} in {field.file}, expected |u1 in a separate file"
+    yield from field.image_form.field_problems(field)
     if any(size <= 0 for size in field.shape):
         yield f"{field.name} has shape {list(field.shape)}, expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):

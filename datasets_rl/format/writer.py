@@ -15,18 +15,16 @@ from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format.digests import range_digests, stored_file, write_digests
 from datasets_rl.format.episode_log import EpisodeLog
+from datasets_rl.format.images.base import FieldWriter, Renumber
 from datasets_rl.format.manifest import StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields
 from datasets_rl.format.row_sink import Chunk, RowSink
-from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
+from datasets_rl.format.schema import ROWS_FILE, Column, Schema
 from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import episode_statistics, field_quantiles
-from datasets_rl.format.video_files import PacketShifts, VideoFiles
-from datasets_rl.format.video_images import UNKNOWN, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.read.compressed_frames import FrameDictionary
-from datasets_rl.read.images import read_header
-from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
+from datasets_rl.ted.episode import DeferredStates, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name, is_observation
 from datasets_rl.ted.table import EpisodeTable
@@ -107,10 +105,13 @@ class DatasetWriter:
         self._log = EpisodeLog(field.key for field in self.schema if field.text)
         for commit in commits:
             self._log.restore(commit)
-        widest = max(self.schema.record_bytes, *(_buffered_bytes(field) for field in self.schema))
+        widest = max(self.schema.record_bytes, *(field.image_form.buffered_bytes for field in self.schema))
         capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
         written = (commits[-1]["steps"], len(self._log), commits[-1]["rows"]) if commits else None
-        self._dictionaries = _placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {})
+        given = {} if commits else dictionaries or {}
+        self._writers: dict[Key, FieldWriter] = {
+            field.key: field.image_form.writer(folder, given.get(field.key)) for field in self.schema
+        }
         self._sink = RowSink(
             folder,
             self.schema,
@@ -118,18 +119,12 @@ class DatasetWriter:
             name=name,
             steps=steps,
             written=written,
-            dictionaries=self._dictionaries,
+            writers=self._writers,
             summarized=summarized,
         )
-        self._videos = {
-            field.key: VideoFiles(
-                folder,
-                self._sink.streams[field.packets_file],
-                [video for commit in commits for video in commit["videos"][field.name]],
-            )
-            for field in self.schema
-            if field.video
-        }
+        for key, writer in self._writers.items():
+            earlier = [entry for commit in commits for entry in commit["videos"].get(dotted_name(key), ())]
+            writer.open(self._sink.streams, earlier)
         if commits:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
             for key, moments in self._sink.moments.items():
@@ -158,12 +153,12 @@ class DatasetWriter:
         """
         self._log.add_returns(self._sink.drain())
         files = {name: stream.flush(sync=sync) for name, stream in self._sink.streams.items()}
-        files |= {self.schema[key].dictionary_file: len(one.data) for key, one in self._dictionaries.items()}
-        for videos in self._videos.values():
-            files |= videos.paths
+        for writer in self._writers.values():
+            files |= writer.files()
+        entries = {dotted_name(key): writer.commit(sync=sync) for key, writer in self._writers.items()}
         return {
             "files": files,
-            "videos": {dotted_name(key): videos.commit(sync=sync) for key, videos in self._videos.items()},
+            "videos": {name: videos for name, videos in entries.items() if videos is not None},
             "steps": self._sink.rows,
             "open_steps": self._open_steps,
             "open_return": self._sink.open_return,
@@ -184,9 +179,11 @@ class DatasetWriter:
             if isinstance(texts := columns.get(key), TextStates):
                 columns[key] = self._log.codes(key, texts.vocabulary)[texts.codes]
         steps = self._check_episode(episode, columns)
-        stored = {key: self._as_stored(key, column) for key, column in columns.items()}
+        stored = {key: self._writers[key].stored_values(column) for key, column in columns.items()}
         ended = not episode.continues
-        final_states = {field.key: _final_state(field, stored[field.key], steps) for field in self._shared if ended}
+        final_states = {
+            field.key: self._final_state(field.key, stored[field.key], steps) for field in self._shared if ended
+        }
         chunk = Chunk(steps, stored, [steps] if ended else [], final_states, episode.deferred)
         self._sink.append(chunk, len(self._log))
         self._open_steps += steps
@@ -219,9 +216,9 @@ class DatasetWriter:
         final_states = {key: zero_unknown_states(values, known) for key, values in coded(episodes.final_states).items()}
         chunk = Chunk(
             episodes.count,
-            {key: self._as_stored(key, column) for key, column in columns.items()},
+            {key: self._writers[key].stored_values(column) for key, column in columns.items()},
             np.cumsum(episodes.lengths).tolist(),
-            {key: self._as_stored(key, column) for key, column in final_states.items()},
+            {key: self._writers[key].stored_values(column) for key, column in final_states.items()},
         )
         self._sink.append(chunk, len(self._log))
         metadata = {name: values.copy() for name, values in episodes.metadata.items()}
@@ -240,16 +237,15 @@ class DatasetWriter:
         """
         self._log.add_returns(self._sink.drain())
         codes = {key: self._log.codes(key, ["", *commit["words"][dotted_name(key)]]) for key in self._log.vocabulary}
-        shifts = self._end_shifts()
-        packets = self._add_videos(folder, commit)
+        changes: dict[str, Renumber] = {}
+        for key, writer in self._writers.items():
+            changes |= writer.merge(folder, commit.get("videos", {}).get(dotted_name(key), ()))
         first = len(self._log)
 
         def renumber(name: str, records: NDArray[Any]) -> None:
             """Replace the other writer's end offsets, packets, episode numbers and text codes by this writer's."""
-            if shift := shifts.get(name):
-                records += shift
-            if name in packets:
-                packets[name].apply(records)
+            if name in changes:
+                changes[name](records)
             for column in records.dtype.names or ():
                 key = tuple(column.split("."))
                 if key == EPISODE:
@@ -257,8 +253,8 @@ class DatasetWriter:
                 elif key in codes:
                     records[column] = codes[key][records[column]]
 
-        own = {self.schema[key].packets_file for key in self._videos}
-        rows = {name: count for name, count in commit["rows"].items() if name not in own}
+        merged = {name for name, file in self.schema.array_files.items() if file.listed}
+        rows = {name: count for name, count in commit["rows"].items() if name not in merged}
         self._sink.append_stored(folder, rows, schema or self.schema, renumber)
         for key, moments in self._sink.moments.items():
             moments.merge(commit["moments"][dotted_name(key)])
@@ -274,20 +270,6 @@ class DatasetWriter:
             self._sink.open_return += open_return
         self._log.add_commit({**commit, "lengths": lengths, "returns": returns})
 
-    def _add_videos(self, folder: Path, commit: Commit) -> dict[str, PacketShifts]:
-        """Store the videos of a partial dataset, and return, by file of packets, what these become."""
-        shifts: dict[str, PacketShifts] = {}
-        for key, videos in self._videos.items():
-            field = self.schema[key]
-            shift = videos.add_partial(folder, commit["videos"][field.name], folder / field.packets_file)
-            shifts |= {field.file: shift, field.final_file: shift}
-        return shifts
-
-    def _end_shifts(self) -> dict[str, int]:
-        """Return, by file of end offsets, the bytes of the images written so far, which shift all appended ends."""
-        files = self.schema.array_files.items()
-        return {file.ends: self._sink.streams[name].rows for name, file in files if file.ends}
-
     def _check_batch(self, batch: EpisodeBatch) -> None:
         problems = []
         if self._open_steps:
@@ -302,7 +284,7 @@ class DatasetWriter:
             expected = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in expected.keys() | arrays.keys():
                 actual = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
-                if key in expected and key in arrays and (wrong := _form_problem(self.schema[key], arrays[key])):
+                if key in expected and key in arrays and (wrong := self._writers[key].form.form_problem(arrays[key])):
                     problems.append(f"{kind} has {dotted_name(key)} as {wrong}")
                 elif actual != expected.get(key):
                     problems.append(
@@ -337,29 +319,15 @@ class DatasetWriter:
                 array = columns[field.key] if field.key in keys else None
                 if array is None:
                     yield f"{field.name} is missing"
-                elif isinstance(array, EncodedImages) or field.encoded:
-                    yield from _image_problems(field, array, steps, max_rows)
-                elif isinstance(array, TextStates) or _form_problem(field, array):
-                    yield f"{field.name} is {_form_problem(field, array)}"
-                elif (
-                    array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= max_rows
-                ):
-                    yield (
-                        f"{field.name} is {array.dtype.name} {list(array.shape)}, "
-                        f"expected {field.dtype.name} {[steps, *field.shape]}"
-                    )
+                else:
+                    yield from self._writers[field.key].form.value_problems(array, steps, max_rows)
         has_final_state = {len(array) > steps for key, array in episode.states.items() if is_observation(key)}
         if len(has_final_state) > 1:
             yield "one observation has a state after the last action, another has none, expected all or none"
 
-    def _as_stored(self, key: Key, column: Any) -> Any:
-        """Return the values to store: an array, a list of encoded images, compressed images, or packets of videos.
-
-        Stored images of a field of pixels, or with another dictionary, are decoded when they are copied.
-        """
-        if isinstance(column, VideoFrames) and key in self._videos:
-            return self._videos[key].place(column)
-        return column.images if isinstance(column, EncodedImages) and self.schema[key].encoded else column
+    def _final_state(self, key: Key, states: Any, steps: int) -> Any:
+        """Return the state after the last of an episode's steps, [1, ...]. An unknown state is zeros or no bytes."""
+        return states[steps:] if len(states) > steps else self._writers[key].unknown()
 
     def finish(self) -> DatasetSummary:
         """Write the remaining rows and the episode table, and close all files.
@@ -380,10 +348,10 @@ class DatasetWriter:
         ranges = {name: stream.ranges for name, stream in streams.items()}
         for key, vocabulary in self._log.vocabulary.items():
             disk.write_json(self._folder / self.schema[key].texts_file, [*vocabulary])
-        for key, videos in self._videos.items():
-            disk.write_json(self._folder / self.schema[key].videos_file, videos.to_json())
-            ranges |= videos.ranges
-        whole = [*self.schema.whole_files, *{path: None for one in self._videos.values() for path in one.paths}]
+        whole = dict.fromkeys(self.schema.whole_files)
+        for writer in self._writers.values():
+            ranges |= writer.finish()
+            whole |= dict.fromkeys(writer.files())
         for name in whole:
             path = self._folder / name
             ranges[name] = ranges.get(name) or range_digests(path, Report())
@@ -416,67 +384,5 @@ class DatasetWriter:
         self._sink.discard()
 
 
-def _placed_dictionaries(
-    folder: Path, schema: Schema, given: Mapping[Key, FrameDictionary]
-) -> dict[Key, FrameDictionary]:
-    """Return the dictionaries of compressed images; those that are given are written to the folder."""
-    dictionaries = {}
-    for field in schema:
-        if field.compressed:
-            path = folder / field.dictionary_file
-            if field.key in given:
-                disk.write_bytes(path, given[field.key].data)
-            dictionaries[field.key] = FrameDictionary(path.read_bytes())
-    return dictionaries
-
-
-def _final_state(field: Field, states: Any, steps: int) -> Any:
-    """Return the state after the last of an episode's steps, [1, ...]; zeros or no bytes if it is unknown."""
-    if len(states) > steps:
-        return states[steps:]
-    if field.video:
-        return np.full(1, UNKNOWN)
-    return [b""] if field.encoded else np.zeros((1, *field.shape), field.dtype)
-
-
 def _dtype_and_shape(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
     return "nothing" if array is None else f"{array[0].name} {list(array[1])}"
-
-
-def _buffered_bytes(field: Field) -> int:
-    # Measured: encoded images have a tenth (JPEG) to a half (PNG) of the bytes of their pixels.
-    return field.min_step_bytes if field.video else field.step_bytes // 8 if field.encoded else field.step_bytes
-
-
-def _form_problem(field: Field, column: Any) -> str:
-    """Return how a column is not in the form of its field; empty if it is, or becomes so."""
-    if isinstance(column, TextStates):
-        return f"a text column, expected {field.dtype.name}"
-    form = getattr(column, "form", "raw")
-    if field.form not in {"encoded", "video"} or form == field.form:
-        return ""
-    kinds = {
-        "raw": "pixels",
-        "compressed": "compressed images",
-        "encoded": "encoded images",
-        "video": "frames of videos",
-    }
-    return f"{kinds[form]}, expected {kinds[field.form]}"
-
-
-def _image_problems(field: Field, column: Any, min_images: int, max_images: int) -> Iterator[str]:
-    if not isinstance(column, EncodedImages) or not field.encoded:
-        expected = "encoded images" if field.encoded else field.dtype.name
-        yield f"{field.name} holds {type(column).__name__}, expected {expected}"
-    elif not min_images <= len(column) <= max_images:
-        yield f"{field.name} has {len(column)} images, expected {min_images}"
-    else:
-        for number, encoded in enumerate(column.images):
-            try:
-                image = read_header(encoded)
-            except ConversionError as error:
-                yield f"{field.name}: image {number} {error.problems[0]}"
-                continue
-            if (image.shape, image.dtype) != (field.shape, field.dtype):
-                expected = f"{field.dtype.name} {list(field.shape)}"
-                yield f"{field.name}: image {number} is {image.dtype.name} {list(image.shape)}, expected {expected}"

@@ -30,10 +30,10 @@ from datasets_rl.fetch.plan import retry_delay
 from datasets_rl.format import chunks as chunking
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks, Piece
 from datasets_rl.format.digests import digest_of_ranges, range_digests
+from datasets_rl.format.images.video_files import VIDEO_FOLDER
 from datasets_rl.format.manifest import Manifest, checked_manifest
 from datasets_rl.format.schema import DATA_SUFFIXES
 from datasets_rl.format.summary import read_document
-from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import UnknownKeyError
-from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
 from datasets_rl.ted.keys import Key, dotted_name
@@ -65,11 +64,8 @@ class StepReader:
         return self._take(key, steps if self.rows is None else self.rows.at(steps))
 
     def _take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-        items = self.stored.items(key)
-        if isinstance(items, ImageColumn):
-            return items.take(rows, None)
         if self.stored.schema[key].wide:
-            return np.asarray(items[rows])
+            return np.asarray(self.stored.items(key)[rows])
         return self.stored.take_fields([key], rows)[0]
 
     def next_state(self, key: Key, step: int) -> NDArray[Any] | None:

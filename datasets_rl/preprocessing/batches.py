@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.images import ImageColumn
-from datasets_rl.format.reader import Items, StoredDataset
+from datasets_rl.format.images.base import Items
+from datasets_rl.format.images.columns import ImageColumn
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Schema
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
@@ -44,14 +45,14 @@ def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
         metadata={name: table[name][first:stop] for name in table.metadata_names},
         vocabulary={field.key: stored.texts(field.key) for field in fields if field.text},
         numbers=np.arange(first, stop),
-        compressed=frozenset(field.key for field in fields if field.compressed),
+        compressed=frozenset(field.key for field in fields if field.image_form.has_dictionary),
     )
 
 
 def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
-    if stored.schema[key].form != "raw":
-        return _span(stored.items(key), rows.start, rows.stop)
-    return stored.column(key, rows.start, rows.stop)
+    if stored.schema[key].image_form.is_array:
+        return stored.column(key, rows.start, rows.stop)
+    return _span(stored.items(key), rows.start, rows.stop)
 
 
 def _span(items: Items, start: int, stop: int) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import disk
-from datasets_rl.format.compressed_images import CompressedImages
+from datasets_rl.format.images.compressed import CompressedImages
 from datasets_rl.format.schema import Column
 from datasets_rl.read.compressed_frames import TRAINING_FRAMES, FrameDictionary, compress
 from datasets_rl.ted.keys import NEXT, Key, dotted_name
@@ -64,7 +64,7 @@ def read_dictionaries(folder: Path, columns: Sequence[Column]) -> dict[Key, Fram
     """Return the dictionaries of a build; values that are stored separately at t + 1 have the dictionary of those at t."""
     dictionaries = {}
     for column in columns:
-        if column.compressed:
+        if column.image_form.has_dictionary:
             path = folder / dotted_name(column.key)
             if not path.exists() and column.key[0] == NEXT:
                 path = folder / dotted_name(column.key[1:])

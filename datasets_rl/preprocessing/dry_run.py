@@ -173,7 +173,7 @@ def _fit_dictionaries(
     stored: Stored, recipe: Recipe, columns: Sequence[Column], sample: Sequence[EpisodeBatch], total: int
 ) -> dict[Key, ImageDictionary]:
     """Return the dictionary of each column of compressed images: that of unchanged images, or a trained one."""
-    keys = [column.key for column in columns if column.compressed]
+    keys = [column.key for column in columns if column.image_form.has_dictionary]
     fitted = {key: common_dictionary([_images(batch, key) for batch in sample]) for key in keys}
     changed = [key for key, common in fitted.items() if common is None]
     frames: dict[Key, list[NDArray[np.uint8]]] = {key: [] for key in changed}
@@ -206,6 +206,6 @@ def _spread_batches(stored: Stored, recipe: Recipe, total: int) -> Iterator[Epis
 def _stored_bytes(batch: EpisodeBatch, columns: Sequence[Column], dictionaries: Mapping[Key, ImageDictionary]) -> float:
     """Return the estimated size of a stored batch in bytes."""
     arrays = {**batch.steps, **batch.states}
-    encoded: int = sum(arrays[column.key].nbytes for column in columns if column.encoded)
+    encoded: int = sum(arrays[column.key].nbytes for column in columns if column.image_form.holds_files)
     compressed = sum(batch.count * fitted.image_bytes for fitted in dictionaries.values())
     return converted_bytes(columns, batch.count) + encoded + compressed

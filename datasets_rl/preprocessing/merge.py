@@ -100,7 +100,9 @@ class MergedDataset:
     def episode_batches(self, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:
         """Yield the episodes [first, stop) in batches of about `max_steps` steps, with the index of their dataset."""
         shared = set.intersection(*(set(member.episodes.names) for member in self.members))
-        compressed = frozenset(field.key for member in self.members for field in member.schema if field.compressed)
+        compressed = frozenset(
+            field.key for member in self.members for field in member.schema if field.image_form.has_dictionary
+        )
         for index, (member, start) in enumerate(zip(self.members, self.firsts, strict=False)):
             low, high = max(first - start, 0), min(stop - start, len(member.episodes))
             for batch in episode_batches(member, low, high, max_steps) if low < high else ():

@@ -20,8 +20,9 @@ import torch
 
 from datasets_rl.build.partial import make_partial, writer_columns
 from datasets_rl.errors import ConversionError, PreprocessError
+from datasets_rl.format.images.base import Form
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Form, Schema
+from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.preprocessing.dictionaries import read_dictionaries
@@ -175,11 +176,7 @@ def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
 def decoded_keys(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
     """Return the keys of the columns of encoded images or of frames of videos that hold others in a batch."""
     arrays = {**batch.steps, **batch.states}
-    return {
-        column.key
-        for column in columns
-        if (column.encoded or column.video) and getattr(arrays.get(column.key), "form", "raw") != column.form
-    }
+    return {column.key for column in columns if column.image_form.form_problem(arrays.get(column.key))}
 
 
 def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str]) -> list[Key]:

@@ -22,6 +22,7 @@ from datasets_rl import disk
 from datasets_rl.build.conversion import read_metadata, specs_of_schema, write_metadata
 from datasets_rl.build.partial import writer_columns
 from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, InvalidArgumentError, LockedError
+from datasets_rl.format.images.compressed import dictionary_file
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
@@ -281,7 +282,8 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
     """Return the differences between the columns of new episodes and the columns of a dataset, a sentence each."""
 
     def described(column: Column) -> str:
-        kinds = [name for name in ("shared", "text", "encoded", "compressed") if getattr(column, name)]
+        kinds = [name for name in ("shared", "text") if getattr(column, name)]
+        kinds += [] if column.image_form.is_array else [column.form]
         return " ".join([column.dtype.name, str(list(column.shape)), *kinds])
 
     new = {dotted_name(column.key): described(stored_column(column)) for column in columns}
@@ -318,11 +320,8 @@ def _write_rows(
 
 def _dictionaries(schema: Schema, folder: Path) -> dict[Key, FrameDictionary]:
     """Return the dictionaries in the folder of a recording."""
-    return {
-        field.key: FrameDictionary((folder / field.dictionary_file).read_bytes())
-        for field in schema
-        if field.compressed
-    }
+    keys = [field.key for field in schema if field.image_form.has_dictionary]
+    return {key: FrameDictionary((folder / dictionary_file(key)).read_bytes()) for key in keys}
 
 
 def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries: Mapping[Key, FrameDictionary]) -> None:

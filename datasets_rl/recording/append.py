@@ -90,9 +90,10 @@ def append_episodes(
     else:
         stored = StoredDataset(locate(episodes, settings=settings))
         columns = writer_columns(stored.schema)
-        if videos := [field.name for field in stored.schema if field.video]:
+        if shared := [field for field in stored.schema if field.image_form.in_shared_files]:
             raise InvalidArgumentError(
-                f"the images of {', '.join(videos)} in {episodes} are frames of videos, which a recording cannot have",
+                f"the images of {', '.join(field.name for field in shared)} in {episodes} are "
+                f"{shared[0].image_form.noun}, which a recording cannot have",
                 hint="store them as images first, with the step compress_images, and append the result",
             )
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))

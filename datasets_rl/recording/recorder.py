@@ -144,10 +144,10 @@ class Recorder:
 
     def _stored_forms(self, columns: Sequence[Column]) -> list[Column]:
         """Return columns in the forms of an existing dataset: pixels and compressed images replace each other."""
-        forms = {field.key: field.form for field in self.stored.schema} if self.stored else {}
+        stored = {field.key: field for field in self.stored.schema} if self.stored else {}
         return [
-            replace(column, form=forms.get(column.key, column.form))
-            if {column.form, forms.get(column.key)} <= {"raw", "compressed"}
+            replace(column, form=stored.get(column.key, column).form)
+            if column.image_form.takes_pixels and stored.get(column.key, column).image_form.takes_pixels
             else column
             for column in columns
         ]

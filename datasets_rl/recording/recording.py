@@ -34,6 +34,7 @@ from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import writer_columns
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.episode_log import EpisodeLog
+from datasets_rl.format.images.compressed import dictionary_file
 from datasets_rl.format.manifest import array_file
 from datasets_rl.format.npy import unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Column, Schema
@@ -240,7 +241,7 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     _require_equal(commit, {"steps": steps, "open_steps": 0, "open_return": 0})
     _check_values(commit, schema)
     stored = schema.array_files
-    dictionaries = {field.dictionary_file for field in schema if field.compressed}
+    dictionaries = {dictionary_file(field.key) for field in schema if field.image_form.has_dictionary}
     if rows.keys() != stored.keys() or files.keys() != stored.keys() | dictionaries:
         raise ValueError(f"the files are {sorted(rows.keys() | files.keys())}, expected {sorted(stored)}")
     _integers([*rows.values(), *files.values()], 0)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets_rl.format.image_cache import COPIED_BYTES
+from datasets_rl.format.images.cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.storages.frame_ring import FrameRing, Frames, References, SavedFrames
 from datasets_rl.storages.structure import Leaf
@@ -266,7 +266,7 @@ class _Group:
 
 def _compare(frames: Frames, others: Frames, equal: NDArray[np.bool_]) -> None:
     """Write to `equal`, bool [n], which frames, [n, bytes], are equal to the first n of others."""
-    from datasets_rl.format.image_loops import compare_images  # deferred: it loads numba
+    from datasets_rl.format.images.loops import compare_images  # deferred: it loads numba
 
     per_task = max(COPIED_BYTES // frames.shape[1], 1)
     run_on_all_cores(lambda first, last: compare_images(frames, others, equal, first, last), len(frames), per_task)

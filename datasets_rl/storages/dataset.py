@@ -17,9 +17,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.images.base import Items
+from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
-from datasets_rl.format.reader import Items, StoredDataset
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
@@ -95,14 +96,14 @@ class DatasetStorage(EpisodicStorage):
 
     def _indexable(self, field: Field, items: Items, *, scattered: bool = False) -> _Items:
         if isinstance(items, ImageColumn):
-            if scattered and field.compressed:
-                for file in (field.file, field.ends_file):
-                    advise_random_reads(self.stored.map(file))
+            for file in field.image_form.scattered_files() if scattered else ():
+                advise_random_reads(self.stored.map(file))
             return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
         return _as_read_only_tensor(items, scattered=scattered)
 
     def _is_cached(self, field: Field) -> bool:
-        return field.encoded or (field.form != "raw" and self.image_cache is not None)
+        form = field.image_form
+        return form.holds_files or (not form.is_array and self.image_cache is not None)
 
     @cached_property
     def _cached_part(self) -> float:
@@ -330,7 +331,7 @@ class DatasetStorage(EpisodicStorage):
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
         if key in stored.schema and stored.schema[key].memory_dtype is None:
             field = stored.schema[key]
-            if field.form != "raw":
+            if not field.image_form.is_array:
                 return torch.from_numpy(stored.column(key))
             items = stored.map(field.file, writable=True)
             return torch.from_numpy(np.asarray(items if field.wide else items[field.name]))

@@ -25,7 +25,6 @@ from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import steps_of
 
 _WORD = 8
-_DECODED = {"encoded": "PNG or JPEG images", "video": "frames of videos"}
 _CHUNK_BYTES = 1 << 26
 """Bytes that are moved at once."""
 
@@ -268,7 +267,7 @@ def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], devi
         available = torch.cuda.mem_get_info(device)[0]
     if needed > available:
         schema = steps.schema
-        compressed = [dotted_name(key) for key in wide if key in schema and schema[key].compressed]
+        compressed = [dotted_name(key) for key in wide if key in schema and schema[key].image_form.has_dictionary]
         after = f" after {', '.join(compressed)}, stored compressed, is decompressed" if compressed else ""
         raise NotEnoughMemoryError(
             f"the fields take {needed:,} bytes on {device}{after}, expected at most {available:,.0f}",
@@ -278,9 +277,13 @@ def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], devi
 
 def _check_not_encoded(steps: EpisodicStorage, device: torch.device) -> None:
     keys = steps.keys()
-    encoded = [field for field in steps.schema if field.form in _DECODED and {field.key, (NEXT, *field.key)} & {*keys}]
+    encoded = [
+        field
+        for field in steps.schema
+        if not field.image_form.takes_pixels and {field.key, (NEXT, *field.key)} & {*keys}
+    ]
     if encoded:
-        forms = dict.fromkeys(_DECODED[field.form] for field in encoded)
+        forms = dict.fromkeys(field.image_form.summary for field in encoded)
         others = [dotted_name(key) for key in keys if not any(key[-len(field.key) :] == field.key for field in encoded)]
         raise InvalidArgumentError(
             f"{', '.join(field.name for field in encoded)} is stored as {' and '.join(forms)}, which cannot be kept on "

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.image_cache import COPIED_BYTES
+from datasets_rl.format.images.cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def read_frames(
     Raises:
         ConversionError: If a frame is damaged.
     """
-    from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: loads numba
+    from datasets_rl.format.images.loops import copy_repeated, find_firsts  # deferred: loads numba
     from datasets_rl.read.compressed_frames import FrameDictionary, decompress  # deferred: imports zstandard
 
     size = out.shape[1]

@@ -38,6 +38,8 @@ class StoredImages(ABC):
     """Column of images in another form than pixels, [T] or [T + 1], that are decoded on reading."""
 
     form: ClassVar[Literal["encoded", "compressed", "video"]]
+    noun: ClassVar[str]
+    """What the images are, for messages."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -66,6 +68,7 @@ class EncodedImages(StoredImages):
     """Column of images that stay PNG or JPEG, [T] or [T + 1], and are decoded on reading."""
 
     form: ClassVar[Literal["encoded", "compressed", "video"]] = "encoded"
+    noun: ClassVar[str] = "encoded images"
     images: Sequence[bytes | bytearray | memoryview]
     """Bytes of each image. An image without bytes is unknown."""
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format import compressed_images, encoded_images
-from datasets_rl.format.compressed_images import CompressedImages
-from datasets_rl.format.encoded_images import EncodedColumn
+from datasets_rl.format.images.compressed import CompressedImages
+from datasets_rl.format.images.encoded import EncodedColumn
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import concatenate_batches
 from datasets_rl.preprocessing.recipe import Recipe

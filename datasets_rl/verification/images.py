@@ -31,7 +31,7 @@ class ReadableColumns:
             return self._stored.column(key, start, stop)
         except IntegrityError as error:
             field = self._stored.schema[key[1:] if key not in self._stored.schema and key[0] == NEXT else key]
-            if field.form == "raw":
+            if field.image_form.is_array:
                 raise
             if stop - start > 1:
                 middle = (start + stop) // 2
@@ -43,7 +43,7 @@ class ReadableColumns:
     def problems(self) -> list[str]:
         """Read the images that were not read before, and return the number of damaged images, and the first ones."""
         for field in self._stored.schema:
-            if field.form != "raw" and field.key not in self._read:
+            if not field.image_form.is_array and field.key not in self._read:
                 rows = max(_BLOCK_BYTES // field.step_bytes, 1)
                 for start in range(0, len(self._stored), rows):
                     self.column(field.key, start, min(start + rows, len(self._stored)))

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk, sources
 from datasets_rl.build.conversion import ConversionJob, build_manifest, merge_decisions
-from datasets_rl.build.image_forms import BAD_SHARDS, ImageForm, ImageForms, with_pixels
+from datasets_rl.build.image_forms import BAD_SHARDS, ChosenForm, ImageForms, with_pixels
 from datasets_rl.build.shards import EpisodeFilter, append_piece, stored_part
 from datasets_rl.errors import (
     Argument,
@@ -44,10 +43,10 @@ from datasets_rl.fetch.asset import Asset, Fetched, Folder
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.manifest import Manifest, array_file, converter_version
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, Schema, short_text, stored_column
-from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
@@ -229,7 +228,9 @@ class _Reconversion:
         self._writer: DatasetWriter | None = None
         self._filter = EpisodeFilter(job.spec, job.selection, 0)
         self._forms = _forms(stored.schema)
-        self._pixels = tuple(field.key for field in stored.schema if field.compressed)
+        self._pixels = tuple(
+            field.key for field in stored.schema if field.image_form.takes_pixels and not field.image_form.is_array
+        )
         """The fields that are compared as they are read."""
         self._known: list[bool] = []
         """Whether the final state of each episode in the temporary build is known, which pixels may decide."""
@@ -264,8 +265,8 @@ class _Reconversion:
                     if problems:
                         return
                 self._convert(reader, shard, report)
-                if any(field.video for field in self._stored.schema):
-                    self._compare_build()  # the bytes of videos do not count as written, so a shard bounds them
+                if any(field.image_form.in_shared_files for field in self._stored.schema):
+                    self._compare_build()  # the bytes of shared files do not count as written, so a shard bounds them
                 expected = expected or self._expected_manifest(reader)
                 decisions += reader.decisions
             if self._filter.complete:
@@ -464,34 +465,22 @@ class _Reconversion:
 
 def _forms(schema: Schema) -> ImageForms:
     """Return the forms of images in a temporary build: those of the dataset, and pixels in place of compressed images."""
-    return ImageForms({field.key: ImageForm("raw" if field.compressed else field.form) for field in schema})
+    return ImageForms(
+        {field.key: ChosenForm("raw" if field.image_form.takes_pixels else field.form) for field in schema}
+    )
 
 
 def _values(dataset: StoredDataset, key: Key, noun: str, start: int, stop: int) -> NDArray[Any]:
     """Return the values of a field in rows, or its final states of episodes: images as they are, and texts as strings."""
     field, final = dataset.schema[key], noun == "episode"
-    if field.encoded:
-        ends = dataset.map(field.final_ends_file if final else field.ends_file)
-        data = dataset.map(field.final_file if final else field.file)
-        bounds = [int(ends[start - 1]) if start else 0, *ends[start:stop].tolist()]
-        return _object_array([data[first:last].tobytes() for first, last in pairwise(bounds)])
     items = dataset.final_states(key) if final else dataset.items(key)
-    if isinstance(items, VideoColumn):
-        return _frame_texts(items.read_stored(start, stop))
+    if isinstance(items, ImageColumn):
+        return items.read_comparable(start, stop)
     values = np.asarray(items[start:stop])
     if not field.text:
         return values
     texts = _object_array([*dataset.texts(key), "(no text of the vocabulary)"])
     return np.asarray(texts.take(np.where(values < 0, len(texts), values), mode="clip"))
-
-
-def _frame_texts(frames: VideoFrames) -> NDArray[Any]:
-    """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
-    texts = []
-    for number, packet in zip(frames.numbers.tolist(), frames.packets.tolist(), strict=True):
-        video = frames.videos[number]
-        texts.append("" if packet < 0 else f"packet {packet:,} of {video.name}, {video.packets[packet].item()}")
-    return _object_array(texts)
 
 
 def _read_slice(dataset: StoredDataset, key: Key, noun: str, items: slice) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.errors import NotEnoughMemoryError
-from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.schema import Column
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.samplers import SliceSampler

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from datasets_rl.errors import ConversionError, IntegrityError, InvalidArgumentError
-from datasets_rl.format.compressed_images import CompressedImageColumn
+from datasets_rl.format.images.compressed import CompressedImageColumn
 from datasets_rl.read.compressed_frames import FrameDictionary, compress, decompress
 from datasets_rl.read.patches import FramePatches
 from datasets_rl.storages.frame_ring import FrameRing, SavedFrames

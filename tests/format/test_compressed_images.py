@@ -10,8 +10,8 @@ import zstandard
 from stored_data import Trajectory, columns, plain, write_dataset
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
-from datasets_rl.format import compressed_images
-from datasets_rl.format.compressed_images import CompressedImageColumn
+from datasets_rl.format.images import compressed as compressed_images
+from datasets_rl.format.images.compressed import CompressedImageColumn
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
@@ -101,7 +101,7 @@ def mixed(tmp_path):
 
 def format_lines():
     """Return the program in FORMAT.md that reads a compressed image."""
-    text = Path(compressed_images.__file__).with_name("FORMAT.md").read_text("utf-8")
+    text = (Path(compressed_images.__file__).parents[1] / "FORMAT.md").read_text("utf-8")
     section = text[text.index("**Compressed images.**") :]
     return section[section.index("```python") + 9 :].partition("```")[0]
 

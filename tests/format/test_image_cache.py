@@ -16,10 +16,10 @@ from stored_data import Trajectory, columns, write_dataset
 from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.buffers import batches as batches_module
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format import encoded_images as images_module
-from datasets_rl.format import image_cache as cache_module
-from datasets_rl.format.encoded_images import EncodedImageColumn
-from datasets_rl.format.image_cache import ImageCache
+from datasets_rl.format.images import cache as cache_module
+from datasets_rl.format.images import encoded as images_module
+from datasets_rl.format.images.cache import ImageCache
+from datasets_rl.format.images.encoded import EncodedImageColumn
 from datasets_rl.format.schema import Column
 from datasets_rl.read import threads
 from datasets_rl.storages import DatasetStorage

@@ -101,7 +101,7 @@ def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, pro
 def test_a_key_that_is_too_long_for_a_file_name_is_refused(tmp_path, shape, text):
     dtype = np.dtype("<i4")
     fits = Schema.layout([Column(("k" * 200,), dtype, shape, text=text)]).fields[0]
-    for name in (fits.file, fits.final_file, fits.final_ends_file, fits.texts_file):
+    for name in (fits.file, fits.final_file, f"final.{fits.name}.ends.npy", fits.texts_file):
         disk.write_json(tmp_path / name, {})
 
     with pytest.raises(InvalidArgumentError, match=r"k{40}\.\.\. has a name of 201 bytes, expected 200 at most"):

@@ -16,8 +16,8 @@ from stored_data import Trajectory, columns, store_dataset
 
 from datasets_rl import RecordEpisodes
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
-from datasets_rl.format import compressed_images
 from datasets_rl.format.check import check_rules
+from datasets_rl.format.images import compressed as compressed_images
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -142,7 +142,7 @@ def test_unchanged_images_are_copied_as_bytes(home, tmp_path, monkeypatch, jobs)
     rows = [before.episodes.rows(number) for number in (0, 2, 3, 5)]
     wanted = b"".join(bytes(data[ends[one[0] - 1] if one[0] else 0 : ends[one[-1]]]) for one in rows)
     assert bytes(result.map("camera.npy")) == wanted
-    assert result.dictionary(result.schema["camera",]).data == before.dictionary(before.schema[PIXELS]).data
+    assert result.dictionaries["camera",].data == before.dictionaries[PIXELS].data
 
 
 @pytest.mark.usefixtures("warm_python")
@@ -154,7 +154,7 @@ def test_changed_images_have_one_dictionary_in_all_processes(home, tmp_path):
     )
 
     assert digests(one) == digests(two)
-    assert one.dictionary(one.schema[PIXELS]).data
+    assert one.dictionaries[PIXELS].data
     sizes = {entry.path: entry.bytes for entry in one.manifest.files}
     assert sizes["pixels.npy"] < len(one) * 48 * 48 / 4
 

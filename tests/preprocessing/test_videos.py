@@ -15,8 +15,8 @@ from upstreams import publishing
 
 from datasets_rl import LeRobotExperienceReplay, Selection, append_episodes, download, downloading, load, push, verify
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
-from datasets_rl.format import video_images
 from datasets_rl.format.check import check_rules
+from datasets_rl.format.images import video as video_images
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from datasets_rl import append_episodes, load, verify
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
-from datasets_rl.format import compressed_images
+from datasets_rl.format.images import compressed as compressed_images
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.read.compressed_frames import FrameDictionary

@@ -126,7 +126,7 @@ def test_what_cannot_be_moved_is_refused_and_nothing_changes(tmp_path, folder):
     one.states["camera",] = EncodedImages([encoded(scene(16, 24, 3, seed=step)) for step in range(3)])
     write_dataset(tmp_path, [one], [*columns(), camera])
     dataset = load(tmp_path, 2)
-    with pytest.raises(InvalidArgumentError, match="camera is stored as PNG or JPEG images") as caught:
+    with pytest.raises(InvalidArgumentError, match="camera is stored as PNG or JPEG, which cannot be kept") as caught:
         dataset.to("cpu")
     assert "'action'" in str(caught.value.hint)
     assert "camera" in dataset.sample().keys()  # noqa: SIM118 - a TensorDict iterates over its steps

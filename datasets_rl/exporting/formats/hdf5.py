@@ -57,7 +57,7 @@ class Hdf5(ExportFormat):
 
 
 def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:
-    if field.encoded:
+    if field.image_form.holds_files:
         file.create_dataset(name, (rows,), h5py.vlen_dtype(np.uint8))
     elif field.text:
         file.create_dataset(name, (rows,), h5py.string_dtype())

@@ -120,7 +120,7 @@ class LeRobot(ExportFormat):
                 bytes_of_step += field.step_bytes
             elif not is_image(field):
                 bytes_of_step += field.step_bytes * (1 - _DEPTH_SHARE)
-            elif not field.encoded:
+            elif not field.image_form.holds_files:
                 bytes_of_step += field.step_bytes * (1 - _VIDEO_SHARE)
         return content.bytes - int(bytes_of_step * content.steps)
 
@@ -451,7 +451,7 @@ def _depths(content: Content) -> dict[Field, Depth]:
     for field in content.fields:
         law = laws.get(field.name)
         is_camera = len(field.shape) == 3 and field.shape[2] == 1 and min(field.shape[:2]) >= _DEPTH_SIDE
-        if is_camera and field.name in units and field.read_dtype != np.uint8 and not field.encoded:
+        if is_camera and field.name in units and field.read_dtype != np.uint8:
             with suppress(ValueError):  # another unit, or no law
                 found[field] = Depth.of_law(units[field.name], law if isinstance(law, Mapping) else {})
     return found

@@ -117,9 +117,9 @@ def _keeps_jpeg(content: Content) -> bool:
     Minari has a single flag for all.
     """
     images = [field for field in (*content.observations, *content.actions) if _is_image(field)]
-    if not images or not all(field.encoded for field in images) or not content.known.all():
+    if not images or not all(field.image_form.holds_files for field in images) or not content.known.all():
         return False
-    others = [field for field in content.fields if field.encoded and field not in images]
+    others = [field for field in content.fields if field.image_form.holds_files and field not in images]
     return not others and all(_all_jpeg(content, field.key) for field in images)
 
 

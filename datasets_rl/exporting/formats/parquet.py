@@ -78,7 +78,7 @@ def column_type(field: Field) -> pa.DataType:
     """Return the Arrow type of a field: nested lists of fixed size for arrays, bytes for encoded images."""
     import pyarrow as pa
 
-    if field.encoded:
+    if field.image_form.holds_files:
         return pa.binary()
     if field.text:
         return pa.string()

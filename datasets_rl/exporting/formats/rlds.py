@@ -128,7 +128,7 @@ def _features(content: Content) -> Iterator[_Feature]:
         if field.key == _INIT and _marks_starts(content):  # is_first says the same
             continue
         path = "reward" if field.key == NEXT_REWARD else "/".join(_path_in_step(content, field))
-        form = _image_format(content, field) if field.encoded else "png"
+        form = _image_format(content, field) if field.image_form.holds_files else "png"
         yield _Feature(f"steps/{path}", field, _kind(field), form)
 
 
@@ -159,7 +159,7 @@ def _kind(field: Field) -> str:
 def _image_format(content: Content, field: Field) -> str:
     """Return the format of the images by the first image. Images of the other format stay valid for readers."""
     column: Any = content.stored.items(field.key)
-    return "jpeg" if bytes(column.read_stored(0, 1).images[0][:2]) == b"\xff\xd8" else "png"
+    return "jpeg" if column.read_file(0)[:2] == b"\xff\xd8" else "png"
 
 
 def _example(features: Sequence[_Feature], episode: Episode, whole: Mapping[str, NDArray[Any]]) -> bytes:

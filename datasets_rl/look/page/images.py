@@ -21,7 +21,7 @@ def is_image(field: Column) -> bool:
     Images are encoded images, and arrays of the shapes [height, width], [height, width, channels], [channels, height,
     width] and, for uint8, [frames, height, width].
     """
-    return field.encoded or (not field.text and _layout(field.shape, field.dtype) is not None)
+    return field.image_form.holds_files or (not field.text and _layout(field.shape, field.dtype) is not None)
 
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:

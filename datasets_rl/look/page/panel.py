@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -238,7 +239,7 @@ class Panel:
         The values are the least and the greatest value of at most 24 images and 16 MiB across the episode.
         """
         rows, field = self._rows(number), self._field(name)
-        if field.encoded or field.dtype == np.uint8:
+        if field.dtype == np.uint8:
             return None
         count = max(1, min(_SCALED_IMAGES, _MAX_SCALED_BYTES // field.step_bytes, len(rows)))
         chosen = np.unique(np.linspace(rows.start, rows.stop - 1, count).astype(np.int64))
@@ -349,16 +350,15 @@ class Panel:
         final = step == len(rows)
         if final and not self.has_final(field.name, number):
             raise InvalidArgumentError(f"the image of {name} after the last action of episode {number:,} is unknown")
-        if field.encoded and max_side is None:
-            return self._encoded(field, number if final else rows[step], final=final)
+        if max_side is None and (file := self._file(field, number if final else rows[step], final=final)):
+            return file
         value = self._final(field, number) if final else self._values(field, rows[step], rows[step] + 1)[0]
         return images.encode(value, scale=self._scale(number, field.name), max_side=max_side)
 
-    def _encoded(self, field: Field, index: int, *, final: bool) -> bytes:
-        # The column of images would read the offsets of all images.
-        data = self.stored.map(field.final_file if final else field.file)
-        ends = self.stored.map(field.final_ends_file if final else field.ends_file)
-        return bytes(data[int(ends[index - 1]) if index else 0 : int(ends[index])])
+    def _file(self, field: Field, index: int, *, final: bool) -> bytes:
+        """Return the stored PNG or JPEG file of an image. Empty if the image is stored in another form."""
+        items = self.stored.final_states(field.key) if final else self.stored.items(field.key)
+        return items.read_file(index) if isinstance(items, ImageColumn) else b""
 
     def image_fields(self) -> list[str]:
         """Return the dotted names of the fields that are shown as images."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.encoded_images import EncodedColumn, encode
+from datasets_rl.format.images.encoded import EncodedColumn, encode
 from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import map_fields, require_keys

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
-    from datasets_rl.format.schema import Form
+    from datasets_rl.format.images.base import Form
 
 MARKED = ("starts", "ends", "last-rows", "lengths", "column", "steps")
 """Ways in which an array marks the episodes. For 6 rows in episodes of 2, 3 and 1:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from datasets_rl.errors import join_names
-from datasets_rl.format.schema import END_COLUMNS, Column, Form
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.streams import ITEMS_MAX, refuse
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import MARKED, Field, Layout

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import END_COLUMNS, Column, Form
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.images.video import VideoFrames
 from datasets_rl.format.schema import Column
-from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read.depth import Depth
 from datasets_rl.read.video import Video, decode, decode_codes, decode_pixels, decode_to_jpeg, index_video
 from datasets_rl.sources.lerobot.layout import Feature

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.minari.episodes import (

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.images.base import Form
+from datasets_rl.format.schema import Column
 from datasets_rl.read import images
 from datasets_rl.read.streams import refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader

@@ -9,8 +9,9 @@ A batch decodes each frame once, and each group of pictures in one pass, see `da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,16 +19,139 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datasets_rl import disk
 from datasets_rl.errors import ConversionError, IntegrityError
-from datasets_rl.format.images import ImageColumn, PixelsOnAccess
-from datasets_rl.read.video import Video, decode_pixels
+from datasets_rl.format.images.base import ArrayFile, FieldWriter, Form, ImageForm, Items, Renumber, WholeFile
+from datasets_rl.format.images.columns import ImageColumn, PixelsOnAccess
+from datasets_rl.format.images.video_files import UNKNOWN, VIDEO_FOLDER, VideoFiles, read_videos
+from datasets_rl.format.npy import NpyStream
+from datasets_rl.read.video import PACKET, Video, decode_pixels
 from datasets_rl.ted.episode import StoredImages
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-UNKNOWN = -1
-"""Packet of an image that is unknown."""
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.format.schema import Field
+    from datasets_rl.read.compressed_frames import FrameDictionary
+
+_PACKET_NUMBER = np.dtype(np.int64)
+_IMAGE_AXES = 3
+
+
+class VideoForm(ImageForm):
+    """Frames of the video files of the upstream, which are stored unchanged. See `ImageForm`."""
+
+    name: ClassVar[Form] = "video"
+    noun: ClassVar[str] = "frames of videos"
+    summary: ClassVar[str] = "frames of videos"
+    in_shared_files: ClassVar[bool] = True
+
+    @property
+    def packets_file(self) -> str:
+        """File with the packets of the videos."""
+        return f"{self.key}.packets.npy"
+
+    @property
+    def videos_file(self) -> str:
+        """File with the list of the videos."""
+        return f"{self.key}.videos.json"
+
+    @property
+    @override
+    def item(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        return _PACKET_NUMBER, ()
+
+    @property
+    @override
+    def buffered_bytes(self) -> int:
+        return self.min_step_bytes
+
+    @override
+    def array_files(self) -> list[ArrayFile]:
+        return [*super().array_files(), ArrayFile(self.packets_file, PACKET, (), "packet")]
+
+    @override
+    def whole_files(self) -> list[WholeFile]:
+        return [WholeFile(self.videos_file, 2)]
+
+    @override
+    def is_file_of_images(self, path: str) -> bool:
+        return path.startswith(f"{VIDEO_FOLDER}/")
+
+    @override
+    def field_problems(self, field: Field) -> Iterator[str]:
+        is_image = field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES and field.shape[2] in {1, 3}
+        if not (field.wide and is_image):
+            yield (
+                f"{field.name} is a field of frames of videos, {field.dtype.str} {list(field.shape)}, expected |u1 with "
+                "three axes, the last of 1 or 3 channels"
+            )
+
+    @override
+    def open(self, stored: StoredDataset, *, final: bool) -> Items:
+        name = self.final_file if final else self.file
+        return VideoColumn(stored.map(name), self._videos(stored), self.column.shape, stored.folder / name)
+
+    def _videos(self, stored: StoredDataset) -> list[Video]:
+        return stored.read_whole(self.videos_file, partial(self._read_videos, stored))
+
+    def _read_videos(self, stored: StoredDataset, path: Path) -> list[Video]:
+        packets = stored.map(self.packets_file)
+        if packets.dtype != PACKET or packets.ndim != 1:
+            problem = f"it is {packets.dtype} {list(packets.shape)}, expected {PACKET} [P]"
+            raise IntegrityError(str(stored.folder / self.packets_file), [problem])
+        videos = read_videos(stored.folder, stored.read_json(self.videos_file), packets, path)
+        listed = {entry.path for entry in stored.manifest.files}
+        if missing := [name for video in videos if (name := f"{VIDEO_FOLDER}/{video.name}") not in listed]:
+            raise IntegrityError(str(path), [f"{missing[0]} is not a file of the manifest"])
+        return videos
+
+    @override
+    def shared_files(self, stored: StoredDataset) -> Collection[str]:
+        return [f"{VIDEO_FOLDER}/{video.name}" for video in self._videos(stored)]
+
+    @override
+    def writer(self, folder: Path, dictionary: FrameDictionary | None) -> FieldWriter:
+        return VideoWriter(self, folder)
+
+
+class VideoWriter(FieldWriter):
+    """Writer of the packets of images, and of the videos with these packets. See `FieldWriter`."""
+
+    form: VideoForm
+    _videos: VideoFiles
+
+    @override
+    def open(self, streams: Mapping[str, NpyStream], entries: Sequence[Mapping[str, Any]]) -> None:
+        super().open(streams, entries)
+        self._videos = VideoFiles(self.folder, streams[self.form.packets_file], entries)
+
+    @override
+    def stored_values(self, values: Any) -> Any:
+        return self._videos.place(values) if isinstance(values, VideoFrames) else values
+
+    @override
+    def unknown(self) -> Any:
+        return np.full(1, UNKNOWN)
+
+    @override
+    def merge(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Renumber]:
+        shifts = self._videos.add_partial(folder, entries, folder / self.form.packets_file)
+        return {self.form.file: shifts.apply, self.form.final_file: shifts.apply}
+
+    @override
+    def files(self) -> dict[str, int]:
+        return self._videos.paths
+
+    @override
+    def commit(self, *, sync: bool) -> list[Mapping[str, Any]]:
+        return self._videos.commit(sync=sync)
+
+    @override
+    def finish(self) -> Mapping[str, bytes]:
+        disk.write_json(self.folder / self.form.videos_file, self._videos.to_json())
+        return self._videos.ranges
 
 
 class VideoColumn(ImageColumn):
@@ -51,6 +175,10 @@ class VideoColumn(ImageColumn):
         return self._frames(np.arange(start, stop))
 
     @override
+    def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
+        return self.read_stored(start, stop).texts()
+
+    @override
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
         self._frames(rows).decode(out, positions)
 
@@ -70,6 +198,7 @@ class VideoFrames(StoredImages, PixelsOnAccess):
     """Frames of videos as images of some rows, which a writer stores with their files; see `PixelsOnAccess`."""
 
     form: ClassVar[Literal["encoded", "compressed", "video"]] = "video"
+    noun: ClassVar[str] = VideoForm.noun
     videos: tuple[Video, ...]
     """These videos and maybe others."""
     numbers: NDArray[np.int64]
@@ -116,6 +245,14 @@ class VideoFrames(StoredImages, PixelsOnAccess):
             numbers.append(own[column.numbers])
         packets = np.concatenate([column.packets for column in columns])
         return replace(self, videos=tuple(videos), numbers=np.concatenate(numbers), packets=packets)
+
+    def texts(self) -> NDArray[Any]:
+        """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
+        texts = np.empty(len(self), object)
+        for row, (number, packet) in enumerate(zip(self.numbers.tolist(), self.packets.tolist(), strict=True)):
+            video = self.videos[number]
+            texts[row] = "" if packet < 0 else f"packet {packet:,} of {video.name}, {video.packets[packet].item()}"
+        return texts
 
     def decode(self, out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
         """Write the pixels to positions of `out`, [n]; an unknown image is zeros.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.image_cache import COPIED_BYTES, ImageCache
+from datasets_rl.format.images.cache import COPIED_BYTES, ImageCache
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.ted.episode import StoredImages
@@ -57,7 +57,7 @@ class ImageColumn(ABC):
         Raises:
             IntegrityError: If an image is damaged.
         """
-        from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
+        from datasets_rl.format.images.loops import copy_repeated, find_firsts  # deferred: it loads numba
 
         numbers = np.ascontiguousarray(rows, np.int64)
         pixels = np.empty((len(numbers), *self.shape[1:]), np.uint8)
@@ -96,6 +96,15 @@ class ImageColumn(ABC):
     @abstractmethod
     def read_stored(self, start: int, stop: int) -> StoredImages:
         """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
+
+    def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
+        """Return values of rows `start` to `stop`, [n, ...], that are equal where the stored images are the same."""
+        return self[start:stop]
+
+    def read_file(self, row: int) -> bytes:
+        """Return the image of a row as the stored PNG or JPEG file. Empty for an unknown image, and for other forms."""
+        del row
+        return b""
 
     @abstractmethod
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:

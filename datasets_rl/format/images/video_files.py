@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
@@ -22,10 +22,14 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
-from datasets_rl.format.video_images import UNKNOWN, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.read.video import PACKET, Codec, Video
 
+if TYPE_CHECKING:
+    from datasets_rl.format.images.video import VideoFrames
+
+UNKNOWN = -1
+"""Packet of an image that is unknown."""
 VIDEO_FOLDER = "videos"
 _NAME = re.compile(r"[0-9a-f]{32}\.mp4", re.ASCII)
 _MAX_BLOCK = 1 << 16

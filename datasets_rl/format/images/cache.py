@@ -31,7 +31,7 @@ class ImageCache:
     """
 
     def __init__(self, slots: int, image_bytes: int) -> None:
-        from datasets_rl.format.image_loops import EMPTY
+        from datasets_rl.format.images.loops import EMPTY
 
         self._rows, self._seen = (np.full(slots, EMPTY, np.int64) for _ in range(2))
         self._images = np.empty((slots, image_bytes), np.uint8)  # the system gives memory only to written pages
@@ -53,7 +53,7 @@ class ImageCache:
         Returns:
             Which images the cache does not have, bool [n].
         """
-        from datasets_rl.format.image_loops import copy_cached
+        from datasets_rl.format.images.loops import copy_cached
 
         missing = np.empty(len(rows), np.bool_)
 
@@ -72,7 +72,7 @@ class ImageCache:
             images: Decoded images, [N, bytes].
             positions: Position of each image in `images`, [n].
         """
-        from datasets_rl.format.image_loops import add_images, mark_added, reserve_slots
+        from datasets_rl.format.images.loops import add_images, mark_added, reserve_slots
 
         def add_range(first: int, last: int) -> None:
             add_images(rows, self._rows, self._images, images, positions, first, last)
