@@ -526,7 +526,9 @@ class TestErrors:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_data_without_a_long_enough_episode_is_refused(self, kind):
-        with pytest.raises(InvalidArgumentError, match="no trajectory has 8 steps, and the longest of 5 has 7") as caught:
+        with pytest.raises(
+            InvalidArgumentError, match="no trajectory has 8 steps, and the longest of 5 has 7"
+        ) as caught:
             ring(steps(), sampler=kind(slice_len=8)).sample(8)
         assert "strict_length=False" in caught.value.hint
 
