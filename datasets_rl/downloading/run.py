@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from datasets_rl.fetch.asset import LOCAL
 from datasets_rl.fetch.partial_download import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, select_episodes
+from datasets_rl.sources import Selection, path_of_id, select_episodes
 from datasets_rl.store import current_version, has_only_copy, sweep_dataset
 from datasets_rl.store.find import raw_files_id, stored_manifest, warn_of_recordings
 from datasets_rl.store.layout import OWN_SOURCE
@@ -221,10 +222,12 @@ def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     from datasets_rl.fetch.download import digest_local
     from datasets_rl.fetch.schemes.base import path_of_url
 
+    place = path_of_id(target.entry.id)
+    if place is not None and not os.path.lexists(place):
+        return  # the file was moved away, and the stored dataset remains under the path
     raw = target.paths.raw
-    # Some choices decide what the files are, such as the layout, or the vault of a zip file.
-    chosen = Selection(options=Selection.from_json(manifest.selection).options)
-    request = DownloadRequest(target, chosen, raw, raw / "upstream.json")
+    # The choices decide what the files are, and files of the rest of the dataset may be absent.
+    request = DownloadRequest(target, Selection.from_json(manifest.selection), raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith(LOCAL) for asset in listing.assets):

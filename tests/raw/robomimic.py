@@ -356,9 +356,6 @@ FAULTS = {
     "a filter key with an absent name": Fault(
         corrupted(put("mask/train", np.array([b"demo_0", b"demo_7"]))), "mask/train names 'demo_7'"
     ),
-    "another total": Fault(
-        corrupted(attribute("data", "total", 99)), "total is 99, but the demonstrations have 17 rows"
-    ),
     "simulator states only": Fault(corrupted(raw_only), "this file holds simulator states only: take low_dim"),
     "next_obs of another state": Fault(
         corrupted(lambda file: file["data/demo_10/next_obs/object"].__setitem__((2, 0), 99.0)),

@@ -19,7 +19,13 @@ from upstreams import hub
 from datasets_rl import Selection, downloading, load, sources, store, verify
 from datasets_rl.cli.app import main
 from datasets_rl.downloading.planning import plan
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.errors import (
+    ConversionError,
+    FetchError,
+    InvalidArgumentError,
+    NotADatasetError,
+    UnknownIdError,
+)
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -355,6 +361,18 @@ def test_flags_of_another_length_are_not_the_layout_of_d4rl(tmp_path):
     with pytest.raises(ConversionError, match=r"it has no dataset\.toml") as caught:
         downloading.download(str(path))
     assert "terminals is bool [3], expected a flag for each of" in str(caught.value.hint)
+
+
+def test_a_dataset_whose_file_was_moved_away_is_opened_by_the_path(tmp_path, monkeypatch):
+    path = write_flat(tmp_path / "flat.hdf5", **flat())
+    downloading.download(str(path))
+    path.unlink()
+    monkeypatch.chdir(tmp_path)
+
+    for name in (str(path), path, "./flat.hdf5", "flat.hdf5"):
+        assert len(load(name)) == len(flat()["rewards"])
+    with pytest.raises(NotADatasetError, match="it does not exist"):
+        load(str(tmp_path / "other.hdf5"))
 
 
 def test_a_changed_file_is_noticed(tmp_path):

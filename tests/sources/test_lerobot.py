@@ -459,6 +459,25 @@ def test_a_folder_with_some_episodes_names_them_and_their_selection(convert, fol
     assert convert(OLD, episodes="1:4,10").episodes.numbers.tolist() == [1, 2, 3, 10]
 
 
+@pytest.mark.parametrize(
+    ("absent", "selection"),
+    [("episode_000001.*", {"episodes": "0,2:4"}), ("*.mp4", {"keys": ("observation.state", "action")})],
+)
+def test_a_stored_part_is_opened_by_path_and_id_though_the_rest_is_absent(
+    folder, drawn, tmp_path, monkeypatch, absent, selection
+):
+    write_old(folder, drawn)
+    gone = list(folder.rglob(absent))
+    assert gone
+    for path in gone:
+        path.unlink()
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    made = downloading.download(str(folder), selection=Selection(**selection))
+
+    assert len(load(str(folder))) == len(load(StoredDataset(made).manifest.id)) == len(StoredDataset(made))
+    assert downloading.download(str(folder), selection=Selection(**selection)) == made
+
+
 def test_it_can_be_streamed(tmp_path, folder, drawn, monkeypatch):
     write_old(folder / OLD, drawn)
     with hub({OLD: folder / OLD}) as server:

@@ -24,7 +24,7 @@ from raw.robomimic import (
 )
 from servers import serve
 
-from datasets_rl import RobomimicExperienceReplay, Selection, downloading
+from datasets_rl import RobomimicExperienceReplay, Selection, downloading, verification
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -442,3 +442,57 @@ def test_robomimics_own_reader_gives_the_same_transitions(convert, tmp_path, rng
         assert np.array_equal(item["actions"][0], stored.column(("action",))[row])
         assert item["rewards"][0] == stored.column(("next", "reward"))[row, 0]
         assert item["dones"][0] == stored.column(("dones",))[row]
+
+
+def isaac(path, lengths, *, total=None, change=None):
+    """Write demonstrations as Isaac Lab's recorder does: the states after each action, and the state before the first."""
+    with h5py.File(path, "w") as file:
+        for number, length in lengths.items():
+            group = file.create_group(f"data/demo_{number}")
+            group.attrs.update(num_samples=length, success=number % 2 == 0, seed=100 + number)
+            joints = number + np.arange(length + 1, dtype=np.float32)[:, None]
+            group["actions"] = np.zeros((length, 2), np.float32)
+            group["obs/joint_pos"] = joints[:-1]
+            group["states/articulation/robot/joint_position"] = joints[1:]
+            group["initial_state/articulation/robot/joint_position"] = joints[:1]
+            group["states/rigid_object/cube/root_pose"] = np.repeat(joints[1:], 7, axis=1)
+            group["initial_state/rigid_object/cube/root_pose"] = np.repeat(joints[:1], 7, axis=1)
+            if change:
+                change(group)
+        file["data"].attrs.update(total=sum(lengths.values()) if total is None else total, env_args="{}")
+    return path
+
+
+def test_states_of_isaac_lab_are_those_before_the_actions(tmp_path):
+    settings = Settings(home=tmp_path / "home", progress=False, jobs=1)
+    path = isaac(tmp_path / "recorded.hdf5", {0: 4, 1: 3, 12: 2}, total=99)
+
+    stored = StoredDataset(downloading.download(str(path), settings=settings))
+
+    joints = stored.column(("observation", "joint_pos"))
+    for name in (("articulation", "robot", "joint_position"), ("rigid_object", "cube", "root_pose")):
+        np.testing.assert_array_equal(stored.column(("info", "states", *name))[:, :1], joints)
+    assert stored.episodes["success"].tolist() == [True, False, True]
+    assert stored.episodes["seed"].tolist() == [100, 101, 112]
+    assert np.flatnonzero(stored.column(("next", "terminated"))).tolist() == [3, 8]
+    assert np.flatnonzero(stored.column(("next", "truncated"))).tolist() == [6]
+    counts = {decision.rule: decision.count for decision in stored.manifest.decisions}
+    assert counts["states-after-actions"] == 3
+    assert counts["total-differs"] == 1
+    assert "arrays-left-out" not in counts
+    assert counts["end-without-success"] == 1
+    assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda group: group.pop("initial_state/rigid_object"), "states and initial_state have different keys"),
+        (lambda group: group.attrs.pop("seed") if group.name.endswith("_1") else None, "it has no attribute seed"),
+    ],
+)
+def test_recordings_of_isaac_lab_that_contradict_themselves_are_refused(tmp_path, change, problem):
+    settings = Settings(home=tmp_path / "home", progress=False, jobs=1)
+    path = isaac(tmp_path / "recorded.hdf5", {0: 4, 1: 3}, change=change)
+    with pytest.raises(ConversionError, match=problem):
+        downloading.download(str(path), settings=settings)

@@ -1,9 +1,10 @@
 """Demonstrations in an HDF5 file of robomimic's shape: a group each, and filter keys that name some demonstrations.
 
     data                       attributes: total, env_args. LIBERO: problem_info, bddl_file_name
-    data/demo_12               attributes: num_samples, ep_meta
+    data/demo_12               attributes: num_samples, ep_meta, and numbers such as success and seed
     data/demo_12/actions       [T, ...], and rewards, dones, states
     data/demo_12/obs/<key>     [T, ...], and next_obs/<key>
+    data/demo_12/states/**     [T, ...], and initial_state/** [1, ...]: Isaac Lab's states, after each action
     mask/train                 names of demonstrations
 
 There are four alignments. In row t, the action a_t leads from the state s_t to s_t+1:
@@ -48,8 +49,12 @@ _ROOTS: Mapping[str, Key] = {
     "dones": DONES,
     "states": STATES,
     "robot_states": ROBOT_STATES,
+    "initial_state": STATES,
 }
 _NEXT_OBS = "next_obs"
+_INITIAL = "initial_state"
+_STATED = frozenset({"num_samples"})
+"""Attributes of a demonstration that are not metadata."""
 _KNOWN = frozenset({*_ROOTS, "actions_abs", "action_dict"})
 _RESERVED = frozenset({"next", "mask", "done", "terminated", "truncated", "info", "is_init", *LANGUAGE, *EPISODE})
 _NUMBER = re.compile(r"\D*(\d+)", re.ASCII)
@@ -81,6 +86,9 @@ class Demonstration:
     """Arrays with a row per action, by key."""
     next_obs: Mapping[Key, Hdf5Array]
     """Observations after each action, by the key of the observation."""
+    initial: Mapping[Key, Hdf5Array]
+    """States before the first action, [1, ...], by the key of the state. The states of the rows are then the states after
+    the actions, as Isaac Lab records them. Otherwise empty."""
     left_out: int
     """Number of arrays without a row per action."""
 
@@ -246,7 +254,7 @@ class DemonstrationFile:
         """
         group = self._groups[number]
         self._file.enter(group)
-        arrays, next_obs, others = self._sort_arrays(group)
+        arrays, next_obs, initial, others = self._sort_arrays(group)
         rows = arrays[ACTION].shape[0]
         observations = {key for key in arrays if key[0] == OBSERVATION[0]}
         stated = self._file.attribute(group, "num_samples")
@@ -258,26 +266,28 @@ class DemonstrationFile:
         ]
         if next_obs and next_obs.keys() != observations:
             problems.append("obs and next_obs have different keys")
+        problems += _initial_problems(arrays, initial)
         if not observations:
             problems.append(_STATES_ONLY if STATES in arrays else "it has no obs")
         if problems:
             raise DemonstrationError(*problems)
         fitting = {key: array for key, array in others.items() if array.numeric and array.shape[:1] == (rows,)}
-        return Demonstration(number, rows, {**arrays, **fitting}, next_obs, len(others) - len(fitting))
+        return Demonstration(number, rows, {**arrays, **fitting}, next_obs, initial, len(others) - len(fitting))
 
-    def _sort_arrays(self, group: str) -> tuple[dict[Key, Hdf5Array], dict[Key, Hdf5Array], dict[Key, Hdf5Array]]:
-        """Return the arrays of known names, next_obs, and the others, by key.
+    def _sort_arrays(self, group: str) -> tuple[dict[Key, Hdf5Array], ...]:
+        """Return the arrays of known names, of next_obs, of the initial state, and the others, by key.
 
         Raises:
             DemonstrationError: If there are no actions, two arrays map to one key, or an array has no numbers.
         """
         arrays: dict[Key, Hdf5Array] = {}
         next_obs: dict[Key, Hdf5Array] = {}
+        initial: dict[Key, Hdf5Array] = {}
         others: dict[Key, Hdf5Array] = {}
         problems: list[str] = []
         for path, array in self._file.arrays.items():
             root, *rest = _clean_names(path[len(group) + 1 :])
-            into = next_obs if root == _NEXT_OBS else arrays if root in _KNOWN else others
+            into = {_NEXT_OBS: next_obs, _INITIAL: initial}.get(root, arrays if root in _KNOWN else others)
             key = (*_ROOTS.get(root, (f"{root}_" if root in _RESERVED else root,)), *rest)
             if into.setdefault(key, array) is not array:
                 problems.append(f"{path} and {into[key].name} map to the key {'.'.join(key)}")
@@ -287,17 +297,27 @@ class DemonstrationFile:
             problems.append("it has no actions")
         if problems:
             raise DemonstrationError(*problems)
-        return arrays, next_obs, others
+        return arrays, next_obs, initial, others
 
     def read(self, array: Hdf5Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return the rows [start, stop) of an array of the opened demonstration."""
         return self._file.read(array.name, start, stop)
 
-    def total_problems(self) -> list[str]:
-        """Return how the number of rows that the file states differs from the number in the demonstrations."""
+    def metadata(self, number: int) -> dict[str, bool | int | float]:
+        """Return the attributes of a demonstration that are single numbers, such as the success and the seed."""
+        attributes = self._file.attributes(self._groups[number])
+        return {
+            name: value
+            for name, value in attributes.items()
+            if name not in _STATED and isinstance(value, (bool, int, float))
+        }
+
+    @cached_property
+    def has_other_total(self) -> bool:
+        """Whether the file states another number of rows than the demonstrations have, as after a deletion."""
         total = self._file.attribute("data", "total")
         rows = sum((self._file.shape(f"{group}/actions") or (0,))[0] for group in self._groups.values())
-        return [] if _agrees(total, rows) else [f"total is {total}, but the demonstrations have {rows:,} rows"]
+        return not _agrees(total, rows)
 
     def _find_groups(self) -> dict[int, str]:
         members = self._file.members("data")
@@ -354,6 +374,17 @@ class DemonstrationFile:
             float(np.abs(windows - beside[:, None]).mean(axis=(0, 2)).min()) for beside in (joints[1:], joints[:-1])
         )
         return before, after
+
+
+def _initial_problems(arrays: Mapping[Key, Hdf5Array], initial: Mapping[Key, Hdf5Array]) -> Iterator[str]:
+    """Yield how the state before the first action differs from the states of the rows."""
+    states = {key: array for key, array in arrays.items() if key[: len(STATES)] == STATES}
+    if initial and initial.keys() != states.keys():
+        yield "states and initial_state have different keys"
+    for key in initial.keys() & states.keys():
+        if initial[key].shape != (1, *states[key].shape[1:]):
+            shapes = f"{list(initial[key].shape)}, expected [1, ...] with the rows of {states[key].name}"
+            yield f"{initial[key].name} is {shapes}, {list(states[key].shape)}"
 
 
 def _agrees(stated: object, rows: int) -> bool:

@@ -65,6 +65,10 @@ _EVIDENCE = {
 _TEXTS = {
     **{f"alignment-{name.replace('_', '-')}": text for name, text in _ALIGNMENTS.items()},
     **{f"alignment-by-{name.replace('_', '-')}": text for name, text in _EVIDENCE.items()},
+    "states-after-actions": "states of the simulator are from after each action, as Isaac Lab records them: the initial "
+    "state and the states were stored as the states before the actions",
+    "total-differs": "the file states another number of rows than the demonstrations have, as after the deletion of a "
+    "demonstration: the rows of the demonstrations were stored",
     "end-without-success": "demonstrations do not end in a success: the last step was marked truncated",
     "dones-inside": "rows before the last row have dones set, for states of success: the demonstration continues",
     "rewards-missing": "demonstrations have no rewards: zeros were stored",
@@ -114,6 +118,7 @@ class RobomimicReader(EpisodeReader):
             if self._split and self._split not in self._filter_keys:
                 names = ", ".join(self._filter_keys) or "none"
                 raise InvalidArgumentError(f"split is {self._split!r}, but the filter keys of {first} are {names}")
+            self._attributes = {name: type(value) for name, value in file.metadata(opened.number).items()}
             self._has_instruction = file.instruction(opened.number) is not None or file.is_libero
             # In a folder, each file is another task.
             self._keeps_states = STATES in opened.arrays and not params.get("folder", False) and file.one_state_size
@@ -150,8 +155,7 @@ class RobomimicReader(EpisodeReader):
         whole = [(path, 0, 1) for path in sorted(self._files, key=self._numbers.__getitem__)]
         for path, piece, pieces in whole if part is None else part:
             with self._open(path) as file:
-                if not piece:
-                    problems += [f"{path}: {problem}" for problem in file.total_problems()]
+                self.counts["total-differs"] += int(not piece and file.has_other_total)
                 if sorted(file.filter_keys) != self._filter_keys:
                     expected = ", ".join(self._filter_keys) or "none"
                     problem = (
@@ -182,7 +186,7 @@ class RobomimicReader(EpisodeReader):
                 problems.append(f"{array.name} is {list(array.shape)}, expected a number per action")
             if key != STATES or self._keeps_states:
                 shape = (1,) if key == NEXT_REWARD else () if key == DONES else array.shape[1:]
-                shared = key[0] == OBSERVATION[0] or key in {STATES, ROBOT_STATES}
+                shared = key[0] == OBSERVATION[0] or key[: len(STATES)] == STATES or key == ROBOT_STATES
                 columns[key] = Column(key, dtype, shape, shared=shared)
         refuse(where, problems)
         return columns
@@ -198,10 +202,12 @@ class RobomimicReader(EpisodeReader):
             return
         self._check(opened, has_next=alignment.name == "next_obs")
         instruction = self._instruction(file, number)
-        success = self._read_success(file, opened)
+        attributes = self._read_attributes(file, number)
+        success = self._read_success(file, opened, attributes)
         self._count(opened, file, success=success)
         names = {f"mask.{name}": number in file.filter_keys[name] for name in self._filter_keys}
         metadata: dict[str, Any] = {"demo": np.int64(number), "file": np.int64(self._numbers[file.name]), **names}
+        metadata |= {f"{name}_" if name in metadata else name: value for name, value in attributes.items()}
         columns = {column.key: column for column in self._kept_columns}
 
         def read(key: Key, start: int, stop: int) -> Any:
@@ -210,7 +216,9 @@ class RobomimicReader(EpisodeReader):
                 return TextStates(np.zeros(stop - start, np.int32), (instruction,))
             if key not in opened.arrays:
                 return np.zeros((stop - start, *column.shape), column.dtype)
-            if key == STATES or not column.shared:
+            if key in opened.initial:
+                raw = _states_before(file, opened, key, start + shift, min(stop + shift, opened.rows))
+            elif key[: len(STATES)] == STATES or not column.shared:
                 # The simulator states after the last action are not stored.
                 raw = file.read(opened.arrays[key], start + shift, min(stop + shift, opened.rows))
             else:
@@ -271,12 +279,30 @@ class RobomimicReader(EpisodeReader):
             raise DemonstrationError(f"it {verb}, unlike the first demonstration")
         return found or ""
 
-    def _read_success(self, file: DemonstrationFile, opened: Demonstration) -> bool:
-        """Return whether the last action succeeded.
+    def _read_attributes(self, file: DemonstrationFile, number: int) -> dict[str, np.generic]:
+        """Return the attributes that are metadata of an episode.
+
+        Raises:
+            DemonstrationError: If an attribute is missing, or is not a number as in the first demonstration.
+        """
+        found = file.metadata(number)
+        missing = [name for name in self._attributes if name not in found]
+        if missing:
+            raise DemonstrationError(f"it has no attribute {', '.join(missing)}, unlike the first demonstration")
+        types = {name: np.bool_ if kind is bool else np.float64 for name, kind in self._attributes.items()}
+        types |= {name: np.int64 for name, kind in self._attributes.items() if kind is int}
+        return {name: types[name](found[name]) for name in self._attributes}
+
+    def _read_success(
+        self, file: DemonstrationFile, opened: Demonstration, attributes: Mapping[str, np.generic]
+    ) -> bool:
+        """Return whether the last action succeeded: the attribute says so, or dones and the reward.
 
         Raises:
             DemonstrationError: If dones has other values than 0 and 1.
         """
+        if "success" in attributes:
+            return bool(attributes["success"])
         if DONES not in opened.arrays:
             return False
         dones = file.read(opened.arrays[DONES]).reshape(-1)
@@ -293,6 +319,7 @@ class RobomimicReader(EpisodeReader):
         self.counts[f"alignment-{alignment.name.replace('_', '-')}"] += 1
         self.counts[f"alignment-by-{alignment.evidence.replace('_', '-')}"] += 1
         self.counts["end-without-success"] += int(not success)
+        self.counts["states-after-actions"] += int(bool(opened.initial))
         self.counts["rewards-missing"] += int(NEXT_REWARD not in opened.arrays)
         self.counts["states-left-out"] += int(self._left_out)
         self.counts["arrays-left-out"] += opened.left_out
@@ -325,6 +352,18 @@ class RobomimicReader(EpisodeReader):
             problems += [f"it has {dotted_name(key)}, unlike the first demonstration" for key in sorted(extra)]
         if problems:
             raise DemonstrationError(*problems)
+
+
+def _states_before(file: DemonstrationFile, opened: Demonstration, key: Key, start: int, stop: int) -> NDArray[Any]:
+    """Return the simulator states before the actions [start, stop), where the states of the rows are from after them.
+
+    action          a_0   a_1   a_2
+    initial_state   s_0
+    states          s_1   s_2   s_3
+    returned        s_0   s_1   s_2
+    """
+    later = file.read(opened.arrays[key], max(start - 1, 0), stop - 1)
+    return later if start else np.concatenate([file.read(opened.initial[key]), later])
 
 
 def _column_problems(key: Key, array: Hdf5Array, column: Column) -> Iterator[str]:
