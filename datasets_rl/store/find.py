@@ -112,7 +112,8 @@ def id_or_path(dataset: str | Path) -> str | Path:
     if not (isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~"))):
         # Unlike the method of Path, this is False for a name that is too long for the file system.
         if not dataset or not os.path.exists(path):  # noqa: PTH110 - see above
-            return _stored_id(path) or dataset
+            is_file = path.name.lower().endswith((*ENDINGS, _TAR))
+            return (_stored_id(path) if is_file else "") or dataset
         with suppress(UnknownIdError):
             sources.find(dataset)
             return dataset

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.exporting import Content, ExportFormat, plan_export, run_export
+from datasets_rl.format.images.base import Form
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.schema import Column
 from datasets_rl.progress import Report
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates

@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format import compressed_images, encoded_images
+from datasets_rl.format.images import compressed as compressed_images
+from datasets_rl.format.images import encoded as encoded_images
 from datasets_rl.format.images.compressed import CompressedImages
 from datasets_rl.format.images.encoded import EncodedColumn
 from datasets_rl.preprocessing.base import Step

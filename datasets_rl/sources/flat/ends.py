@@ -280,7 +280,7 @@ def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_I
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{marks} states {counts[wrong]:,} rows for its episode {wrong}, expected at least 0"
+        problem = f"{marks} states {counts[wrong]:,} rows for episode {wrong}, expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 

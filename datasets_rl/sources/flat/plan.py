@@ -109,7 +109,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     problems = list(_missing_problems(file, fields))
     by, marks = (file.way, "") if file.way else layout.end_marks(file.arrays, fields)
     if by in MARKED and marks not in file.arrays:
-        problems.append(f"it has no array {marks}, which marks its episodes")
+        problems.append(f"it has no array {marks}, which marks the episodes")
     present = [field for field in fields if field.array in file.arrays]
     problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
     finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
