@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test quick lint slow lowest coverage bench docs clean
+.PHONY: demo test quick lint slow lowest coverage mutations bench docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -44,6 +44,9 @@ lowest:  ## the default tests with the lowest versions that pyproject.toml allow
 
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
 	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)
+
+mutations: .venv/test.stamp  ## faults that are planted in the package, and which of them no test finds; AREAS=samplers
+	$(BIN)/python tests/mutations/run.py $(AREAS)
 
 # TorchRL's compiled parts and own dependencies are not needed.
 bench: .venv/test.stamp  ## timings at full size, with their limits; needs the machine alone, and 5 GB of the temporary folder

@@ -43,13 +43,21 @@ def _is_full(config):
     return "bench" in config.getoption("markexpr")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the tests that `-m` excludes are dropped
 def pytest_collection_modifyitems(config, items):
+    """Mark the benchmarks. At the small size, one of each module shows that it still runs, and the others are slow."""
     folder = str(Path(__file__).parent / "test_")
+    seen = set()
     for item in items:  # of all tests, not only of this folder
-        if str(item.path).startswith(folder):
-            item.add_marker(pytest.mark.bench)
-            if _is_full(config):
-                item.add_marker(pytest.mark.timeout(900))
+        if not str(item.path).startswith(folder):
+            continue
+        item.add_marker(pytest.mark.bench)
+        if _is_full(config):
+            item.add_marker(pytest.mark.timeout(900))
+        elif item.path in seen or "torchrl_data" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+        elif not item.get_closest_marker("slow"):
+            seen.add(item.path)
 
 
 @pytest.fixture(scope="session")

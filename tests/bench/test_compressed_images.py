@@ -1,10 +1,9 @@
-"""What stacks of compressed Atari frames cost: beside raw frames, ours and TorchRL's, in memory and from the disk."""
+"""What stacks of compressed Atari frames cost: beside raw frames, in memory and from the disk."""
 
 from __future__ import annotations
 
 import mmap
 import os
-import warnings
 from dataclasses import replace
 
 import bench_data
@@ -13,7 +12,6 @@ import pytest
 import torch
 from raw.atari_dqn import screens
 from stored_data import FLAGS, Trajectory, write_dataset
-from tensordict import TensorDict
 
 from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.format.npy import advise_random_reads
@@ -84,33 +82,6 @@ def buffer_of(folder):
     return TensorDictReplayBuffer(storage=DatasetStorage(StoredDataset(folder)), transform=stacks)
 
 
-@pytest.fixture
-def theirs(torchrl_data, frames, size, tmp_path):
-    """TorchRL's buffer of the frames of all games, raw in a memory map, with its own stacks of four."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torchrl.envs.transforms import CatFrames as TheirCatFrames
-
-    steps, count, frames = size(full=STEPS, small=40), size(full=10, small=1), np.concatenate(frames)
-    transform, sampler = TheirCatFrames(4, -3, in_keys=["pixels"], reset_key="_reset").make_rb_transform_and_sampler(
-        32, end_key=("next", "done"), cache_values=True
-    )
-    storage = torchrl_data.LazyMemmapStorage(count * len(frames), scratch_dir=tmp_path / "theirs")
-    buffer = torchrl_data.ReplayBuffer(storage=storage, sampler=sampler, transform=transform, batch_size=32)
-    done = (torch.arange(steps) == steps - 1).unsqueeze(1)
-    for _ in range(count):
-        for start in range(0, len(frames), steps + 1):
-            states = torch.from_numpy(frames[start : start + steps + 1]).view(-1, *SHAPE)
-            following = {"pixels": states[1:], "reward": torch.zeros(steps, 1), "done": done, "terminated": done}
-            storage.set(
-                range(len(storage), len(storage) + steps),
-                TensorDict(
-                    {"pixels": states[:-1], "action": torch.zeros(steps, dtype=torch.int64), "next": following}, [steps]
-                ),
-            )
-    return buffer
-
-
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs a system that drops pages on request")
 @pytest.mark.parametrize("count", [32, 256])
 def test_stacks_from_the_disk(folders, count, size, expect, run_in_child):
@@ -170,20 +141,6 @@ def test_stacks_in_memory(warm, count, size, compare, expect):
         alone = compare(pair, rounds=size(full=20, small=1), repeat=1)
         print(f"{game} {alone['compressed'] / alone['raw']:.2f}", end=" ")
     expect(f"{count} stacks of compressed frames, times raw ones", took["compressed"] / took["raw"], at_most=1.5)
-
-
-@pytest.mark.filterwarnings("ignore:The last dimension of the tensordict:UserWarning")
-@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes:UserWarning")
-@pytest.mark.parametrize("count", [32, 256])
-def test_stacks_in_memory_beside_torchrls(warm, theirs, count, size, compare, expect):
-    took = compare(
-        {"ours": lambda: warm["compressed"][0].sample(count), "TorchRL": lambda: theirs.sample(count)},
-        rounds=size(full=4, small=1),
-        repeat=1,
-    )
-
-    # Most of it is the time of its transform, which looks for the end of each episode in every pixel.
-    expect(f"{count} stacks of compressed frames, times TorchRL's speed", took["TorchRL"] / took["ours"], at_least=10)
 
 
 def grown(folder, batches):

@@ -1,7 +1,5 @@
 """What a ring of compressed frames costs, against one of raw frames: bytes, writing and sampling."""
 
-import importlib.util
-
 import pytest
 import torch
 from tensordict import TensorDict
@@ -11,28 +9,6 @@ from datasets_rl.transforms import CatFrames
 
 KEYS = ("pixels", ("next", "pixels"))
 WRITTEN = 1000
-
-
-def breakout(count):
-    """Return gray frames of Breakout, uint8 [count, 84, 84], played at random."""
-    import ale_py  # pip install ale-py
-
-    game = ale_py.ALEInterface()
-    game.setInt("random_seed", 0)
-    game.loadROM(ale_py.roms.get_rom_path("breakout"))
-    actions, generator = game.getMinimalActionSet(), torch.Generator().manual_seed(0)
-    choices = torch.randint(len(actions), (count // 4 + 1,), generator=generator).repeat_interleave(4).tolist()
-    screens = []
-    for choice in choices[:count]:
-        for _ in range(4):
-            game.act(actions[choice])
-        if game.game_over():
-            game.reset_game()
-        screens.append(torch.from_numpy(game.getScreenGrayscale()))
-    chunks = torch.stack(screens).unsqueeze(1).split(WRITTEN)
-    return torch.cat(
-        [torch.nn.functional.interpolate(chunk.half().float(), (84, 84), mode="area").byte() for chunk in chunks]
-    )[:, 0]
 
 
 def drawn(count):
@@ -56,8 +32,7 @@ def drawn(count):
 
 @pytest.fixture(scope="module")
 def frames(size):
-    count = size(full=20_000, small=2000)
-    return breakout(count + 1) if importlib.util.find_spec("ale_py") else drawn(count + 1)
+    return drawn(size(full=20_000, small=2000) + 1)
 
 
 def steps(frames, first):

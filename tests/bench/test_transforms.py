@@ -120,32 +120,6 @@ def test_what_is_written_is_transformed_at_least_as_fast_as_by_torchrl(name, tor
     expect(f"{name} of 100 rollouts, of TorchRL's time", took["ours"] / took["torchrl"], at_most=1)
 
 
-def test_stacks_and_targets_of_single_steps_cost_a_few_plain_batches(size, compare, expect):
-    """Read by their rows: no slices are needed, and a batch of 256 different episodes costs little more than one plain."""
-    steps = size(full=100_000, small=1_000)
-    data = halfcheetah(steps)
-
-    def buffer(*more):
-        rb = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(steps), batch_size=BATCH, transform=transforms.Compose(*more)
-        )
-        rb.extend(data)
-        return rb.sample
-
-    took = compare(
-        {
-            "plain": buffer(),
-            "CatFrames(4)": buffer(transforms.CatFrames(4, -1, BOTH)),
-            "MultiStep(3)": buffer(transforms.MultiStepTransform(3, 0.99)),
-        },
-        rounds=36,
-        repeat=12,
-    )
-
-    for name in ("CatFrames(4)", "MultiStep(3)"):
-        expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=10)
-
-
 def test_stacks_of_images_are_no_slower_than_torchrls_slices(torchrl, torchrl_data, size, compare, expect):
     """64 stacks of 4 images of 84 x 84: TorchRL's recipe samples 64 slices of 4, stacks them, and keeps the last."""
     steps = size(full=8_000, small=400)

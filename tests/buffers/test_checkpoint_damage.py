@@ -181,33 +181,6 @@ def test_a_checkpoint_that_was_reformatted_but_not_edited_is_loaded(saved, kind)
     assert load_edited(saved[kind], kind, document) is None
 
 
-@pytest.mark.parametrize("kind", ["memmap", "lanes"])
-@pytest.mark.parametrize("edit", ["structure renamed", "env_shape null"])
-def test_the_known_edits_are_refused_and_the_buffer_does_not_change(saved, kind, edit):
-    document = json.loads((saved[kind] / "state.json").read_text())
-    ring = document["state"]["storage"]["state"]
-    if edit == "structure renamed":
-        ring["structures"] = ring.pop("structure")
-    else:
-        ring["env_shape"] = None
-    assert type(load_edited(saved[kind], kind, document)) is IntegrityError
-
-    buffer = filled(kind)
-    before = buffer[:].clone()
-    with pytest.raises(InvalidArgumentError, match=r"structure|env_shape"):
-        buffer.load_state_dict(_read(saved[kind], with_digest(document)))
-    assert (buffer[:] == before).all()
-
-
-def _read(folder, document):
-    from datasets_rl.format import checkpoint
-
-    (folder / "edited").mkdir(exist_ok=True)
-    shutil.copytree(folder, folder / "edited", dirs_exist_ok=True, ignore=shutil.ignore_patterns("edited"))
-    (folder / "edited" / "state.json").write_text(json.dumps(document))
-    return checkpoint.read_state(folder / "edited")
-
-
 @pytest.mark.parametrize("index", [True, 1.5, [True], [10**6], -1, "x", None, {"buffer_ids": True}])
 def test_a_batch_sampled_ahead_of_time_without_an_index_is_refused(index):
     state = {**filled("highest").state_dict(), "ahead": [{"index": index, "info": [], "last": False}]}

@@ -223,16 +223,6 @@ def test_a_smaller_buffer_refuses_and_does_not_change(parts, tmp_path, monkeypat
     assert len(smaller) == 7 * smaller.storage.envs
 
 
-@pytest.mark.parametrize("storage", [name for name in STORAGES if name != "tensor"])
-def test_a_second_dump_of_the_same_state_writes_no_new_file(storage, tmp_path):
-    buffer = used(made(storage, "prioritized", "round", ReplayBuffer))
-    buffer.dumps(tmp_path)
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
-    buffer.dumps(tmp_path)
-
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == before
-
-
 def change(**parts):
     def apply(state):
         for name, value in parts.items():

@@ -49,12 +49,6 @@ def test_every_step_has_the_number_of_its_buffer(rb):
         assert (source == source[:, :1]).all()
 
 
-def test_the_info_has_the_number_of_the_buffer(rb):
-    batch, info = rb.sample(10, return_info=True)
-
-    assert torch.equal(info["index"]["buffer_ids"], batch["index", "buffer_ids"][:, 0])
-
-
 @pytest.mark.first(1)
 @pytest.mark.parametrize(("p", "shares"), [([3, 1], [0.75, 0.25]), (None, [0.5, 0.5]), ([0, 1], [0, 1])])
 def test_buffers_are_drawn_with_their_probabilities(p, shares):
@@ -63,18 +57,6 @@ def test_buffers_are_drawn_with_their_probabilities(p, shares):
     source = torch.cat([rb.sample(4)["index", "buffer_ids"][:, 0] for _ in range(1000)])
 
     assert (source == 1).double().mean() == pytest.approx(shares[1], abs=0.03)
-
-
-def test_probabilities_can_change_during_training(rb):
-    rb.sampler.p = [0.0, 1.0]
-
-    assert (rb.sample(10)["index", "buffer_ids"] == 1).all()
-
-
-def test_every_buffer_gives_a_part_by_default():
-    rb = ReplayBufferEnsemble(*map(member, range(3)), sample_from_all=True, batch_size=6)
-
-    assert rb.sample()["index", "buffer_ids"].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
 def test_each_member_has_its_transform_and_the_ensemble_has_one_for_all():
@@ -103,38 +85,6 @@ def test_each_member_has_its_transform_and_the_ensemble_has_one_for_all():
 
     assert batch["pixels"].shape == (2, 5, 3, 8, 8)
     assert (batch["twice"] == 2).all()
-
-
-def unlike():
-    return member(0, action=torch.ones(20, 2)), member(1, goal=torch.ones(20))
-
-
-def test_keys_that_some_members_lack_are_named():
-    with pytest.raises(InvalidArgumentError) as caught:
-        ReplayBufferEnsemble(*unlike(), sample_from_all=True)
-
-    lines = [line.split() for line in caught.value.message.splitlines()[1:]]
-    assert lines == [
-        ["key", "buffer", "0", "buffer", "1"],
-        ["action", "float32", "[2]", "-"],
-        ["goal", "-", "float32", "[]"],
-    ]
-    assert "missing=" in caught.value.hint
-
-
-def test_keys_that_some_members_lack_are_dropped_or_filled_on_demand():
-    dropped = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="drop").sample(4)
-    filled = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="zero").sample(4)
-
-    assert set(dropped.keys()) == {"value", "index"}
-    assert filled["action"].shape == (2, 2, 2)
-    assert filled["action"][:, :, 0].tolist() == [[1, 1], [0, 0]]
-    assert filled["goal"].tolist() == [[0, 0], [1, 1]]
-
-
-def test_shapes_that_differ_are_explained_key_by_key():
-    with pytest.raises(InvalidArgumentError, match=r"x +float32 \[2\] +float32 \[3\]"):
-        ReplayBufferEnsemble(member(0, x=torch.ones(20, 2)), member(1, x=torch.ones(20, 3)), sample_from_all=True)
 
 
 def test_buffers_are_indexed_and_written_by_number(rb):
@@ -194,11 +144,6 @@ def test_contradictory_arguments_are_refused(options, problem):
         ReplayBufferEnsemble(member(0), member(1), **options)
     with pytest.raises(InvalidArgumentError, match="needs buffers"):
         ReplayBufferEnsemble(storages=StorageEnsemble(LazyTensorStorage(3)))
-
-
-def test_a_batch_that_cannot_be_divided_is_refused(rb):
-    with pytest.raises(InvalidArgumentError, match="multiple of"):
-        rb.sample(5)
 
 
 def test_slices_stay_marked_in_a_batch_with_single_steps():

@@ -33,17 +33,6 @@ def member(number, count=40, *, transform=None, sampler=None, **further):
     return rb
 
 
-def test_every_step_has_the_number_of_its_buffer():
-    rb = Mixture(member(0), member(1), member(2), p=[6, 3, 1], batch_size=20)
-
-    for _ in range(5):
-        batch = rb.sample()
-        assert batch.batch_size == (20,)
-        source, row = batch["index", "buffer_ids"], batch["index", "index"]
-        assert torch.equal(batch["value"], source * 1000 + row)
-        assert torch.bincount(source).tolist() == [12, 6, 2]
-
-
 def test_each_member_has_its_transform_and_the_mixture_has_one_for_all():
     def tripled(batch):
         return batch.set("value", batch["value"] * 3)
@@ -133,16 +122,6 @@ def test_each_key_that_differs_is_named_before_the_first_batch():
         ["more", "-", "float32", "[]"],
     ]
     assert "missing='drop'" in raised.value.hint
-
-
-@pytest.mark.parametrize(("missing", "there"), [("drop", False), ("zero", True)])
-def test_keys_that_some_members_lack_are_dropped_or_filled(missing, there):
-    rb = Mixture(member(0), member(1, more=torch.ones(40)), batch_size=10, missing=missing)
-    batch = rb.sample()
-
-    assert ("more" in batch) is there
-    if there:
-        assert torch.equal(batch["more"], batch["index", "buffer_ids"].float())
 
 
 def test_shapes_that_differ_are_refused_for_every_treatment_of_missing_keys():

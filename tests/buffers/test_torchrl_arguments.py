@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 import torch
-from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict
 
 from datasets_rl import (
     ImmutableDatasetWriter,
@@ -82,11 +82,6 @@ class TestConstructors:
     def test_what_is_not_supported_is_refused_by_name(self, options, says):
         with pytest.raises(InvalidArgumentError, match=says):
             ReplayBuffer(**options)
-
-    @pytest.mark.parametrize("name", ["service_backend", "transport", "checkpointer"])
-    def test_python_names_an_argument_that_does_not_exist(self, name):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-            ReplayBuffer(**{name: None})
 
     def test_an_empty_buffer_is_a_runtime_error(self):
         with pytest.raises(RuntimeError, match="Cannot sample from an empty storage"):
@@ -403,12 +398,6 @@ class TestStorages:
         assert flat.get(slice(None))["obs"].tolist() == [0, 1, 2, 10, 11, 12]
         assert flat.flatten() is flat
 
-    def test_capacity_is_rounded_up_to_whole_slots(self):
-        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(10, ndim=2))
-        rb.extend(torch.stack([steps(5)] * 3))
-
-        assert (rb.storage.max_size, len(rb), rb.storage.slot_count) == (12, 12, 4)
-
     def test_an_empty_tensordict_is_filled_by_the_first_data(self):
         container = TensorDict(batch_size=[4])
         rb = ReplayBuffer(storage=TensorStorage(container), batch_size=2)
@@ -668,13 +657,3 @@ def test_a_compiled_function_samples_what_was_written_later_and_writes():
 
     assert len(rb) == 10
     assert compiled(torch.arange(10, 15), torch.full((5,), 7.0)).tolist() == [7, 7, 7]
-
-
-def test_text_is_saved_with_the_buffer(tmp_path):
-    rb = ReplayBuffer(storage=LazyTensorStorage(3))
-    rb.extend(TensorDict({"a": torch.arange(2), "text": NonTensorStack("x", "y")}, [2]))
-    rb.dumps(tmp_path)
-    again = ReplayBuffer(storage=LazyTensorStorage(3))
-    again.loads(tmp_path)
-
-    assert list(again[:]["text"]) == ["x", "y"]

@@ -13,7 +13,6 @@ from servers import Status, serve
 
 import datasets_rl.sources.demo
 from datasets_rl import sources
-from datasets_rl.cli.commands import download as command
 from datasets_rl.downloading import DownloadOptions, run
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.format.manifest import Manifest
@@ -221,15 +220,6 @@ def test_unknown_sizes_are_printed_as_unknown(rlds):
 
     assert "over the network\tunknown" in ran.out
     assert "and 1 of unknown size" in ran.out
-
-
-def test_every_option_is_used(rlds):
-    """Each parameter of the command is an option in its help, so each must have an effect."""
-    help_text = rlds("download", "--help").out
-    wanted = ("--dry-run", "--from-local", "--mirror", "--no-hash-check", "--force", "--keep-raw", "--raw-only")
-
-    assert all(option in help_text for option in (*wanted, "--limit-rate", "--jobs"))
-    assert command.run.__doc__
 
 
 def test_unknown_ids_are_all_reported_first_and_the_others_are_downloaded(rlds, home):

@@ -82,10 +82,6 @@ def test_no_ids_are_suggested_where_another_option_excludes_the_matches(rlds):
     assert "did you mean" not in rlds("list", "--downloaded").err
 
 
-def test_the_option_source_lists_one_source(rlds):
-    assert ids(rlds("list", "--source", "demo")) == ["demo/pendulum"]
-
-
 def test_an_unknown_source_is_an_unknown_id_with_the_nearest(rlds):
     ran = rlds("list", "--source", "d4r")
 
@@ -121,12 +117,6 @@ def test_stored_datasets_are_marked(rlds):
     assert ids(rlds("list", "--downloaded")) == ["demo/pendulum"]
     assert "\tyes\t" in rlds("list", "demo").out
     assert "\tyes\t" not in rlds("list", "d4rl/").out
-
-
-def test_a_stored_dataset_outside_of_the_catalogs_is_listed(rlds, stored):
-    shutil.copytree(stored, stored.with_name("mine"))
-
-    assert ids(rlds("list", "--downloaded")) == ["demo/mine", "demo/pendulum"]
 
 
 def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
@@ -179,13 +169,6 @@ def test_on_a_terminal_each_dataset_is_a_line_that_fits(rlds, monkeypatch, width
     # An id that fills most of the width has a separate line.
     assert [line.split("  ")[0] for line in lines if line[0] != " "] == known
     assert [line for line in lines if len(line) > width] == []
-
-
-def test_filters_choose_by_environment_kinds_and_tags(rlds):
-    ran = rlds("list", "--env", "pong", "--kind", "pixels", "--action", "discrete", "--tag", "replay", "--json")
-
-    assert [one["id"] for one in ran.json["datasets"]] == [f"atari_dqn/Pong/{run}" for run in range(1, 6)]
-    assert {one["environment"] for one in ran.json["datasets"]} == {"PongNoFrameskip-v0"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from datasets_rl import disk, info
+from datasets_rl.cli.output import size_text
 
 COPY = "local/mine"
 READING = [("sample", "-n", "1"), ("verify",), ("describe",), ("describe", "--episode", "0"), ("info",)]
@@ -142,13 +143,14 @@ def test_removing_a_second_name_of_a_dataset_removes_the_link_alone(rlds, stored
 
 @pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")
 def test_remove_names_the_disk_to_which_a_link_leads(rlds, elsewhere):
+    size = size_text(disk.tree_bytes(elsewhere))
     refused = rlds("remove", COPY)
     would = rlds("remove", COPY, "--dry-run", "--json").json["datasets"][0]
 
     assert refused.code == 10
-    assert f"delete {COPY} at {elsewhere} (614.3 kB)" in refused.err
+    assert f"delete {COPY} at {elsewhere} ({size})" in refused.err
     assert (would["link_to"], would["bytes"] > 0) == (str(elsewhere), True)
-    assert rlds("remove", COPY, "--yes").out == f"{COPY}: 614.3 kB in {elsewhere} deleted\n"
+    assert rlds("remove", COPY, "--yes").out == f"{COPY}: {size} in {elsewhere} deleted\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="symbolic links need a privilege")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from datasets_rl import disk
+from datasets_rl.cli.output import size_text
 from datasets_rl.store.layout import mark_folder
 
 
@@ -99,12 +100,13 @@ class Keyboard(io.StringIO):
 )
 def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, typed, code, left):
     monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    size = size_text(disk.tree_bytes(stored))
 
     ran = rlds("remove", "demo/pendulum", "-q")
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert "delete demo/pendulum (614.3 kB)? [y/N] " in ran.err
+    assert f"delete demo/pendulum ({size})? [y/N] " in ran.err
     assert stored.exists() is left
 
 

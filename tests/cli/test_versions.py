@@ -39,15 +39,6 @@ def test_every_command_accepts_a_derived_dataset(rlds, stored, tmp_path):
     assert stored.exists()
 
 
-def test_the_result_of_a_repeated_recipe_is_reused(rlds, stored):
-    first = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
-    again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
-
-    assert first["derived"] == again["derived"] == "demo/pendulum@iql_antmaze"
-    assert (first["present"], again["present"]) == (False, True)
-    assert stored.with_name("pendulum@iql_antmaze").is_dir()
-
-
 def test_list_marks_derived_and_preprocessed_datasets(rlds, stored):
     rlds("preprocess", "demo/pendulum", *SCALE, "--as", "x")
     rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")

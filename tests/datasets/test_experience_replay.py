@@ -23,8 +23,6 @@ from datasets_rl.errors import (
     InvalidArgumentError,
     ManifestError,
     NotADatasetError,
-    UnknownIdError,
-    UnknownKeyError,
 )
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.samplers import RandomSampler, SliceSampler
@@ -65,18 +63,6 @@ def test_load_downloads_a_missing_dataset(tmp_path, monkeypatch):
     assert dataset.data_path_root == dataset.data_path
 
 
-def test_rows_are_the_rows_of_the_file(pendulum, raw):
-    assert len(pendulum) == len(raw["rewards"])
-    assert np.array_equal(pendulum["observation"].numpy(), raw["observations"])
-    assert np.array_equal(pendulum["action"].numpy(), raw["actions"].reshape(len(pendulum), -1))
-    assert np.array_equal(pendulum["next", "reward"].numpy()[:, 0], raw["rewards"])
-    assert np.array_equal(pendulum["next", "terminated"].numpy()[:, 0], raw["terminals"])
-    ends = raw["terminals"] | raw["timeouts"]
-    assert np.array_equal(pendulum["next", "done"].numpy()[:, 0], ends)
-    inside = np.flatnonzero(~ends[:-1])
-    assert np.array_equal(pendulum["next", "observation"].numpy()[inside], raw["observations"][inside + 1])
-
-
 def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
     below = pendulum["next"]
 
@@ -85,12 +71,6 @@ def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
     assert torch.equal(below["reward"], pendulum["next", "reward"])
     assert torch.equal(pendulum["next.reward"], pendulum["next", "reward"])
     assert not pendulum["done"].any()
-
-
-@pytest.mark.parametrize("key", ["nothing", ("next", "action"), "next.nothing", ("observation", "x")])
-def test_an_unknown_key_is_an_error_with_the_known_keys(pendulum, key):
-    with pytest.raises(UnknownKeyError, match=r"next\.reward"):
-        _ = pendulum[key]
 
 
 def test_indices_give_transitions(pendulum):
@@ -111,15 +91,6 @@ def test_samples_are_in_the_specs(pendulum):
     assert pendulum.specs.is_in(pendulum[0])
     assert set(pendulum.specs.keys()) == set(sample.keys()) - {"index"}
     assert pendulum.specs["next", "reward"].shape == (1,)
-
-
-def test_episodes_end_where_the_flags_are_set(pendulum, raw):
-    stops = np.flatnonzero(raw["terminals"] | raw["timeouts"]) + 1
-    returns = [part.sum(dtype=np.float64) for part in np.split(raw["rewards"], stops[:-1])]
-
-    assert pendulum.episodes.stops.tolist() == stops.tolist()
-    assert pendulum.episodes["return"] == pytest.approx(returns)
-    assert pendulum["episode"].tolist() == np.repeat(np.arange(len(stops)), np.diff(stops, prepend=0)).tolist()
 
 
 def test_trajectories_are_padded_with_zeros(home, pendulum):
@@ -163,18 +134,6 @@ def test_a_root_takes_precedence_over_the_working_directory(tmp_path, monkeypatc
         DemoExperienceReplay("pendulum", root=tmp_path / "elsewhere", download=False)
 
 
-def test_true_keeps_a_dataset_and_force_converts_it_again(tmp_path):
-    first = DemoExperienceReplay("pendulum", root=tmp_path)
-    number = first.stored.folder
-    kept = first[:]
-    assert DemoExperienceReplay("pendulum", root=tmp_path).stored.folder == number
-    again = DemoExperienceReplay("pendulum", root=tmp_path, download="force")
-
-    assert again.stored.folder != number
-    assert (again[:] == kept).all()
-    assert (first[:] == kept).all()
-
-
 def test_force_replaces_a_damaged_dataset_and_true_refuses_it(tmp_path):
     folder = DemoExperienceReplay("pendulum", root=tmp_path).stored.folder
     with (folder / "rows.npy").open("r+b") as stream:
@@ -211,11 +170,6 @@ def test_delete_removes_everything(tmp_path):
 def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
         D4RLExperienceReplay(**{"dataset_id": "maze2d-umaze-v1", "root": tmp_path, **options})
-
-
-def test_a_near_miss_of_an_id_names_the_nearest():
-    with pytest.raises(UnknownIdError, match=r"did you mean .*hopper-medium-v2"):
-        D4RLExperienceReplay("hoper-medium-v2")
 
 
 def test_any_folder_is_opened_by_its_path(tmp_path):
@@ -369,14 +323,6 @@ def test_the_repr_counts_the_visible_episodes_and_steps(pendulum, home):
 
     assert "75 episodes, 15,000 steps, batch_size" in repr(pendulum)
     assert "75 episodes, 15,000 steps, split_trajs=True" in repr(split)
-
-
-def test_a_draw_from_the_specs_is_in_them(pendulum):
-    drawn = pendulum.specs.rand((4,))
-
-    assert tuple(drawn.batch_size) == (4,)
-    assert pendulum.specs.is_in(drawn)
-    assert pendulum.specs.is_in(pendulum.specs.rand())
 
 
 @pytest.mark.parametrize(

@@ -159,62 +159,6 @@ class TestSlices:
         assert batch["index"].shape == ((12,) if library is ours else (12, 1))
         assert torch.equal(batch["index"].flatten(), batch["obs"].long())
 
-    def test_terminated_has_the_values_of_the_data(self, library):
-        rb = ring(library, 10, sampler=library.SliceSampler(slice_len=5), batch_size=10)
-        rb.extend(steps(10, terminated=True))
-
-        assert rb.sample()["next", "terminated"].view(2, 5).tolist() == [[False] * 4 + [True]] * 2
-
-    def test_nothing_is_marked_without_a_key(self, library):
-        rb = ring(library, 10, sampler=library.SliceSampler(slice_len=2, truncated_key=None), batch_size=20)
-        rb.extend(steps(10))
-        batch = rb.sample()
-
-        assert torch.equal(batch["next", "truncated"].squeeze(1), batch["obs"] % 5 == 4)
-
-    def test_short_trajectories_are_left_out_or_shorter_slices(self, library):
-        def drawn(strict):
-            rb = ring(library, 20, sampler=library.SliceSampler(slice_len=4, strict_length=strict), batch_size=80)
-            rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
-            return rb.sample()
-
-        assert set(drawn(strict=True)["obs"].tolist()) == set(range(8, 16))
-        batch = drawn(strict=False)
-        ends = batch["next", "truncated"].squeeze(1).nonzero().squeeze(1)
-        assert set(ends.diff().tolist()) == {2, 4}
-        assert len(batch) < 80
-
-    def test_short_trajectories_are_padded_with_their_last_step(self, library):
-        sampler = library.SliceSampler(slice_len=4, strict_length=False, pad_output=True, end_key=("next", "done"))
-        rb = ring(library, 20, sampler=sampler, batch_size=80)
-        rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
-        batch = rb.sample()
-        slices = batch["obs"].view(20, 4)
-        short = slices[:, 0] == 0
-
-        assert short.any()
-        for name, key, rest, filled in [
-            ("steps", "obs", None, [0.0, 1.0, 1.0, 1.0]),
-            ("mask", ("collector", "mask"), [True] * 4, [True, True, False, False]),
-            ("truncated", ("next", "truncated"), [False] * 3 + [True], [False, True, False, False]),
-            ("done", ("next", "done"), [False] * 3 + [True], [False, True, True, True]),
-        ]:
-            values = batch[key].view(20, 4)
-            assert values[short].tolist() == [filled] * int(short.sum()), name
-            assert rest is None or values[~short].tolist() == [rest] * int((~short).sum()), name
-
-    def test_data_without_a_long_enough_trajectory_is_refused(self, library):
-        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=6), batch_size=12)
-        rb.extend(steps(20))
-
-        assert rejected(rb.sample)
-
-    def test_a_batch_that_cannot_be_divided_is_refused(self, library):
-        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=4), batch_size=10)
-        rb.extend(steps(20))
-
-        assert rejected(rb.sample)
-
     @pytest.mark.parametrize(
         "kwargs",
         [
@@ -270,68 +214,8 @@ class TestSlices:
 
         assert set(rb.sample()["obs"].tolist()) == set(range(8, 16))
 
-    @pytest.mark.parametrize(("episode", "padded"), [(4, False), (3, True)])
-    def test_a_mask_is_in_the_batch_if_a_trajectory_is_shorter_than_a_slice(self, library, episode, padded):
-        sampler = library.SliceSampler(slice_len=4, strict_length=False, pad_output=True)
-        rb = ring(library, 20, sampler=sampler, batch_size=8)
-        rb.extend(steps(12, episode=episode))
-
-        assert (rb.sample().get(("collector", "mask"), None) is not None) == padded
-
-    def test_data_without_the_id_is_divided_by_its_flags(self, library):
-        sampler = library.SliceSampler(slice_len=3, traj_key="episode", end_key=("next", "done"))
-        rb = ring(library, 20, sampler=sampler, batch_size=300)
-        rb.extend(steps(10).exclude("episode"))
-
-        assert rb.sample()["obs"].view(-1, 3)[:, 0].unique().tolist() == [0, 1, 2, 5, 6, 7]
-
-    def test_no_slice_of_a_wrapped_ring_crosses_the_cursor(self, library):
-        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=2, end_key=("next", "done")), batch_size=1000)
-        rb.extend(steps(33, episode=100))
-        rows = rb.sample()["obs"].view(-1, 2)
-
-        assert (rows[:, 1] - rows[:, 0] == 1).all()
-        assert set(rows[:, 0].tolist()) == set(range(13, 32))
-
-    def test_an_epoch_has_a_slice_of_every_trajectory(self, library):
-        rb = ring(library, 20, sampler=library.SliceSamplerWithoutReplacement(slice_len=3), batch_size=6)
-        rb.extend(steps(20))
-
-        epoch = torch.cat([rb.sample()["obs"].view(-1, 3)[:, 0] // 5 for _ in range(2)])
-        assert sorted(epoch.tolist()) == [0, 1, 2, 3]
-
 
 class TestLayouts:
-    def test_environments_are_a_separate_axis(self, library):
-        """The documentation prints time as the first axis; later versions of TorchRL have it as the second."""
-        rb = ring(library, 12, ndim=2, batch_size=4)
-        rb.extend(torch.stack([steps(3), steps(3, start=100)]))
-        held = rb[:]["obs"] if library is ours else rb[:]["obs"].T
-
-        assert held.tolist() == [[0, 100], [1, 101], [2, 102]]
-        assert rb.sample().shape == (4,)
-        assert len(rb) == 6
-
-    def test_slices_of_several_environments_keep_to_one(self, library):
-        rb = ring(library, 40, ndim=2, sampler=library.SliceSampler(slice_len=3), batch_size=300)
-        rb.extend(torch.stack([steps(10), steps(10, start=100)]))
-        rows = rb.sample()["obs"].view(-1, 3)
-
-        assert (rows.diff(dim=1) == 1).all()
-        assert len(rows[:, 0].unique()) == 12
-
-    def test_a_tuple_is_a_pytree_and_a_list_is_steps(self, library):
-        rb = library.ReplayBuffer(storage=library.LazyTensorStorage(10), batch_size=3)
-        rb.extend((torch.arange(4), {"a": torch.arange(4.0)}))
-        batch = rb.sample()
-        listed = library.ReplayBuffer(storage=library.ListStorage(10), batch_size=3)
-        listed.extend([torch.zeros(2), torch.ones(2)])
-
-        assert len(rb) == 4
-        assert torch.equal(batch[0].float(), batch[1]["a"])
-        assert len(listed) == 2
-        assert listed.sample().shape == (3, 2)
-
     def test_wrapped_writes_have_the_same_rows(self):
         def program(library):
             rb = ring(library, 5)
@@ -441,75 +325,6 @@ class TestPriorities:
 
         mine, other = both(program)
         assert mine == other == {1.0, 0.3333}
-
-    def test_invalid_priorities_are_refused_before_any_change(self):
-        sampler = ours.PrioritizedSampler(4, alpha=1.0, beta=1.0)
-        rb = ring(ours, 4, sampler=sampler, batch_size=4)
-        rb.extend(steps(4))
-
-        assert rejected(lambda: rb.update_priority(torch.arange(4), torch.tensor([1.0, float("nan"), 1.0, 1.0])))
-        assert rb.sample()["priority_weight"].tolist() == [1.0] * 4
-
-
-class TestEnsembles:
-    def test_batches_are_parts_with_the_number_of_their_buffer(self, library):
-        buffers = [ring(library, batch_size=4) for _ in range(3)]
-        for number, rb in enumerate(buffers):
-            rb.extend(steps(10, start=100 * number))
-        rb = library.ReplayBufferEnsemble(*buffers, sample_from_all=True, batch_size=12)
-        batch, info = rb.sample(return_info=True)
-
-        assert batch.shape == (3, 4)
-        assert (batch["obs"] // 100).tolist() == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
-        assert batch["index", "buffer_ids"].tolist() == [[0] * 4, [1] * 4, [2] * 4]
-        assert torch.equal(batch["index", "index"], (batch["obs"] % 100).long())
-        # The documentation names a dict; TorchRL returns a TensorDict, with both keys only under "index".
-        assert ("buffer_ids" in info) == (library is ours)
-
-    def test_buffers_are_drawn_for_parts(self, library):
-        buffers = [ring(library, batch_size=4) for _ in range(3)]
-        for number, rb in enumerate(buffers):
-            rb.extend(steps(10, start=100 * number))
-        rb = library.ReplayBufferEnsemble(*buffers, p=[0.0, 1.0, 0.0], num_buffer_sampled=2, batch_size=12)
-        batch = rb.sample()
-
-        assert batch.shape == (2, 6)
-        assert (batch["obs"] // 100 == 1).all()
-
-
-def test_next_returns_none_at_the_end_of_an_epoch_and_then_starts_another(library):
-    buffer = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=4)
-    buffer.extend(steps(8))
-
-    assert [batch is None or len(batch) for batch in (buffer.next() for _ in range(6))] == [4, 4, True, 4, 4, True]
-
-
-def test_next_needs_a_batch_size_and_steps(library):
-    with pytest.raises((RuntimeError, InvalidArgumentError)):
-        ring(library).next()
-    with pytest.raises((RuntimeError, InvalidArgumentError)):
-        ring(library, batch_size=2).next()
-
-
-def test_the_transforms_of_a_buffer_are_one_that_grows_with_it(library):
-    buffer = ring(library, batch_size=4)
-    buffer.extend(steps(8))
-    assert len(buffer.transform) == 0
-    buffer.append_transform(Doubled() if library is ours else theirs_doubled())
-    assert len(buffer.transform) == 1
-    buffer.transform.append(Doubled() if library is ours else theirs_doubled())
-    torch.manual_seed(0)
-    batch = buffer.sample()
-
-    assert len(buffer.transform) == 2
-    assert torch.equal(batch["obs"], 4 * batch["index"].float().reshape(-1))
-
-
-def test_a_compose_that_was_given_is_the_transform_itself(library):
-    compose = Compose(Doubled()) if library is ours else theirs_composed(theirs_doubled())
-    buffer = ring(library, batch_size=4, transform=compose)
-
-    assert buffer.transform is compose
 
 
 def test_what_is_appended_to_a_compose_that_was_given():

@@ -69,6 +69,7 @@ SCENARIOS = {
         ["append", "local/mine", f"{ID}@x"],
         [["preprocess", ID, *SCALE, "--as", "x"], ["append", "local/mine", ID]],
     ),
+    "append two": Scenario(["append", "local/mine", ID, f"{ID}@x"], [["preprocess", ID, *SCALE, "--as", "x"]]),
     "preprocess": Scenario(["preprocess", ID, *SCALE, *KEEP, "--as", "long"]),
     "preprocess --force": Scenario(
         ["preprocess", ID, *SCALE, "--as", "x", "--force"], [["preprocess", ID, *KEEP, "--as", "x"]]
@@ -95,6 +96,7 @@ SCENARIOS = {
 }
 TYPICAL = [
     "download --force over a version made in place",
+    "append two",
     "preprocess --in-place",
     "remove",
 ]

@@ -4,15 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import h5py
 import numpy as np
 import pytest
 from d4rl_files import mujoco, mujoco_columns, rollout, write
-from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slow, Stall, Status, Truncates, serve
+from servers import Cut, File, HidesLength, InTurn, Slow, Status, Truncates, serve
 
-from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.fetch import plan
 from datasets_rl.format.current import is_dataset, version_folder
@@ -76,20 +74,6 @@ def absent(home, name=NAME):
     return not is_dataset(home / "d4rl" / name)
 
 
-def test_a_key_that_is_too_long_for_a_file_name_is_an_error_of_the_file(rlds, home, good, tmp_path):
-    copy = tmp_path / "copy.hdf5"
-    copy.write_bytes(good.read_bytes())
-    with h5py.File(copy, "a") as file:
-        file["infos/" + "k" * 300] = np.zeros((len(file["rewards"]), 64, 64), "f4")
-    code, _, err = rlds("download", f"d4rl/{NAME}", "--from-local", copy, "--no-hash-check")
-
-    assert code == 8
-    assert "info.kkkk" in err
-    assert "has a name of 305 bytes, expected 200 at most" in err
-    assert "--keys" in err
-    assert absent(home)
-
-
 def test_a_good_file_becomes_a_dataset_with_its_path_on_stdout(download, home, good):
     code, out, err, _ = download(File(good))
 
@@ -106,46 +90,6 @@ def test_a_refusing_server_ends_with_the_status_and_what_to_do(download, home, s
     assert shown in err
     assert "--from-local" in err
     assert absent(home)
-
-
-def test_after_status_429_the_request_is_repeated(download, good):
-    class Busy(File):
-        def answer(self, call):
-            self.refused = getattr(self, "refused", 0) + 1
-            if self.refused <= 2:
-                return Status(429, headers={"Retry-After": "0"}).answer(call)
-            return super().answer(call)
-
-    code, _, err, _ = download(Busy(good))
-
-    assert code == 0, err
-
-
-def test_a_web_page_instead_of_hdf5_is_reported_as_such(download, home):
-    page = b"<!DOCTYPE html><html><head><title>Login required</title></head></html>"
-
-    code, _, err, _ = download(File(page))
-
-    assert code in {4, 5}
-    assert "web page" in err
-    assert absent(home)
-
-
-def test_a_file_with_another_digest_is_refused(download, home, good):
-    name = "halfcheetah-medium-v2"
-    code, _, err, _ = download(File(good), name=name)
-
-    assert code in {4, 5}
-    assert "expected" in err
-    assert absent(home, name)
-
-
-def test_a_digest_that_differs_is_accepted_on_request_and_recorded_in_the_manifest(download, home, good):
-    name = "halfcheetah-medium-v2"
-    code, _, err, _ = download(File(good), "--no-hash-check", name=name)
-
-    assert code == 0, err
-    assert [raw.checked for raw in StoredDataset(home / "d4rl" / name).manifest.raw] == ["skipped"]
 
 
 def test_a_part_is_kept_when_its_growth_fails_and_the_same_command_resumes(download, home, good, rlds):
@@ -188,38 +132,11 @@ def test_a_preprocessed_part_is_not_replaced_by_a_larger_download(download, home
     assert rlds("sample", f"d4rl/{NAME}")[0] == 0
 
 
-@pytest.mark.parametrize("behaviour", [Cut, Resets], ids=["cut", "reset"])
-def test_a_broken_connection_is_resumed(download, good, behaviour):
-    code, _, err, server = download(behaviour(good, after=20_000, times=2))
-
-    assert code == 0, err
-    assert any(asked.startswith("bytes=") and not asked.startswith("bytes=0-") for asked in server.ranges)
-
-
-@pytest.mark.slow
-def test_a_stalled_connection_is_given_up_and_resumed(download, good):
-    code, _, err, _ = download(Stall(good, after=20_000, times=1))
-
-    assert code == 0, err
-
-
-def test_a_content_length_above_the_file_size_is_an_error(download, home, good):
-    code, _, err, _ = download(LiesAboutLength(good))
-
-    assert code in {4, 5}, err
-    assert absent(home)
-
-
 def damaged(good, folder, change):
     path = folder / "damaged.hdf5"
     shutil.copy(good, path)
     change(path)
     return path
-
-
-def cut_in_half(path):
-    with path.open("r+b") as stream:
-        stream.truncate(path.stat().st_size // 2)
 
 
 def flip_bits_of_a_chunk(path):
@@ -276,14 +193,6 @@ def test_after_half_a_file_the_same_command_fetches_it_again(download, home, goo
     assert code == 0, err
 
 
-def test_a_truncated_file_of_the_user_is_reported_as_damaged(rlds, home, good, tmp_path):
-    code, out, err = rlds("download", f"d4rl/{NAME}", "--from-local", damaged(good, tmp_path, cut_in_half))
-
-    assert (code, out) == (8, "")
-    assert "truncated" in err
-    assert absent(home)
-
-
 def test_a_repaired_upstream_replaces_the_damaged_file_that_was_fetched(download, home, good, tmp_path):
     assert download(File(damaged(good, tmp_path, lose_a_column)))[0] == 8
 
@@ -311,34 +220,6 @@ def test_two_processes_fetch_and_convert_once(home, good):
     assert [process.returncode for process in both] == [0, 0], results
     assert {out.strip() for out, _ in results} == {str(home / "d4rl" / NAME)}
     assert len([one for one in server.requests if one.method == "GET"]) == 1
-
-
-@pytest.mark.slow
-def test_threads_of_one_process_fetch_and_convert_once(home, good):
-    found = []
-    with serve({UPSTREAM: Slow(good, rate=500_000)}) as server:
-        threads = [
-            threading.Thread(target=lambda: found.append(downloading.download(f"d4rl/{NAME}", mirrors=[server.url])))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    assert found == [home / "d4rl" / NAME] * 3
-    assert len([one for one in server.requests if one.method == "GET"]) == 1
-
-
-def test_offline_sends_no_request(rlds, home, good, monkeypatch):
-    monkeypatch.setenv("RLDS_OFFLINE", "1")
-    with serve({UPSTREAM: File(good)}) as server:
-        code, _, err = rlds("download", f"d4rl/{NAME}", "--mirror", server.url)
-
-    assert code == 4
-    assert "RLDS_OFFLINE" in err
-    assert server.requests == []
-    assert absent(home)
 
 
 @pytest.fixture

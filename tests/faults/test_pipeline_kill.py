@@ -12,7 +12,7 @@ from raw.minari import SPACES, episodes, write
 from servers import File, Slow, serve
 from upstreams import hub
 
-from datasets_rl import store, verification
+from datasets_rl import store
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"), pytest.mark.usefixtures("warm_python")]
 
@@ -93,24 +93,6 @@ SOME_STEPS = pytest.mark.parametrize("steps", [10, pytest.param(1, marks=pytest.
 
 def local(raw):
     return {"from_local": str(raw), "hash_check": False}
-
-
-@pytest.mark.slow
-@SOME_STEPS
-def test_a_conversion_killed_at_its_events_leaves_a_complete_dataset_or_none(raw, tmp_path, steps):
-    reports, root = killed(tmp_path, options=local(raw), steps=steps)
-
-    assert judge(reports) >= 20 // steps
-    assert leftovers(root) == []
-
-
-@pytest.mark.slow
-@SOME_STEPS
-def test_a_replacement_killed_at_its_events_leaves_the_old_or_the_new_dataset(raw, tmp_path, steps):
-    reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
-
-    assert judge(reports) >= 20 // steps
-    assert leftovers(root) == []
 
 
 @SOME_STEPS
@@ -199,13 +181,3 @@ def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shard
 
     assert judge(reports) >= 10
     assert leftovers(root) == []
-
-
-@pytest.mark.slow
-def test_a_dataset_after_kills_passes_every_check(raw, tmp_path):
-    _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
-
-    report = verification.verify(f"d4rl/{NAME}", deep=True, root=root)
-
-    assert report.problems == ()
-    assert any("every converted value" in line for line in report.checked)

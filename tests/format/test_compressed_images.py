@@ -144,30 +144,6 @@ def test_every_batch_equals_that_of_raw_pixels(stored, raw, count, cache):
         assert torch.equal(compressed.column(key), wanted.column(key)), key
 
 
-def test_windows_equal_those_of_raw_pixels(stored, raw):
-    rows = torch.tensor([0, 1, 399, 400, 401, 500, 760])
-    keys = [FRAME, CAMERA, ("action",), ("next", *FRAME)]
-    got = DatasetStorage(stored).take_windows(keys, rows, range(-3, 3))
-    wanted = DatasetStorage(raw).take_windows(keys, rows, range(-3, 3))
-
-    for one, other in zip(got.entries, wanted.entries, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_each_image_of_a_batch_is_decompressed_once(stored, monkeypatch):
-    counts = []
-    decompress = compressed_images.decompress
-
-    def counted(data, starts, *others, **named):
-        counts.append(len(starts))
-        decompress(data, starts, *others, **named)
-
-    monkeypatch.setattr(compressed_images, "decompress", counted)
-    DatasetStorage(stored).get(torch.arange(100, 200))
-
-    assert sorted(counts) == [100, 101]  # the camera; the frames at t and t + 1
-
-
 def test_a_writer_that_continues_and_partial_datasets_give_the_same_bytes(episodes, dictionaries, stored, tmp_path):
     files = {entry.path: entry.digest for entry in stored.manifest.files}
     (tmp_path / "continued").mkdir()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import WIDE_BYTES, Column
@@ -228,11 +228,6 @@ def test_rows_of_a_column_count_as_in_a_slice(folder, key, start, stop):
     stored = StoredDataset(folder)
 
     assert np.array_equal(stored.column(key, start, stop), stored.column(key)[start:stop])
-
-
-def test_an_unknown_key_is_an_error_with_the_known_keys(folder):
-    with pytest.raises(UnknownKeyError, match=r"next\.action.*observation, .*next\.reward"):
-        StoredDataset(folder).column(("next", "action"))
 
 
 def test_only_files_of_the_dataset_are_mapped(folder):

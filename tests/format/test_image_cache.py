@@ -24,12 +24,10 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read import threads
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.episode import EncodedImages
-from datasets_rl.transforms import CatFrames
 
 SHAPE = (16, 24, 3)
 SIZE = 16 * 24 * 3
 CAMERA = ("observation", "camera")
-NEXT_CAMERA = ("next", *CAMERA)
 STEPS = (9, 1, 14)
 COLUMNS = [
     Column(CAMERA, np.dtype(np.uint8), SHAPE, shared=True, form="encoded"),
@@ -83,35 +81,6 @@ def cores(monkeypatch):
     yield lambda count: monkeypatch.setattr(threads, "core_count", lambda: count)
     if threads._pool is not None:
         threads._pool.shutdown()
-
-
-@pytest.mark.parametrize("images_kept", [0, 1, 5, 1000])
-def test_batches_are_the_same_with_a_cache_of_any_size(stored, images_kept):
-    storage = DatasetStorage(stored, image_cache=images_kept * SIZE)
-    pixels, following = stored.column(CAMERA), stored.column(NEXT_CAMERA)
-    generator = torch.Generator().manual_seed(images_kept)
-    for _ in range(12):
-        rows = torch.randint(sum(STEPS), (7,), generator=generator)
-        batch = storage.get(rows)
-        assert np.array_equal(batch[CAMERA], pixels[rows])
-        assert np.array_equal(batch[NEXT_CAMERA], following[rows])
-        assert np.array_equal(storage.pick(NEXT_CAMERA, rows), following[rows])
-        batch[CAMERA].zero_()  # the caller owns the batch
-        assert sum(cache.max_bytes for cache in caches(storage)) <= images_kept * SIZE
-
-
-def test_a_stack_with_next_decodes_each_of_its_frames_once(stored, decoded_counts):
-    keys = [CAMERA, NEXT_CAMERA]
-    frames = CatFrames(4, -1, in_keys=keys, out_keys=["stack", ("next", "stack")])
-    storage = DatasetStorage(stored)
-    buffer = TensorDictReplayBuffer(storage=storage, transform=frames)
-    batch = buffer.sample(rows=torch.arange(6))
-    assert batch["stack"].shape == (6, *SHAPE[:2], 12)
-    assert sum(decoded_counts) == 7  # images 0 to 6 of the first episode
-
-    decoded_counts.clear()
-    storage.get([8])  # the last step: its image, its final image, and not the first image of the next episode
-    assert sum(decoded_counts) == 2
 
 
 def test_a_batch_decodes_repeated_rows_once_without_a_cache(stored, decoded_counts):

@@ -425,17 +425,6 @@ def test_functions_change_compressed_images(home, tmp_path, fn, per):
     assert all(field.compressed for field in results[0].schema if field.dtype == np.uint8)
 
 
-def test_in_place_twice_is_undone_byte_for_byte(tmp_path):
-    store_dataset(tmp_path / "toy" / "mine", trajectories(), COMPRESSED, {PIXELS: dictionary()})
-    before = StoredDataset(tmp_path / "toy" / "mine")
-    preprocess(tmp_path / "toy" / "mine", Recipe.inline(["compress_images:form=raw"]), in_place=True, jobs=1)
-    preprocess(tmp_path / "toy" / "mine", Recipe.inline(["compress_images"]), in_place=True, jobs=1)
-    after = strict(tmp_path / "toy" / "mine")
-
-    assert_equal(after, before)
-    assert after.schema[PIXELS].compressed
-
-
 def test_a_damaged_image_is_reported_with_its_episode_where_it_is_decompressed(tmp_path):
     store_dataset(tmp_path / "toy" / "mine", trajectories(), COMPRESSED, {PIXELS: dictionary()})
     stored = StoredDataset(tmp_path / "toy" / "mine")

@@ -238,28 +238,6 @@ def test_a_destination_with_other_content_is_refused(dataset, folder, tmp_path):
     assert len(strict(raw)) == 3
 
 
-def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
-    before, link = strict(folder).manifest, tmp_path / "link"
-    link.symlink_to(folder)
-    preprocess(link, Recipe([with_norm]), in_place=True)
-
-    assert link.is_symlink()
-    assert ("norm",) in strict(folder).schema
-    restore(link)
-    assert strict(folder).manifest == before
-
-
-def test_undo_restores_the_replaced_dataset_once(dataset, folder):
-    before = strict(folder).manifest
-    dataset.preprocess(with_norm, in_place=True)
-    assert ("norm",) in strict(folder).schema
-
-    restore(folder)
-    assert strict(folder).manifest == before
-    with pytest.raises(InvalidArgumentError, match="has no earlier version"):
-        restore(folder)
-
-
 def test_a_buffer_shows_the_version_that_it_restores(dataset):
     dataset.preprocess(with_norm, in_place=True)
     assert "norm" in dataset
@@ -331,34 +309,6 @@ def test_the_first_steps_alone_are_a_preview(dataset, given, tmp_path):
     assert stored.episodes.lengths.tolist() == [5, 2]
     assert np.array_equal(stored.column(("next", "observation"))[6], given[1].states[("observation",)][2] / 2)
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False] * 4 + [True, False, True]
-
-
-def test_the_result_of_the_same_recipe_and_data_is_reused(folder, tmp_path):
-    calls = tmp_path / "calls"
-
-    def counted(step):
-        with calls.open("a") as file:
-            file.write(".")
-        return step
-
-    for _ in range(2):
-        preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), out=tmp_path / "out")
-    made = version_folder(tmp_path / "out")
-    preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), out=tmp_path / "out")
-    assert version_folder(tmp_path / "out") == made
-    with pytest.raises(InvalidArgumentError, match="already exists: it holds the result of another recipe"):
-        preprocess(folder, Recipe([Function(halved)]), out=tmp_path / "out")
-    assert version_folder(tmp_path / "out") == made
-    preprocess(folder, Recipe([Function(halved)]), out=tmp_path / "out", force=True)
-    assert version_folder(tmp_path / "out") != made
-
-    preprocess(folder, Recipe([counted]), in_place=True)
-    seen = calls.stat().st_size
-    preprocess(folder, Recipe([counted]), in_place=True)
-    assert calls.stat().st_size == seen
-    preprocess(folder, Recipe([counted]), force=True, in_place=True)
-    assert calls.stat().st_size > seen
-    assert len(strict(folder).manifest.history) == 1
 
 
 @pytest.mark.usefixtures("warm_python")

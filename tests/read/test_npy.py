@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import struct
 import tracemalloc
 import zipfile
-from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz
@@ -138,12 +134,6 @@ class TestNpy:
         with pytest.raises(ValueError, match=r"\[rows, 7, 3\] of uint8, contiguous"):
             reader(npy(ARRAY)).read_into(out)
 
-    def test_every_cut_is_refused(self):
-        data = npy(ARRAY[:3])
-        for kept in range(len(data)):
-            with pytest.raises(ConversionError, match=r"truncated|empty|is not"):
-                reader(data[:kept]).read()
-
     def test_bytes_after_the_array_are_refused(self):
         with pytest.raises(ConversionError, match="more bytes follow"):
             reader(npy(ARRAY) + b"x").read()
@@ -186,15 +176,6 @@ class TestNpy:
         ):
             reader(npy(ARRAY), most=2099)
 
-    @settings(max_examples=100, deadline=None)
-    @given(st.data())
-    def test_damage_never_fails_in_another_way(self, data):
-        damaged = bytearray(npy(ARRAY[:2]))
-        for _ in range(data.draw(st.integers(1, 4))):
-            damaged[data.draw(st.integers(0, 130))] = data.draw(st.integers(0, 255))
-        with suppress(ConversionError):
-            reader(damaged, most=1 << 20).read()
-
 
 class TestGzip:
     @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
@@ -208,14 +189,6 @@ class TestGzip:
         with GzipNpyReader(tmp_path / "x.gz") as source:
             one(source.read(), ARRAY)
 
-    def test_every_cut_is_refused(self, tmp_path):
-        path = zipped(tmp_path / "x.gz", ARRAY[:2])
-        data = path.read_bytes()
-        for kept in range(len(data)):
-            path.write_bytes(data[:kept])
-            with pytest.raises(ConversionError, match=r"x\.gz"), GzipNpyReader(path) as source:
-                source.read()
-
     @pytest.mark.parametrize("end", range(1, 9))
     def test_a_wrong_checksum_or_length_is_refused(self, tmp_path, end):
         path = zipped(tmp_path / "x.gz")
@@ -226,16 +199,6 @@ class TestGzip:
         with pytest.raises(ConversionError, match="damaged") as caught, GzipNpyReader(path) as source:
             source.read()
         assert "force=True" in caught.value.hint
-
-    def test_a_flipped_bit_is_refused_wherever_it_is(self, tmp_path):
-        path = zipped(tmp_path / "x.gz", ARRAY[:2])
-        data = path.read_bytes()
-        for place in range(10, len(data)):
-            damaged = bytearray(data)
-            damaged[place] ^= 0x20
-            path.write_bytes(damaged)
-            with pytest.raises(ConversionError), GzipNpyReader(path) as source:
-                source.read()
 
     def test_data_that_is_not_gzip_is_reported(self, tmp_path):
         (tmp_path / "x.gz").write_bytes(b"<?xml version='1.0'?><Error><Code>AccessDenied")
@@ -319,38 +282,6 @@ class TestNpz:
         tracemalloc.stop()
 
         assert peak < 6_000_000
-
-    def test_a_flipped_bit_is_refused_wherever_it_is(self, tmp_path):
-        for save in (np.savez, np.savez_compressed):
-            save(tmp_path / "x.npz", x=ARRAY[:2])
-            data = (tmp_path / "x.npz").read_bytes()
-            with zipfile.ZipFile(tmp_path / "x.npz") as archive:
-                (entry,) = archive.infolist()
-            start = 30 + len("x.npy") + struct.unpack_from("<H", data, 28)[0]
-            for place in range(start, start + entry.compress_size):
-                damaged = bytearray(data)
-                damaged[place] ^= 0x10
-                with pytest.raises(ConversionError), NpzFile(io.BytesIO(damaged)) as file:
-                    file.read("x")
-
-    def test_every_cut_is_refused(self, tmp_path):
-        np.savez_compressed(tmp_path / "x.npz", x=ARRAY[:2])
-        data = (tmp_path / "x.npz").read_bytes()
-        for kept in range(len(data)):
-            with pytest.raises(ConversionError):
-                NpzFile(io.BytesIO(data[:kept]))
-
-    @settings(max_examples=100, deadline=None)
-    @given(st.data())
-    def test_damage_never_fails_in_another_way(self, data):
-        out = io.BytesIO()
-        np.savez_compressed(out, x=ARRAY[:2], y=np.arange(3))
-        damaged = bytearray(out.getvalue())
-        for _ in range(data.draw(st.integers(1, 4))):
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-        with suppress(ConversionError), NpzFile(io.BytesIO(damaged)) as file:
-            for name in file.arrays:
-                file.read(name)
 
     def test_all_members_that_are_not_arrays_are_reported(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:

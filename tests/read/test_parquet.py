@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from datasets_rl.errors import ConversionError, MissingDependencyError
@@ -152,15 +149,6 @@ def test_data_that_is_not_a_table_is_reported(tmp_path, data, says):
         TableFile(tmp_path / "x")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_a_cut_file_is_refused(tmp_path, kind):
-    data = written(tmp_path / "x", kind).read_bytes()
-    for kept in range(0, len(data), 97):
-        (tmp_path / "cut").write_bytes(data[:kept])
-        with pytest.raises(ConversionError):
-            TableFile(tmp_path / "cut")
-
-
 def test_the_checksum_of_a_page_is_verified(tmp_path):
     values = np.arange(1000, dtype=np.int64)
     options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
@@ -171,17 +159,6 @@ def test_the_checksum_of_a_page_is_verified(tmp_path):
 
     with pytest.raises(ConversionError, match="CRC"), TableFile(tmp_path / "x") as file:
         list(file.blocks(["a"], rows=300))
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data(), st.sampled_from(["parquet", "arrow"]))
-def test_damage_never_fails_in_another_way(tmp_path, data, kind):
-    damaged = bytearray(written(tmp_path / "x", kind, pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]})).read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    (tmp_path / "damaged").write_bytes(damaged)
-    with suppress(ConversionError), TableFile(tmp_path / "damaged") as file:
-        list(file.blocks(list(file.columns), rows=2))
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):

@@ -317,11 +317,6 @@ def test_an_array_within_itself_is_refused():
 EPISODE = pickle.dumps({"steps": [{"a": np.arange(3.0), "b": b"pixels", "c": [1.5, 2.5], "d": (1, "x")}] * 2}, 2)
 
 
-def test_every_cut_is_refused():
-    for kept in range(len(EPISODE)):
-        assert faults(EPISODE[:kept])
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from([EPISODE, pickle.dumps(list(VALUES.values()), 0), pickle.dumps(VALUES, 4)]))
 def test_damaged_pickles_raise_no_other_error(data, episode):

@@ -88,14 +88,6 @@ def test_epochs_differ_and_follow_from_the_seed_and_the_number(ranks):
     assert again.sampler.epoch == 2
 
 
-def test_one_process_draws_its_seed_from_the_generator(ranks):
-    def epoch(seed):
-        torch.manual_seed(seed)
-        return epoch_of(ranks(1))
-
-    assert epoch(0) == epoch(0) != epoch(1)
-
-
 def test_without_shuffling_the_order_is_that_of_the_dataset(ranks):
     assert flat(flat(epoch_of(ranks(1, shuffle=False)))) == list(range(STEPS))
     first, second = epoch_of(ranks(2, shuffle=False))
@@ -225,11 +217,6 @@ def test_a_state_is_saved_as_json_beside_the_policy(ranks, tmp_path):
     restored.loads(tmp_path)
     assert rows_of(restored) == expected
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".npy"] == []
-
-
-def test_batches_read_in_runs_are_those_of_iteration(ranks):
-    (buffer,), (other,) = ranks(1, seed=1), ranks(1, seed=1)
-    assert rows_of(buffer.batches()) == rows_of(other)
 
 
 @pytest.mark.first(1)

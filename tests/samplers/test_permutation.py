@@ -112,14 +112,6 @@ class TestEpochs:
         assert torch.equal(second.sort().values, torch.arange(LARGE))
         assert (first == second).sum() < 20
 
-    def test_a_seed_of_torch_reproduces_the_order(self, storage):
-        batches = []
-        for _ in range(2):
-            torch.manual_seed(3)
-            batches.append(SamplerWithoutReplacement().sample(storage, 1000)[0])
-
-        assert torch.equal(*batches)
-
     def test_ranks_draw_every_step_once(self):
         """Two ranks have fewer rows than are listed, so these shares are of a storage of twice the size."""
         double = LazyTensorStorage(2 * LARGE + 1)
@@ -130,16 +122,6 @@ class TestEpochs:
 
         assert [len(share) for share in shares] == [LARGE + 1, LARGE]
         assert torch.equal(torch.cat(shares).sort().values, torch.arange(2 * LARGE + 1))
-
-    def test_drop_last_gives_whole_batches_only(self, storage):
-        batches = epoch(SamplerWithoutReplacement(drop_last=True), storage, 1000)
-
-        assert {len(batch) for batch in batches} == {1000}
-        assert len(batches) == LARGE // 1000
-        assert len(torch.cat(batches).unique()) == LARGE // 1000 * 1000
-
-    def test_without_shuffling_the_order_is_that_of_the_storage(self, storage):
-        assert torch.equal(torch.cat(epoch(SamplerWithoutReplacement(shuffle=False), storage)), torch.arange(LARGE))
 
     def test_a_state_within_an_epoch_is_small_and_continues_it(self, storage):
         sampler = SamplerWithoutReplacement()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from itertools import pairwise
-
 import pytest
 import torch
 from stored_data import trajectory, write_dataset
@@ -88,13 +85,9 @@ class TestDraws:
 
         assert_even(found, runs(3))
 
-    def test_a_short_episode_that_is_kept_has_one_start(self):
-        sampler = SliceSampler(slice_len=4, strict_length=False, generator=seeded())
-
-        assert_even(starts_of(sampler, steps(), batch_size=400, batches=100), [*runs(4), [7, 8, 9], [15]])
-
-    def test_padding_changes_no_probability(self):
-        sampler = SliceSampler(slice_len=4, strict_length=False, pad_output=True, generator=seeded())
+    @pytest.mark.parametrize("pad", [False, True])
+    def test_a_short_episode_that_is_kept_has_one_start(self, pad):
+        sampler = SliceSampler(slice_len=4, strict_length=False, pad_output=pad, generator=seeded())
 
         assert_even(starts_of(sampler, steps(), batch_size=400, batches=100), [*runs(4), [7, 8, 9], [15]])
 
@@ -139,40 +132,6 @@ class TestDraws:
 
         assert [len(one) for one in slices(batch)] == [3, 3]
 
-    def test_rows_of_lanes_follow_each_other_within_their_lane(self):
-        """TorchRL's example of two environments, without the environments."""
-        buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(100, ndim=2),
-            sampler=SliceSampler(
-                num_slices=8, traj_key=("collector", "traj_ids"), truncated_key=None, strict_length=False
-            ),
-            batch_size=64,
-        )
-        ids, t = torch.tensor([0, 1]), torch.tensor([0, 0])
-        for step in range(101):
-            if step and step % 17 == 0:
-                ids[0], t[0] = ids.max() + 1, 0
-            if step and step % 23 == 0:
-                ids[1], t[1] = ids.max() + 1, 0
-            data = {"t": t.clone().view(2, 1), "collector": {"traj_ids": ids.clone().view(2, 1)}}
-            buffer.extend(TensorDict(data, [2, 1]))
-            t += 1
-
-        assert len(buffer) == 100
-        for _ in range(20):
-            batch = buffer.sample()
-            for number in batch["slice_id"].unique():
-                one = batch[batch["slice_id"] == number]
-                assert len(one["collector", "traj_ids"].unique()) == 1
-                assert one["t"].tolist() == list(range(int(one["t"][0]), int(one["t"][0]) + len(one)))
-
-    def test_environments_that_take_turns_in_one_ring_are_separated(self):
-        """Consecutive steps of an environment are not in adjacent rows."""
-        data = TensorDict({"t": torch.arange(20), "env": torch.arange(20) % 2}, [20])
-        batch = ring(data, sampler=SliceSampler(slice_len=5, traj_key="env")).sample(50)
-
-        assert {tuple(b - a for a, b in pairwise(one)) for one in slices(batch)} == {(2, 2, 2, 2)}
-
     def test_a_reused_number_is_another_episode_after_an_end_flag(self):
         data = steps([4, 4], episode=torch.zeros(8))
         batch = ring(data, sampler=SliceSampler(slice_len=4, traj_key="episode", generator=seeded())).sample(400)
@@ -194,14 +153,6 @@ class TestDraws:
         sampler = SliceSampler(slice_len=2, end_keys=["a", "b", "absent"])
 
         assert {tuple(one) for one in slices(ring(data, sampler=sampler).sample(200))} == {(0, 1), (2, 3), (4, 5)}
-
-    def test_a_full_ring_has_no_slice_over_its_seam(self):
-        """The oldest step does not follow the newest, and the episode that lost its first steps is shorter."""
-        buffer = ring(steps([6, 6, 6]), size=10, sampler=SliceSampler(slice_len=3, generator=seeded()))
-
-        assert {tuple(one) for one in slices(buffer.sample(600))} == {
-            tuple(one) for one in runs(3, [list(range(8, 12)), list(range(12, 18))])
-        }
 
     def test_an_unfinished_episode_is_sampled_with_its_stored_steps(self):
         data = steps([4, 9])[:8]
@@ -386,32 +337,6 @@ class TestEpochs:
         buffer.extend(steps([3], start=6))
 
         assert sorted(slices(buffer.sample())[0][0] for _ in range(3)) == [0, 3, 6]
-
-    def test_a_loaded_state_continues_the_epoch(self):
-        sampler = SliceSamplerWithoutReplacement(slice_len=2, generator=seeded())
-        buffer = ring(steps([4, 5, 6, 7]), size=15, sampler=sampler, batch_size=2)
-        buffer.sample()
-        state = buffer.state_dict()
-        other = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(15), sampler=SliceSamplerWithoutReplacement(slice_len=2), batch_size=2
-        )
-        other.load_state_dict(state)
-
-        for _ in range(8):
-            data, same = buffer.sample(), other.sample()
-            assert torch.equal(data["t"], same["t"])
-            assert torch.equal(data["slice_id"], same["slice_id"])
-            assert buffer.sampler.ran_out == other.sampler.ran_out
-
-    def test_a_pickled_sampler_continues_its_epoch(self):
-        sampler = SliceSamplerWithoutReplacement(slice_len=2, generator=seeded())
-        storage = ring(steps([4, 5, 6, 7])).storage
-        sampler.sample(storage, 2)
-        other = pickle.loads(pickle.dumps(sampler))
-
-        assert [other.sample(storage, 2)[0].tolist() for _ in range(6)] == [
-            sampler.sample(storage, 2)[0].tolist() for _ in range(6)
-        ]
 
     @pytest.mark.parametrize(
         ("change", "match"),

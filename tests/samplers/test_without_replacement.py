@@ -170,22 +170,6 @@ def state(*, left=(), held, joining=(), envs=1):
 
 
 class TestState:
-    @pytest.mark.parametrize("shuffle", [True, False])
-    @pytest.mark.parametrize("drawn", [0, 1, 2, 3, 4])
-    def test_a_loaded_state_continues_the_epoch(self, shuffle, drawn):
-        storage = filled(10)
-        sampler = SamplerWithoutReplacement(shuffle=shuffle, generator=torch.Generator().manual_seed(0))
-        for _ in range(drawn):
-            sampler.sample(storage, 3)
-        state = sampler.state_dict()
-        other = SamplerWithoutReplacement(shuffle=shuffle)
-        other.load_state_dict(state)
-
-        assert other.ran_out == sampler.ran_out
-        for _ in range(8):
-            assert other.sample(storage, 3)[0].tolist() == sampler.sample(storage, 3)[0].tolist()
-            assert other.ran_out == sampler.ran_out
-
     def test_the_remaining_rows_are_moved_into_a_larger_ring(self):
         """The slots by age are 2 3 0 1; rows 3 and 0 remain, and move to slots 1 and 2."""
         sampler = SamplerWithoutReplacement()

@@ -211,23 +211,6 @@ class TestReading:
     def both(self, kind):
         return filled(kind(60), 90), filled(kind(60, compress=KEYS), 90)
 
-    def test_steps_slices_rows_and_fields_are_equal(self, both):
-        raw, small = both
-        rows = torch.tensor([59, 0, 31, 0, 30])
-
-        for index in (3, -1, slice(5, 40, 3), rows, rows.view(5, 1), [1, 2], torch.arange(60) > 30, (slice(2),), ...):
-            assert same(small.get(index), raw.get(index))
-        for key in (("pixels",), ("next", "pixels"), ("next",), ("number",), ("next", "reward")):
-            assert same(small.column(key), raw.column(key))
-            if key != ("next",):
-                assert same(small.pick(key, rows), raw.pick(key, rows))
-        assert same(
-            small.take_fields(rows, [("next", "pixels"), ("number",)]),
-            raw.take_fields(rows, [("next", "pixels"), ("number",)]),
-        )
-        assert same(small.take_next(rows), raw.take_next(rows))
-        assert same(small.flatten().get(rows), raw.get(rows))
-
     def test_objects_are_read_beside_them(self):
         storage = LazyTensorStorage(60, compress=KEYS)
         data = steps(range(50))

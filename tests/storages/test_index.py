@@ -65,37 +65,6 @@ def write(storage, data):
     return storage
 
 
-def test_overwriting_shortens_the_oldest_trajectory_and_the_cursor_divides_trajectories(ring):
-    write(ring, steps([0, 0, 1, 0, 0, 0]))
-    assert listed(ring.trajectories()) == [[0, 1, 2], [3, 4, 5]]
-
-    write(ring, steps([0, 1]))
-    assert listed(ring.trajectories()) == [[2], [3, 4, 5, 0, 1]]
-
-    write(ring, steps([0]))
-    assert listed(ring.trajectories()) == [[3, 4, 5, 0, 1], [2]]
-
-
-def test_a_ring_full_of_one_episode_is_one_trajectory(ring):
-    for _ in range(40):
-        write(ring, steps([0]))
-    assert listed(ring.trajectories()) == [[4, 5, 0, 1, 2, 3]]
-
-
-def test_lanes_have_separate_trajectories():
-    storage = write(LazyTensorStorage(6, ndim=2), steps([[0, 1], [1, 0], [0, 0]]))
-
-    assert listed(storage.trajectories()) == [[0, 2], [1], [3, 5], [4]]
-
-
-def test_trajectory_numbers_join_rows_that_are_not_adjacent(ring):
-    write(ring, ids(0, 1, 0, 1))
-    assert listed(ring.trajectories()) == [[0, 2], [1, 3]]
-
-    write(ring, ids(1, 0, 1))
-    assert listed(ring.trajectories()) == [[1, 3, 4, 0], [2, 5]]
-
-
 def test_an_update_reads_only_the_written_rows():
     storage = write(Reads(1000), steps([0] * 1000))
     storage.trajectories(end_key=NEXT_DONE)
@@ -113,16 +82,6 @@ def test_a_change_out_of_order_rebuilds_the_index(ring):
     ring.set(4, steps([1])[0])
 
     assert listed(ring.trajectories()) == [[0, 1, 2], [3, 4], [5]]
-
-
-def test_an_emptied_storage_has_no_trajectories(ring):
-    write(ring, steps([0, 0, 0, 0]))
-    ring.trajectories()
-    ring.empty()
-    assert listed(ring.trajectories()) == []
-
-    write(ring, steps([1, 0]))
-    assert listed(ring.trajectories()) == [[0], [1]]
 
 
 def test_each_combination_of_keys_has_a_separate_index(ring):
@@ -209,3 +168,13 @@ def test_writes_of_another_process_update_the_index(ring):
 
     assert child.exitcode == 0
     assert listed(ring.trajectories()) == [[1, 2], [3, 4], [5, 0]]
+
+
+def test_an_emptied_storage_has_no_trajectories(ring):
+    write(ring, steps([0, 0, 0, 0]))
+    ring.trajectories()
+    ring.empty()
+    assert listed(ring.trajectories()) == []
+
+    write(ring, steps([1, 0]))
+    assert listed(ring.trajectories()) == [[0], [1]]

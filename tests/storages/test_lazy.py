@@ -192,13 +192,6 @@ class TestState:
         ):
             storage.load_state_dict(self.saved())
 
-    def test_torch_saves_and_loads_it_without_pickled_objects(self, tmp_path):
-        torch.save(self.saved(), tmp_path / "state.pt")
-        storage = LazyTensorStorage(6)
-        storage.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-
-        assert storage.get(slice(None))["a"].tolist() == [0, 1, 2]
-
 
 def test_a_description_restores_the_same_structure():
     data = {
@@ -250,12 +243,6 @@ class TestEnsemble:
             storage.set(range(3), torch.arange(3) + 10 * number)
         return StorageEnsemble(*storages, transforms=[None, lambda data: -data])
 
-    def test_data_comes_with_the_number_of_its_storage(self, ensemble):
-        index = TensorDict({"buffer_ids": torch.tensor([1, 0]), "index": torch.tensor([[0, 2], [1, 1]])}, [2])
-        for one in (index, (torch.tensor([1, 0]), [torch.tensor([0, 2]), torch.tensor([1, 1])])):
-            got = ensemble.get(one)
-            assert [(number, data.tolist()) for number, data in got] == [(1, [-10, -12]), (0, [1, 1])]
-
     def test_its_storages_are_indexed_by_number(self, ensemble):
         assert ensemble[1][2] == 12
         assert len(ensemble[:1]) == 1
@@ -264,14 +251,6 @@ class TestEnsemble:
     def test_it_is_not_written_to(self, ensemble):
         with pytest.raises(InvalidArgumentError, match="the storage to write to is ambiguous"):
             ensemble.set(0, torch.tensor(1))
-
-    def test_its_state_can_be_restored(self, ensemble):
-        again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
-        again.load_state_dict(ensemble.state_dict())
-        with pytest.raises(InvalidArgumentError, match="the state has 2 storages, expected 1"):
-            again[:1].load_state_dict(ensemble.state_dict())
-
-        assert again[1][:].tolist() == [10, 11, 12]
 
     def test_the_number_of_transforms_must_match(self):
         with pytest.raises(InvalidArgumentError, match="2 transforms were given for 1 storages"):

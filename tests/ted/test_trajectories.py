@@ -96,9 +96,6 @@ class TestSlices:
     def test_every_slice_has_a_number(self, back_to_back):
         assert self.all(back_to_back.slices(3)) == [[0, 1, 2], [1, 2, 3], [6, 7, 8]]
 
-    def test_short_trajectories_are_slices_of_their_own_length(self, back_to_back):
-        assert self.all(back_to_back.slices(3, short=True)) == [[0, 1, 2], [1, 2, 3], [4, 5], [6, 7, 8]]
-
     def test_slices_over_the_start_are_cut_there(self, back_to_back):
         assert self.all(back_to_back.slices(3, before=2)) == [
             *([0], [0, 1], [0, 1, 2], [1, 2, 3]),
@@ -113,17 +110,6 @@ class TestSlices:
 
     def test_a_short_trajectory_is_spanned_by_its_own_length(self, back_to_back):
         assert self.all(back_to_back.slices(5, short=True, before=4))[4:6] == [[4], [4, 5]]
-
-    def test_slices_at_the_start_only(self, back_to_back):
-        assert self.all(back_to_back.slices(2, at_start=True)) == [[0, 1], [4, 5], [6, 7]]
-
-    def test_slices_of_alternating_environments(self, turns):
-        assert self.all(turns.slices(2)) == [[0, 2], [2, 4], [1, 3]]
-
-    def test_padding_repeats_the_last_row(self, back_to_back):
-        slices = back_to_back.slices(3, short=True)
-
-        assert slices.rows(*slices.at(index(2)), pad=True).tolist() == [4, 5, 5]
 
     def test_whether_a_slice_starts_at_a_row(self, back_to_back, turns):
         assert (

@@ -349,10 +349,6 @@ class TestOwn:
         with pytest.raises(InvalidArgumentError, match="Negative has no inverse\nremove the argument in_keys_inv"):
             Negative(in_keys_inv=["a"]).inv(one(a=1))
 
-    def test_a_transform_without_methods_is_an_error(self):
-        with pytest.raises(NotImplementedError):
-            Transform(["a"])(one(a=1))
-
     def test_lists_of_steps_are_written_as_batches(self):
         rb = TensorDictReplayBuffer(
             storage=LazyTensorStorage(2), transform=ObservationNorm(0.0, 2.0, ["a"], in_keys_inv=["a"])
@@ -418,15 +414,6 @@ class TestCompose:
         with pytest.raises(InvalidArgumentError, match="does not fit"):
             other.load_state_dict({"1": {"loc": "odd", "scale": None}})
         assert other(one(a=1.0))["a"] == 3
-
-    def test_modes_and_devices_apply_to_all_transforms(self):
-        norm = VecNorm(["a"])
-        compose = Compose(norm, torch.clone)
-
-        assert compose.eval().to("cpu") is compose
-        assert norm.frozen
-        compose.train()
-        assert not norm.frozen
 
     def test_the_spec_of_a_function_is_inferred_from_zeros(self):
         spec = CompositeSpec({"a": UnboundedContinuousTensorSpec((3,)), "b": UnboundedContinuousTensorSpec((3,))})

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from tensordict import TensorDict
@@ -42,11 +39,6 @@ def steps(count=6):
         },
         [count],
     )
-
-
-def values(layer):
-    """Return a value network over observations."""
-    return lambda states: layer(states["observation"])
 
 
 def fitted(decay=0.9):
@@ -117,9 +109,6 @@ class TestModules:
         assert norm.frozen
         assert not norm.unfreeze().frozen
 
-    def test_a_transform_has_no_parent_environment(self):
-        assert Compose(RewardScaling(0.0, 1.0))[0].parent is None
-
     def test_a_clone_changes_apart(self):
         norm = fitted()
         other = norm.clone()
@@ -131,12 +120,6 @@ class TestModules:
         sequence = Compose(norm, torch.clone)
         twin = sequence.clone().append(torch.clone)
         assert (len(sequence), len(twin), twin[0] is norm, twin[1]) == (2, 3, False, torch.clone)
-
-    def test_copies_have_the_same_statistics(self):
-        norm = fitted().eval()
-        data = steps()
-        for other in (copy.deepcopy(norm), pickle.loads(pickle.dumps(norm))):
-            assert torch.equal(other(data)["observation"], norm(data)["observation"])
 
 
 class TestStates:

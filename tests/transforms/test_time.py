@@ -85,25 +85,6 @@ class TestMultiStep:
         assert row(data["next", "reward"]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
         assert row(data["next", "original_reward"]) == [1, 2, 4, 8, 16]
 
-    def test_the_next_observation_is_that_of_the_last_step(self, data):
-        assert row(data["next", "observation"]) == [102, 102, 102, 104, 104]
-        assert row(data["observation"]) == [0, 1, 2, 3, 4]
-
-    def test_gamma_has_the_power_of_the_number_of_steps(self, data):
-        assert row(data["steps_to_next_obs"]) == [3, 2, 1, 2, 1]
-        assert row(data["gamma"]) == [0.125, 0.25, 0.5, 0.25, 0.5]
-
-    def test_a_terminal_state_within_three_steps_ends_the_target(self, data):
-        assert row(data["next", "done"]) == [True] * 5
-        assert row(data["nonterminal"]) == [False] * 5
-
-    def test_a_target_bootstraps_from_the_final_observation_after_a_timeout(self):
-        data = buffer(steps([1, 2, 4], [0, 0, 1], terminated=False), MultiStepTransform(2, 0.5))[:]
-
-        assert row(data["next", "observation"]) == [2, 102, 102]
-        assert row(data["nonterminal"]) == [True, True, True]
-        assert row(data["next", "truncated"]) == [False, True, True]
-
     def test_the_first_step_of_a_buffer_is_not_lost(self):
         """TorchRL's transform holds back steps at each write."""
         rb = buffer(steps([1, 2], [0, 0]), MultiStepTransform(3, 0.5), size=10)

@@ -64,20 +64,6 @@ def test_it_keeps_the_first_elements_of_a_sort_by_rank(slots, steps):
                 assert int(storage.get(row)["number"]) == number
 
 
-def test_it_keeps_the_elements_that_torchrl_keeps():
-    """TorchRL 0.14 keeps the same elements, but may choose other free slots."""
-    storage = LazyTensorStorage(4)
-    writer = writing_to(storage)
-
-    assert writer.extend(data([0, 1, 2])).tolist() == [0, 1, 2]
-    assert writer.add(data([10.0])[0]) == 3
-    assert writer.add(data([0.0])[0]) is None
-    assert writer.add(data([20.0])[0]) == 0
-    assert writer.extend(data([0, 1, 2, 3, 4, 5])).tolist() == [-1, -1, -1, -1, 1, 2]
-    assert writer.extend(data([30, 31, 32])).tolist() == [1, 2, 3]
-    assert storage.get(slice(None))["rank"].tolist() == [20, 30, 31, 32]
-
-
 def test_a_write_that_fills_and_replaces_goes_to_the_returned_rows():
     storage = LazyTensorStorage(4)
     writer = writing_to(storage)

@@ -130,16 +130,6 @@ def test_overwritten_steps_have_an_index_of_minus_one_on_every_axis():
     assert buffer.extend(torch.arange(6).reshape(3, 2)).tolist() == [[-1, -1], [-1, -1], [1, 0], [1, 1], [0, 0], [0, 1]]
 
 
-def test_it_writes_like_torchrl():
-    """Three, then ten steps into four slots: TorchRL 0.14 has the same content, but also returns rows of lost steps."""
-    storage, writer = LazyTensorStorage(4), RoundRobinWriter(compilable=True)
-    writer.register_storage(storage)
-
-    assert writer.extend(torch.arange(3)).tolist() == [0, 1, 2]
-    assert writer.extend(torch.arange(10)).tolist() == [-1, -1, -1, -1, -1, -1, 1, 2, 3, 0]
-    assert storage.get(slice(None)).tolist() == [9, 6, 7, 8]
-
-
 @pytest.mark.parametrize("kind", ["range", "iterator", "generator", "list", "tuple"])
 def test_a_list_storage_accepts_any_iterable(kind):
     data = {
