@@ -58,7 +58,7 @@ class SourceCase:
     id: str
     """The id with its source: ``vd4rl/main/walker_walk/expert/64px``."""
     write: Callable[[Path], Sequence[Episode]]
-    """Writes the raw files in the upstream's layout, as ``--from-local`` expects them, and returns the episodes that
+    """Writes the raw files in the upstream's layout, as `from_local` expects them, and returns the episodes that
     the conversion must store, in order. The episodes are complete, have a known final state where the upstream has
     one, and are built from the generated data, not read from the files. The bytes are always the same. A source with
     shards gets at least two."""
@@ -74,7 +74,7 @@ class SourceCase:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Expected fields of the manifest: ``{"license": "MIT"}``."""
     episodes: bool = True
-    """Whether ``--episodes`` can select episodes of this dataset before the download, where the source supports it."""
+    """Whether a selection can choose episodes of this dataset before the download, where the source supports it."""
     small: Mapping[str, int] = field(default_factory=dict)
     """Constants by dotted name that are lowered so that the dataset has several shards:
     ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
