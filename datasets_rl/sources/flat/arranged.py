@@ -61,6 +61,8 @@ class JoinedFile(ArrayFile):
 
     actions_0   [3, 2]
     actions_1   [5, 2]       actions [8, 2], and the lengths 3 and 5
+    success_0   []
+    success_1   []           success [2], a number for each episode
 
     Raises:
         ConversionError: If an episode lacks an array that another episode has, or arrays of one name have other dtypes or
@@ -77,7 +79,14 @@ class JoinedFile(ArrayFile):
         problems: list[str] = []
         joined: dict[str, Array] = {}
         self.lengths = {}
+        self._scalars: dict[str, NDArray[Any]] = {}
         for name, arrays in by_name.items():
+            if any(array in file.scalars for array in arrays.values()):
+                if arrays.keys() < {*episodes} or any(array in file.arrays for array in arrays.values()):
+                    continue
+                self._scalars[name] = np.stack([file.scalars[arrays[episode]] for episode in episodes])
+                joined[name] = Array(len(episodes), (), self._scalars[name].dtype)
+                continue
             if missing := [episode for episode in episodes if episode not in arrays]:
                 problems.append(f"{join_names(missing, ITEMS_MAX)} has no array {name}, unlike {next(iter(arrays))}")
                 continue
@@ -98,6 +107,9 @@ class JoinedFile(ArrayFile):
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
+        if name in self._scalars:
+            yield self._scalars[name]
+            return
         for array in self._members.get(name, [name]):
             yield from self._file.blocks(array, rows)
 

@@ -56,6 +56,8 @@ class ArrayFile(ABC):
 
     name: str
     arrays: Mapping[str, Array]
+    scalars: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    """Single numbers by name, [] each, which are arrays of no row."""
     unwritten: int = 0
     """Number of chunks that were never written to the file and read as fill values."""
     lengths: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
@@ -162,6 +164,8 @@ class Hdf5Arrays(ArrayFile):
             for array_name, array in self.file.arrays.items()
             if array.shape
         }
+        single = [name for name, array in self.file.arrays.items() if not array.shape and array.numeric]
+        self.scalars = {name: np.asarray(self.file.value(name)) for name in single}
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
@@ -250,6 +254,8 @@ class NpzArrays(ArrayFile):
             for array_name, array in self._file.arrays.items()
             if array.shape
         }
+        single = [name for name, array in self._file.arrays.items() if not array.shape and array.dtype.kind in "biuf"]
+        self.scalars = {name: self._file.read(name) for name in single}
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:

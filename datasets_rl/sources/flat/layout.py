@@ -32,13 +32,21 @@ WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
 """Ways to mark the ends of episodes: each file is one, flags of steps, or the state after a step is not the next state."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
-    OBSERVATION: ("observation", "observations", "obs", "state", "states", "expert_observations", "expert_obs"),
-    ACTION: ("action", "actions", "act", "acts", "expert_actions"),
+    OBSERVATION: ("observation", "observations", "obs", "state", "states", "ob", "expert_observations", "expert_obs"),
+    ACTION: ("action", "actions", "act", "acts", "acs", "expert_actions"),
     NEXT_REWARD: ("reward", "rewards", "rew", "rews", "next/reward", "expert_rewards"),
-    NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal"),
-    NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout"),
+    NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal", "terminateds", "is_terminal"),
+    NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout", "truncateds"),
     NEXT_DONE: ("done", "dones", "next/done"),
-    (NEXT, *OBSERVATION): ("next_observation", "next_observations", "next_obs", "next_state", "next_states"),
+    (NEXT, *OBSERVATION): (
+        "next_observation",
+        "next_observations",
+        "next_obs",
+        "next_state",
+        "next_states",
+        "obs_next",
+        "new_obs",
+    ),
     ("info",): ("info", "infos"),
 }
 _MARKS = ("episode_index", "episode_id", "episode")

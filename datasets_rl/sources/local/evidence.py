@@ -41,7 +41,7 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
 _COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
@@ -76,8 +76,9 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
         return ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
-    groups = members_in_groups(file.arrays, layout.marks if layout.by == "group" else "")
-    for way, members in (("group", groups), ("suffix", members_by_suffix(file.arrays))):
+    names = [*file.arrays, *file.scalars]
+    groups = members_in_groups(names, layout.marks if layout.by == "group" else "")
+    for way, members in (("group", groups), ("suffix", members_by_suffix(names))):
         if layout.by == way and not members:
             what = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
             raise ConversionError(file.name, [f"it has {what}, expected one for each episode"])
@@ -116,13 +117,25 @@ def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
 
 
 def _padding_arrays(file: ArrayFile, names: Sequence[str], episodes: int) -> list[str]:
-    """Return the names of the arrays that are certainly the lengths of episodes or the mask of steps."""
-    found = []
-    for name, array in file.arrays.items():
-        is_mark = _PADDING.search(_last_name(name)) and name not in names and array.rows == episodes
-        if is_mark and not array.text and array.dtype.kind in "biu" and len(array.shape) <= 1:
-            found.append(name)
-    return found
+    """Return the names of the arrays that are certainly the lengths of episodes or the mask of steps.
+
+    Raises:
+        ConversionError: If an array with the name of lengths or of a mask has another number of episodes.
+    """
+    named = {
+        name: array
+        for name, array in file.arrays.items()
+        if _PADDING.search(_last_name(name)) and name not in names and not array.text and array.dtype.kind in "biu"
+    }
+    found = {name: array for name, array in named.items() if len(array.shape) <= 1}
+    problems = [
+        f"{name} is {array}, expected the length or the mask of {episodes:,} episodes"
+        for name, array in found.items()
+        if array.rows != episodes
+    ]
+    if problems:
+        raise ConversionError(file.name, problems, hint=_HINT)
+    return [*found]
 
 
 def _arrays_of_fields(file: ArrayFile, layout: Layout) -> dict[Key, str]:
@@ -160,7 +173,8 @@ def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: 
     """
     if len({member.episode for member in members}) < 2:
         return False
-    inner = layout.fields_of({member.name: file.arrays[member.array] for member in members})
+    members = [member for member in members if member.array in file.arrays]
+    inner = layout.fields_of(dict.fromkeys(member.name for member in members))
     by_name = {field.array: field.key for field in inner if field.array}
     if ACTION[0] not in {key[0] for key in by_name.values()} or not any(map(is_observation, by_name.values())):
         return False
@@ -232,7 +246,7 @@ def _marked(
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif speaks_of_episodes(name) and array.dtype.kind != "f":
+        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or _has_resets(file, name, rows)):
             misfits.append(name)
     is_marked = bool(stated or plan.flags or file.way)
     for name in misfits:
@@ -259,6 +273,12 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
     if of_rows and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
         return None  # a flag of first rows is set in row 0
     return counts if counts.sum() == rows else None
+
+
+def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array of step numbers begins again, or has another number of rows than the steps."""
+    values = np.asarray(file.read_all(name)).reshape(-1)
+    return len(values) != rows or bool((values[1:] <= values[:-1]).any())
 
 
 def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:

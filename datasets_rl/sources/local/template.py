@@ -61,8 +61,14 @@ def draft(name: str, data: Mapping[str, Asset]) -> Draft:
     keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
     known = {*keys, seen.marks}
-    unknown = [array for array in seen.arrays if array not in known and not speaks_of_episodes(array)]
-    unnamed = [array for array in unknown if not seen.arrays[array].dtype.hasobject or seen.arrays[array].text]
+    rows = {seen.arrays[array].rows for array in keys}
+    unnamed = [
+        array
+        for array, shown in seen.arrays.items()
+        # An array with another number of rows is not a field, and Python objects are never read.
+        if array not in known and shown.rows in rows and (shown.text or not shown.dtype.hasobject)
+        if not speaks_of_episodes(array)
+    ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
         short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
