@@ -69,7 +69,7 @@ class ToUint8(Step):
     """Convert floating-point images in [0, 1] to uint8: x * 255, rounded.
 
     Args:
-        keys: The fields; by default all floating-point images.
+        keys: The fields. By default all floating-point images.
     """
 
     keys: tuple[str, ...] = ()
@@ -91,9 +91,9 @@ class ToUint8(Step):
 
     def _to_bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
-            raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}; expected floating point")
+            raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}, expected floating point")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
             raise InvalidArgumentError(
-                f"{dotted_name(key)} holds {values.min():g} to {values.max():g}; expected values from 0 to 1"
+                f"{dotted_name(key)} holds {values.min():g} to {values.max():g}, expected values from 0 to 1"
             )
         return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # an array of uint8

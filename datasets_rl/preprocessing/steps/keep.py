@@ -66,7 +66,7 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
     if len(candidates) != 1:
         names = ", ".join(map(dotted_name, candidates)) or "none"
         raise InvalidArgumentError(
-            f"fields called success: {names}; expected exactly one", hint="pass the field to use as key="
+            f"fields called success: {names}, expected exactly one", hint="pass the field to use as key="
         )
     return candidates[0]
 
@@ -78,7 +78,7 @@ def check_bounds(low: float | None, high: float | None) -> None:
         InvalidArgumentError: If `low` is greater than `high`.
     """
     if low is not None and high is not None and low > high:
-        raise InvalidArgumentError(f"min is {low} and max is {high}; expected max to be at least as large as min")
+        raise InvalidArgumentError(f"min is {low} and max is {high}, expected max to be at least as large as min")
 
 
 def read_span(text: str) -> tuple[int, int | None, int]:
@@ -89,11 +89,11 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     """
     match = _SPAN.fullmatch(text)
     if match is None or not text:
-        raise InvalidArgumentError(f"{text!r} is not a range; expected {SPAN['form']}")
+        raise InvalidArgumentError(f"{text!r} is not a range, expected {SPAN['form']}")
     start = int(match[1] or 0)
     stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
-        raise InvalidArgumentError(f"{text!r} is an empty range; expected the stop to be greater than the start")
+        raise InvalidArgumentError(f"{text!r} is an empty range, expected the stop to be greater than the start")
     return start, stop, int(match[3] or 1)
 
 
@@ -150,7 +150,7 @@ class KeepTopReturns(DataStep):
     Args:
         percent: The share to keep, greater than 0 and at most 100.
         of: Whether it is a share of the episodes or of the steps. For steps, the best episodes are kept while their
-            total number of steps does not exceed the share; at least one episode is kept.
+            total number of steps does not exceed the share. At least one episode is kept.
     """
 
     percent: float = 10.0
@@ -161,7 +161,7 @@ class KeepTopReturns(DataStep):
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise InvalidArgumentError(f"percent is {self.percent}; expected a number greater than 0 and at most 100")
+            raise InvalidArgumentError(f"percent is {self.percent}, expected a number greater than 0 and at most 100")
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest return to keep."""
@@ -189,7 +189,7 @@ class KeepSuccess(DataStep):
     """Keep the successful episodes: those in which a field is greater than 0 in any step, or in the final state.
 
     Args:
-        key: The field; by default the only one called "success".
+        key: The field, by default the only field called "success".
         keep: If False, keep the other episodes instead.
     """
 
@@ -227,7 +227,7 @@ class KeepWhere(DataStep):
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
-            raise InvalidArgumentError(f"test is {self.test!r}; expected {TEST['form']}")
+            raise InvalidArgumentError(f"test is {self.test!r}, expected {TEST['form']}")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -249,14 +249,14 @@ class KeepWhere(DataStep):
                 number = float({"true": 1, "false": 0}.get(operand.lower(), operand))
             except ValueError as error:
                 raise InvalidArgumentError(
-                    f"{self.key} holds numbers; expected a number, true or false after {compare}, not {operand!r}"
+                    f"{self.key} holds numbers, expected a number, true or false after {compare}, not {operand!r}"
                 ) from error
             passed = _TESTS[compare](_values_of(batch, key), number)
         return np.all(passed.reshape(batch.count, -1), axis=-1)  # type: ignore[no-any-return]  # an array, because of the axis
 
 
 def _values_of(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
-    """Return the values of a field, [N, ...], as in batches; "episode" and ("next", "done") are computed."""
+    """Return the values of a field, [N, ...], as in batches. "episode" and ("next", "done") are computed."""
     if key == EPISODE:
         return np.repeat(batch.numbers, batch.lengths)
     if key == NEXT_DONE:
@@ -313,7 +313,7 @@ class Split(DataStep):
     number is that in the merge, which copies of one episode share.
 
     Args:
-        part: "train" or "validation"; each episode is in exactly one of the two.
+        part: "train" or "validation". Each episode is in exactly one of these parts.
         validation: The share of episodes for validation, between 0 and 1.
         seed: The seed of the split.
     """
@@ -324,7 +324,7 @@ class Split(DataStep):
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
-            raise InvalidArgumentError(f"validation is {self.validation}; expected a number between 0 and 1")
+            raise InvalidArgumentError(f"validation is {self.validation}, expected a number between 0 and 1")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
