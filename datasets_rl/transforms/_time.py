@@ -81,10 +81,10 @@ class OverTime(Transform):
 
     @abstractmethod
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        """Compute the results from the values, write them to a batch, and return it."""
+        """Compute the results from the values, write the results to a batch, and return the batch."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read the required values from a storage, and add them to a batch as temporary entries for `transform_batch`.
+        """Read the required values from a storage, and add temporary entries for `transform_batch` to a batch.
 
         Args:
             storage: Storage to read from.
@@ -119,7 +119,7 @@ class OverTime(Transform):
         return self.write_results(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
-        """Remove the temporary entries of this transform from a batch and return them, possibly none."""
+        """Remove the temporary entries of this transform from a batch and return the entries, if any."""
         mark = self._mark
         return {name.removeprefix(mark): pop_entry(batch, name) for name in gathered_keys(batch, mark)}
 
@@ -181,9 +181,9 @@ class OverTime(Transform):
         return storage.take(rows[:1]) if missing else data
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
-        """Return which steps of a batch are the last of their trajectory, in flat order, bool [M].
+        """Return which steps of a batch are the last of a trajectory, in flat order, bool [M].
 
-        A trajectory also ends before its padding, which `padding_mask` marks.
+        A trajectory also ends before the padding, which `padding_mask` marks.
         """
         ends = axis.ends(batch.get(under_next(self.done_key or "done"), None))
         mask = self.padding_mask(batch)

@@ -1,4 +1,4 @@
-"""Base class of the transforms, and what they do with keys, entries and specs."""
+"""Base class of the transforms, and their use of keys, entries and specs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS_TO_NEXT = "steps_to_next_obs"
 
 
 class Transform(nn.Module):
-    """Base class of the transforms, which map a batch to a batch: they read `in_keys` and write `out_keys`.
+    """Base class of the transforms, which map a batch to a batch. A transform reads `in_keys` and writes `out_keys`.
 
         batch  --- in_keys ------- forward ---> out_keys       sampling: from the buffer to the caller
         data   --- out_keys_inv -- inv -------> in_keys_inv    writing: from the caller to the buffer
@@ -40,7 +40,7 @@ class Transform(nn.Module):
     The key of a group, such as an observation of several sensors, stands for every entry of the group where a transform
     changes each entry separately. A transform that combines entries or steps names the group in an error instead.
 
-    A transform modifies neither its input TensorDict nor the memory of the tensors in it: it returns a new TensorDict
+    A transform modifies neither the input TensorDict nor the memory of its tensors. The result is a new TensorDict
     that shares all unchanged tensors with the input.
 
     Transforms are modules of torch: a `nn.Sequential` can contain them, and statistics are buffers.
@@ -73,7 +73,7 @@ class Transform(nn.Module):
     out_keys_inv: list[NestedKey]
 
     per_step: ClassVar[bool] = False
-    """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
+    """Whether the result for a step depends on nothing else of the batch, and on no random numbers: several batches may
     then be transformed at once."""
 
     shown: ClassVar[tuple[str, ...]] = ()
@@ -85,13 +85,19 @@ class Transform(nn.Module):
     """Values of these attributes before `bind`, if they have names with dots."""
 
     in_recipes: ClassVar[bool] = False
-    """Whether recipes can name the transform. Each class states it for itself, in a line that `preprocessing.steps` reads."""
+    """Whether recipes can name the transform.
+
+    Each class states this attribute in a line that `preprocessing.steps` reads.
+    """
 
     of_images: ClassVar[bool] = False
     """Whether a recipe that names no keys applies the transform to all images of a dataset."""
 
     in_double: ClassVar[bool] = False
-    """Whether a recipe computes in float64 and rounds the results once. A batch is computed in its own dtype."""
+    """Whether a recipe computes in float64 and rounds the results once.
+
+    A batch is computed in the dtype of the batch.
+    """
 
     instead: ClassVar[str] = ""
     """Name of the step of recipes that does for whole episodes what the transform does for batches, if that is another rule."""
@@ -172,7 +178,10 @@ class Transform(nn.Module):
         return values[0] if len(values) == 1 else values
 
     def on_own(self, batch: Any) -> Any:
-        """Transform a TensorDict and return it. The method may set entries, but not modify the memory of tensors."""
+        """Transform a TensorDict and return the result.
+
+        The method may set entries, but not modify the memory of tensors.
+        """
         if self._dotted:
             self.bind(batch)
         return self._call(batch) if self._calls else self.transform_batch(batch)
@@ -327,7 +336,7 @@ class Transform(nn.Module):
         """Transform a spec in place, as `transform_batch` transforms a batch of that spec.
 
         A transform of single entries implements `transformed_spec`. For a transform of whole batches, the results for
-        zeros show which entries change, and their shapes and dtypes.
+        zeros show which entries change, with shapes and dtypes.
         """
         per_entry = self._overrides("transformed_spec") or not self._overrides("transform_batch")
         if self._calls or not per_entry:

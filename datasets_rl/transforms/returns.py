@@ -59,7 +59,7 @@ class RewardSums(OverTime):
 
     In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
     first batch after a write takes longer. Of more than 2**20 steps, the sums of the trajectories of a batch are
-    computed when they are needed, and cached: at most 4 bytes a step, or 8 for float64.
+    computed on demand, and cached: at most 4 bytes a step, or 8 for float64.
     """
 
     def __init__(self, in_keys: Keys | None, out_keys: Keys, done_key: NestedKey | None = None) -> None:
@@ -76,7 +76,7 @@ class RewardSums(OverTime):
 
         Args:
             rewards: Rewards in flat order, [M, ...], float32 or float64.
-            ends: Which steps are the last of their trajectory, bool [M].
+            ends: Which steps are the last of a trajectory, bool [M].
         """
 
     @override
@@ -299,7 +299,7 @@ class Reward2GoTransform(RewardSums):
         """Write the sums from the storage to a batch. Batches of a writable storage already contain their sums.
 
         Raises:
-            InvalidArgumentError: If the batch does not contain them.
+            InvalidArgumentError: If the batch does not contain the sums.
         """
         sums = self.pop_gathered(batch)
         if sums:
@@ -312,7 +312,7 @@ class Reward2GoTransform(RewardSums):
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
-        """Set the specs of the sums, which are unbounded. A batch of zeros would lack them, as they are written."""
+        """Set the specs of the sums, which are unbounded. A batch of zeros would lack the sums, which are written."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec.set(out_key, any_like(float_rewards(spec[in_key].zero())))
 
@@ -444,7 +444,7 @@ class StepCounter(InTrajectory):
         step_count           0   1   2 | 0
         next.step_count      1   2   3 | 1
 
-    If a ring buffer has overwritten the beginning of a trajectory, counting starts at its oldest stored step.
+    If a ring buffer has overwritten the beginning of a trajectory, counting starts at the oldest stored step.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -456,7 +456,7 @@ class StepCounter(InTrajectory):
 
     Args:
         max_steps: Number of steps after which a trajectory is marked as truncated, unlimited by default.
-        truncated_key: Key under "next" of the flag that marks it.
+        truncated_key: Key under "next" of the flag that marks this end.
         step_count_key: Key of the counts, at the root and under "next".
         update_done: Whether to set "done" under "next" to True as well.
 

@@ -196,8 +196,8 @@ class WindowTransform(OverTime):
 
         Args:
             horizon: Number of steps of a sequence.
-            pad_before: Number of steps that a sequence may start before its episode.
-            pad_after: Number of steps that a sequence may end after its episode.
+            pad_before: Number of steps that a sequence may start before the episode.
+            pad_after: Number of steps that a sequence may end after the episode.
             keys: Keys of the entries.
             key_first_k: Number of first steps that are read of an entry, by key, such as the steps of the images that a
                 policy observes. By default all steps are read.
@@ -287,7 +287,7 @@ class WindowTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        # The batch was read without these: it gets them together with their windows.
+        # The batch was read without these entries, which arrive together with the windows.
         own = [key for key in self.own_reads(storage) if data.get(key, None) is None]
         values = self._values_of_wide(storage, rows, data, own) if own else {}
         limit, own_keys = _MAX_SHARED_BYTES * len(rows), {*map(flat_key, own)}
@@ -312,7 +312,7 @@ class WindowTransform(OverTime):
         for field in dict.fromkeys(key[1:] if key[0] == NEXT else key for key in own):
             keys = [key for key in (field, (NEXT, *field)) if key in own]
             reads: list[tuple[Key, _Entry | None]] = [(key, entries.get(flat_key(key))) for key in keys]
-            # A window that does not replace its entry leaves it in the batch.
+            # A window under another key leaves the entry in the batch.
             reads += [(key, None) for key, entry in reads if entry is not None and entry.out_key != entry.key]
             windows = [
                 storage.windows_around(rows, range(1) if entry is None else entry.offsets, end_key=self._end_key)

@@ -41,7 +41,7 @@ def image_keys(batch: EpisodeBatch) -> list[Key]:
 def apply_channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """Apply a function of [N, C, H, W] to images, and return the result in the layout of the images.
 
-    The last axis is that of the channels if its size is 1, 3 or 4, and that of the first axis of an image is not.
+    The last axis has the channels if the size of this axis is 1, 3 or 4, and the size of the first axis is not.
     """
     result: NDArray[Any]
     if values.ndim - 1 == _HW:

@@ -116,7 +116,7 @@ def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray
 
 @dataclass
 class KeepReturns(DataStep):
-    """Keep the episodes whose return is in [`min`, `max`]."""
+    """Keep the episodes with a return in [`min`, `max`]."""
 
     min: float = -np.inf
     max: float = np.inf
@@ -129,7 +129,7 @@ class KeepReturns(DataStep):
 
 @dataclass
 class KeepLengths(DataStep):
-    """Keep the episodes whose number of steps is in [`min`, `max`]."""
+    """Keep the episodes with a number of steps in [`min`, `max`]."""
 
     min: int = 1
     max: int | None = None
@@ -145,12 +145,12 @@ class KeepLengths(DataStep):
 
 @dataclass
 class KeepTopReturns(DataStep):
-    """Keep the episodes with the highest returns, including all episodes that tie with the last one kept.
+    """Keep the episodes with the highest returns, including all episodes that tie with the last kept episode.
 
     Args:
         percent: The share to keep, greater than 0 and at most 100.
-        of: Whether it is a share of the episodes or of the steps. For steps, the best episodes are kept while their
-            total number of steps does not exceed the share. At least one episode is kept.
+        of: Whether `percent` is a share of the episodes or of the steps. For steps, the best episodes are kept while
+            their total number of steps does not exceed the share. At least one episode is kept.
     """
 
     percent: float = 10.0
@@ -186,7 +186,7 @@ class KeepTopReturns(DataStep):
 
 @dataclass
 class KeepSuccess(DataStep):
-    """Keep the successful episodes: those in which a field is greater than 0 in any step, or in the final state.
+    """Keep the successful episodes, in which a field is greater than 0 in any step, or in the final state.
 
     Args:
         key: The field, by default the only field called "success".
@@ -208,7 +208,7 @@ class KeepSuccess(DataStep):
 
 @dataclass
 class KeepWhere(DataStep):
-    """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last one.
+    """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last step.
 
         keep_where:next.reward,> 0.5            some reward is greater than 0.5
         keep_where:next.terminated,== true,last the episode is terminated, not truncated
@@ -216,7 +216,7 @@ class KeepWhere(DataStep):
         keep_where:info.task,== open the drawer the text of a step
 
     Args:
-        key: The field, as named in batches. If it has several elements, all of them must pass the test.
+        key: The field, as named in batches. If the field has several elements, all elements must pass the test.
         test: One of ==, !=, <, <=, > and >=, followed by a number, by true or false, or by a text.
         over: The steps that must pass the test: "any", "all", "first" or "last".
     """
@@ -285,7 +285,7 @@ class KeepEpisodes(DataStep):
 class DropEpisodes(DataStep):
     """Drop the episodes with these numbers, counted from 0: 5 for one, 3,7,10:20 for several and for ranges.
 
-    Later steps see the numbers of the dataset as well, not those of the result.
+    Later steps see the numbers of the dataset as well, not the numbers of the result.
     """
 
     numbers: tuple[int | str, ...] = field(metadata={"form": "numbers and ranges START:STOP from 0, as in 3,7,10:20"})
@@ -304,7 +304,7 @@ class DropEpisodes(DataStep):
 
 @dataclass
 class Split(DataStep):
-    """Keep the episodes for training, or those for validation.
+    """Keep the episodes for training, or for validation.
 
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the
     golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
