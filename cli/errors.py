@@ -174,8 +174,8 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
 
 
 def _split_message(message: str) -> tuple[str, str]:
-    """Split a message at the first colon or semicolon, or before the expectation: ``x is 2``, ``expected 1``."""
-    what, *rest = re.split(r": |; |, (?=expected )", message, maxsplit=1)
+    """Split a message at the first colon, or before the expectation: ``x is 2``, ``expected 1``."""
+    what, *rest = re.split(r": |, (?=expected )", message, maxsplit=1)
     return what, "".join(rest)
 
 

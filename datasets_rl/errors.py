@@ -17,9 +17,9 @@
     ├── NotWritableError (OSError)                  fix the permissions, or write elsewhere
     ├── MissingDependencyError (ImportError)        install the named extra
     ├── LibraryError (RuntimeError)                 install another version of the named library
-    ├── ConversionError                             the upstream file breaks its own format
+    ├── ConversionError                             the upstream file breaks the format
     ├── NotEnoughMemoryError                        make the work smaller, or use a machine with more
-    ├── PreprocessError                             correct the recipe or its function (the dataset is unchanged)
+    ├── PreprocessError                             correct the recipe or the function (the dataset is unchanged)
     ├── LockedError                                 another process is at work
     ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
@@ -93,7 +93,7 @@ class Argument:
         return f"{self.name}={_python_code(self.value)}"
 
     def option_words(self, option: str = "", placeholder: str = "...") -> list[str]:
-        """Return the argument as words of a command line: an option, and its value, if any.
+        """Return the argument as words of a command line: an option, and the value, if any.
 
         Args:
             option: The option. By default the name of the argument.
@@ -240,7 +240,7 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
 
     Args:
         key: The key, with dots, or several keys, none of which exists.
-        known: The keys of its fields, with dots.
+        known: The keys of the fields, with dots.
     """
 
     def __init__(self, key: str | Sequence[str], known: Sequence[str]) -> None:
@@ -289,7 +289,9 @@ class NotADatasetError(UnknownIdError):
         hint: What to do next.
     """
 
-    def __init__(self, path: Path | str, reason: str = "it has no manifest.json", *, hint: str | Remedy = "") -> None:
+    def __init__(
+        self, path: Path | str, reason: str = "the folder has no manifest.json", *, hint: str | Remedy = ""
+    ) -> None:
         DatasetsRLError.__init__(self, f"{path} is not a dataset: {reason}", hint=hint)
         self.path = Path(path)
         self.reason = reason
@@ -308,7 +310,7 @@ class FetchError(DatasetsRLError):
 
     Args:
         name: The file.
-        failures: Each address, in the order in which they were tried, and why the address failed.
+        failures: Each address, in the order of the attempts, and why the address failed.
         unreached: Whether no address gave an answer.
         hint: What to do next. By default another try, or another place of the file.
     """
@@ -316,7 +318,7 @@ class FetchError(DatasetsRLError):
     def __init__(
         self, name: str, failures: Sequence[tuple[str, str]], *, unreached: bool = False, hint: str | Remedy = ""
     ) -> None:
-        lines = "; ".join(f"{url}: {why}" for url, why in failures) or "it has no address"
+        lines = "; ".join(f"{url}: {why}" for url, why in failures) or "there is no address"
         super().__init__(f"could not fetch {name}: {lines}", hint=hint or _TRY_AGAIN)
         self.name = name
         self.failures = tuple(failures)
@@ -364,7 +366,7 @@ class IntegrityError(DatasetsRLError):
 
     Args:
         name: The file or dataset.
-        problems: All problems, each with its place.
+        problems: All problems, each with the place.
         hint: What to do next. By default how to get the dataset again.
     """
 
@@ -380,7 +382,7 @@ class IntegrityError(DatasetsRLError):
 
 
 class ManifestError(IntegrityError):
-    """Raised when a manifest.json is invalid, or does not match the files of its folder."""
+    """Raised when a manifest.json is invalid, or does not match the files of the folder."""
 
 
 class DiskFullError(DatasetsRLError):
@@ -417,13 +419,13 @@ class FileTooLargeError(DiskFullError):
 
     Args:
         path: The path that was written.
-        free: Number of free bytes of its file system.
+        free: Number of free bytes of the file system.
     """
 
     def __init__(self, path: Path | str, free: int) -> None:
         DatasetsRLError.__init__(
             self,
-            f"a file at {path} is too large: its file system, or the limit of this process, allows none of that size",
+            f"a file at {path} is too large: the file system, or the limit of this process, allows no file of that size",
             hint=Remedy(
                 "raise the limit (`ulimit -f` shows it) and run it again to continue, or choose another place with {}, "
                 "{} or RLDS_HOME",
@@ -477,7 +479,7 @@ class LibraryError(DatasetsRLError, RuntimeError):
     """Raised when a library cannot be imported, or lacks what this package calls: no file is at fault.
 
     Args:
-        library: The library with its version, as in ``av 15.0.0``.
+        library: The library with the version, as in ``av 15.0.0``.
         problem: What the library lacks, and where.
         hint: What to do next. By default another version.
     """
@@ -493,7 +495,7 @@ class LibraryError(DatasetsRLError, RuntimeError):
 
 
 class ConversionError(DatasetsRLError):
-    """Raised when an upstream file violates its own format.
+    """Raised when an upstream file violates the format of the file.
 
     Args:
         name: The file or dataset.
@@ -557,7 +559,7 @@ class LockedError(DatasetsRLError):
 
 
 class TimedOutError(DatasetsRLError, TimeoutError):
-    """Raised when another process did not do its part within the time limit."""
+    """Raised when another process was not ready within the time limit."""
 
 
 class ConfirmationRequiredError(DatasetsRLError):
@@ -576,7 +578,7 @@ class EnvironmentWarning(DatasetsRLError, UserWarning):
 
 
 class RecordingWarning(DatasetsRLError, UserWarning):
-    """Warning that recorded episodes are not a part of their dataset, or were not added again."""
+    """Warning that recorded episodes are not a part of a dataset, or were not added again."""
 
 
 class UntrustedSettingsWarning(DatasetsRLError, UserWarning):

@@ -4,9 +4,9 @@
     ~/.config/datasets-rl/config.toml    the user file, or the file in RLDS_CONFIG
 
 An option of the command line takes precedence over a variable, a variable over the project file, and the project file
-over the user file. A project may be a clone of what other people published: where its file says that data are stored, and where
-from they are fetched, counts only once the user has trusted that file (`trust_project`). Both files have the keys of
-`SETTINGS`:
+over the user file. A project may be a clone of what other people published. The places of a project file, where data
+are stored and from where data are fetched, count only once the user has trusted that file (`trust_project`). Both files
+have the keys of `SETTINGS`:
 
     home = "/data/rl"
     jobs = 8
@@ -75,8 +75,8 @@ class Settings:
     jobs: int = 4
     """RLDS_JOBS: the number of files, and of ranges of a large file, that are fetched at once."""
     image_cache: int = 256
-    """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0 keeps
-    none."""
+    """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory, or 0 to
+    keep no images."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """RLDS_MIRRORS: for each source, base addresses that are tried before the upstream's addresses, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
@@ -89,7 +89,7 @@ class Settings:
 
         Args:
             env: The variables. By default the variables of the process.
-            files: The files, in the order of their precedence. By default the files of `config_files`.
+            files: The files, in the order of precedence. By default the files of `config_files`.
 
         Raises:
             InvalidArgumentError: If variables or files have invalid values. The error names all of them.
@@ -195,13 +195,13 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("progress", "RLDS_NO_PROGRESS", _FLAG, _parse_flag, lambda text: not _parse_flag(text)),
     )
 }
-"""Every setting by its key."""
+"""Every setting by key."""
 
 
 def setting_values(
     env: Mapping[str, str] | None = None, files: Sequence[Path] | None = None
 ) -> dict[str, SettingValue]:
-    """Return the value of every setting with its origin. The arguments are as for `Settings.from_env`.
+    """Return the value of every setting with the origin of the value. The arguments are as for `Settings.from_env`.
 
     Raises:
         InvalidArgumentError: If variables or files have invalid values. The error names all of them.
@@ -265,7 +265,7 @@ def project_file(folder: Path | None = None) -> Path:
 
 
 def trusted_file() -> Path:
-    """Return the path of the user's list of trusted project files: for each path, the SHA-256 of its content."""
+    """Return the path of the user's list of trusted project files: for each path, the SHA-256 of the content."""
     import platformdirs
 
     return Path(platformdirs.user_config_dir("datasets-rl", appauthor=False), "trusted.json")
@@ -296,7 +296,7 @@ def trust_key(path: Path) -> str:
 
 
 def trust_project(path: Path | str | None = None) -> Path:
-    """Trust a project file with its present content. Once that changes, the file has to be trusted again.
+    """Trust a project file with the present content. Once the content changes, the file has to be trusted again.
 
     Args:
         path: The file, or the folder of the project. By default the project of the working directory.
@@ -382,7 +382,7 @@ def _working_folder() -> Path:
 
 
 def config_files(env: Mapping[str, str] | None = None) -> list[Path]:
-    """Return the files that exist, in the order of their precedence."""
+    """Return the files that exist, in the order of precedence."""
     return [path for path in (project_file(), user_file(env)) if os.path.isfile(path)]  # noqa: PTH113 - see above
 
 
@@ -484,7 +484,7 @@ def require_memory(needed: int, purpose: str, *, hint: str | Remedy = "") -> Non
 
     Args:
         needed: A lower bound of the bytes that the operation holds at once.
-        purpose: The operation with its size, for messages, as in "cat_frames with N = 1000".
+        purpose: The operation with the size, for messages, as in "cat_frames with N = 1000".
         hint: What to do next.
 
     Raises:

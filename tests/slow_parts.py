@@ -37,7 +37,7 @@ def selected(items, part):
     """Return which tests are in a part such as ``3/9``."""
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise ValueError(f"the part is {part!r}; expected a number and how many there are, such as 3/9")
+        raise ValueError(f"the part is {part!r}, expected a number and how many there are, such as 3/9")
     table = json.loads(TABLE.read_text("utf-8"))
     parts = parts_of([table.get(name_of(item.nodeid), SHORT) for item in items], int(count))
     return [one == int(number) - 1 for one in parts]

@@ -56,7 +56,7 @@ def test_what_is_not_a_part_is_refused(part):
     _, done = collected("--part", part)
 
     assert done.returncode == 4
-    assert f"the part is {part!r}; expected a number and how many there are, such as 3/9" in done.stderr
+    assert f"the part is {part!r}, expected a number and how many there are, such as 3/9" in done.stderr
 
 
 def test_the_nightly_run_has_every_part_and_no_test_takes_ten_minutes():

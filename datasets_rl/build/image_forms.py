@@ -1,10 +1,11 @@
 """The forms in which a conversion stores images: chosen by a sample of the first shard, before the first row is written.
 
-first shard    rows 0 ... 5,000, or fewer large ones          ...
-sample         | 4/5: a dictionary is trained | 1/5: compressed with it |
+first shard    rows 0 ... 5,000, or fewer large rows          ...
+sample         | 4/5: a dictionary is trained | 1/5: compressed      |
                                                  at most 1/4 of the bytes: the field is compressed, else raw
 
-The choice is a file in the work folder, which all processes of the conversion read, and one that resumes it.
+The choice is a file in the work folder, which all processes of the conversion read, and a process that resumes the
+conversion.
 """
 
 from __future__ import annotations
@@ -39,31 +40,31 @@ from datasets_rl.ted.keys import Key, dotted_name
 Read: TypeAlias = Callable[[], Generator[Episode | EpisodeBatch | DeferredStates, None, None]]
 """Reads the pieces of a shard."""
 BAD_SHARDS = "images-compress-badly"
-"""Rule of the decision that counts the shards whose images are far larger than those of the sample."""
+"""Rule of the decision that counts the shards with images that are far larger than in the sample."""
 _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 36 << 20
-_TRAINING_BYTES = 32 << 20  # many times the size of a dictionary; zstd copies them
+_TRAINING_BYTES = 32 << 20  # many times the size of a dictionary, zstd copies these bytes
 _DECODED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenForm:
-    """How one field of images is stored."""
+    """The form in which a field of images is stored."""
 
     form: Form
     image_bytes: float = 0.0
-    """Mean of the bytes of a compressed image in the sample; 0 if none was compressed."""
+    """Mean of the bytes of a compressed image in the sample, or 0 if no image was compressed."""
     dictionary: FrameDictionary = field(default_factory=FrameDictionary)
 
 
 @dataclass(frozen=True)
 class ImageForms:
-    """How each field of images of a dataset is stored; the other fields are not listed."""
+    """The form of each field of images of a dataset. Other fields are not listed."""
 
     fields: Mapping[Key, ChosenForm]
 
     def columns(self, columns: Iterable[Column]) -> list[Column]:
-        """Return columns of a reader in the form in which they are stored."""
+        """Return columns of a reader in the form of the dataset."""
         return [
             replace(column, form=self.fields[column.key].form) if column.key in self.fields else column
             for column in columns
@@ -81,7 +82,7 @@ class ImageForms:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the choice: only rows with equal ones can be joined."""
+        """Digest of the choice: only rows with equal digests can be joined."""
         return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -109,12 +110,12 @@ class ImageForms:
 
 
 class FormChoice:
-    """The choice of one conversion, made when the files of its first shard are there.
+    """The choice of a conversion, made when the files of the first shard are there.
 
     Args:
         name: The id of the dataset, for messages.
         images: The form that the user has chosen: ``raw``, ``compressed``, ``encoded``, ``video``, or an empty text.
-        path: The file of the choice; None if only this process needs it.
+        path: The file of the choice, or None if only this process needs the choice.
         key: The key of the conversion.
     """
 
@@ -130,7 +131,7 @@ class FormChoice:
 
     @property
     def is_made(self) -> bool:
-        """Whether this process has made the choice, or an earlier one."""
+        """Whether this process, or an earlier process, has made the choice."""
         return self._made is not None
 
     @property
@@ -138,14 +139,14 @@ class FormChoice:
         """The choice.
 
         Raises:
-            RuntimeError: If it is not made.
+            RuntimeError: If the choice is not made.
         """
         if self._made is None:
             raise RuntimeError("the forms of images are not chosen, expected the first shard to be opened before")
         return self._made
 
     def make(self, columns: Sequence[Column], kept: Collection[Key], read: Read) -> None:
-        """Choose the forms by the first shard; see `choose_forms`."""
+        """Choose the forms by the first shard. See `choose_forms`."""
         self._made = choose_forms(self._name, columns, kept, self._images, read)
         if self.path is not None:
             document = {"key": self._key, "forms": self._made.to_json()}
@@ -157,7 +158,7 @@ def read_forms(path: Path, key: str | None = None) -> ImageForms:
     """Return the choice in a file of `FormChoice`.
 
     Raises:
-        OSError, ValueError: If there is none, or it is that of another conversion than the one with `key`.
+        OSError, ValueError: If there is no choice, or the choice is of another conversion than `key`.
     """
     document = json.loads(path.read_bytes())
     if key not in {None, document["key"]}:
@@ -176,10 +177,11 @@ def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], im
         read: Reads the first shard.
 
     Raises:
-        ConversionError: If images are to stay encoded, and the source has pixels; or videos, and it has none.
+        ConversionError: If images are to stay encoded, and the source has pixels, or are to stay videos, and the source
+            has no videos.
     """
     if images == "video" and not any(column.video for column in columns):
-        problem = "images are to stay videos; the source has none"
+        problem = "images are to stay videos, but the source has none"
         choice = Argument("selection", Call("Selection", options={"images": "encoded"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, raw, or compressed", choice))
     columns = [column for column in columns if column.key in kept]
@@ -192,7 +194,7 @@ def choose_forms(name: str, columns: Sequence[Column], kept: Collection[Key], im
     ]
     if images == "encoded" and pixels and not encoded:
         problem = (
-            f"images are to stay encoded; {', '.join(dotted_name(column.key) for column in pixels)} "
+            f"images are to stay encoded, but {', '.join(dotted_name(column.key) for column in pixels)} "
             "is pixels in the files of the source, not PNG or JPEG"
         )
         choice = Argument("selection", Call("Selection", options={"images": "compressed"}))
@@ -221,7 +223,7 @@ def _sample(
     max_rows = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // sum(column.step_bytes for column in columns)))
     found = {column.key: np.empty((max_rows, *column.shape), np.uint8) for column in columns}
     rows = 0
-    # The conversion reads the shard again, and reports what is wrong with it.
+    # The conversion reads the shard again, and reports the problems of the shard.
     with suppress(ConversionError):
         for piece in pieces:
             if isinstance(piece, DeferredStates) or getattr(piece, "deferred", False):
@@ -256,7 +258,7 @@ def _measure(images: NDArray[np.uint8]) -> tuple[FrameDictionary, float, float]:
 
 
 def decoded(images: EncodedImages, column: Column) -> NDArray[np.uint8]:
-    """Return the pixels of encoded images, uint8 [n, ...]; an image without bytes is zeros.
+    """Return the pixels of encoded images, uint8 [n, ...]. An image without bytes is zeros.
 
     Raises:
         ConversionError: If an image cannot be decoded, or has another shape.
@@ -270,7 +272,7 @@ def decoded(images: EncodedImages, column: Column) -> NDArray[np.uint8]:
 def with_pixels(
     piece: Episode | EpisodeBatch, columns: Mapping[Key, Column], forms: ImageForms
 ) -> Iterator[Episode | EpisodeBatch]:
-    """Yield a piece with decoded images where they are stored as pixels; an episode in pieces of a few megabytes.
+    """Yield a piece with decoded images where images are stored as pixels. An episode gets pieces of a few megabytes.
 
     Raises:
         ConversionError: If an image cannot be decoded.

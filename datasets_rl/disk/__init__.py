@@ -1,6 +1,6 @@
 """The disk: the only code that renames, fsyncs, locks or deletes.
 
-A file or a folder is written under a temporary name next to its target and then renamed to the target, or exchanged
+A file or a folder is written under a temporary name next to the target and then renamed to the target, or exchanged
 with the existing target, so that a reader sees the old version or the new one, and never a part of either. Contents are
 fsynced before the rename and the parent folder after it, so that this also holds after a power cut.
 

@@ -39,7 +39,7 @@ def sync_stream(stream: IO[Any]) -> None:
 
 
 def publish_file(temporary: Path, target: Path, keep: Path | None = None) -> None:
-    """Rename a finished file to its target atomically. An existing file is replaced, or renamed to `keep` before."""
+    """Rename a finished file to the target atomically. An existing file is replaced, or renamed to `keep` before."""
     sync_file(temporary)
     if keep is not None and target.exists():
         os.replace(target, keep)
@@ -106,7 +106,7 @@ def rewrite_file(path: Path, content: bytes) -> None:
     target = path.resolve()
     status = target.stat() if target.exists() else None
     with _temporary_file(target) as temporary, disk_errors(target):
-        # Only the owner may read the temporary file until it has the mode of the file, which may hold secrets.
+        # Only the owner may read the temporary file until the mode is set, because the content may hold secrets.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o666 if status is None else 0o600), "wb") as stream:
             stream.write(content)
@@ -133,7 +133,7 @@ def temporary_files(folder: Path, name: str = "*") -> list[Path]:
 
 
 def create_file(path: Path, content: bytes) -> None:
-    """Create a file together with its content, and the parent folder. An existing path stays unchanged.
+    """Create a file together with the content, and the parent folder. An existing path stays unchanged.
 
     Linux links a file with content to the name. Elsewhere, a process that is killed may leave an empty file.
 
@@ -199,7 +199,7 @@ def move_path(path: Path, target: Path, *, sync: bool = True) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, unless it exists, although other processes delete empty folders.
+    """Create a folder and the parents, unless the folder exists, although other processes delete empty folders.
 
     Raises:
         NotWritableError: If the process may not create the folder.

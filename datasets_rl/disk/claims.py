@@ -1,4 +1,4 @@
-"""Claims: a folder of unfinished work belongs to the process that has put its name at the end of the folder's name."""
+"""Claims: a folder of unfinished work belongs to the process with the name at the end of the folder's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datasets_rl.disk.processes import CLAIMED, is_abandoned, process_name, uncl
 
 
 def claims_of(folder: Path) -> list[Path]:
-    """Return a folder, if it exists, and the claims of any process, sorted."""
+    """Return a folder, if present, and the claims of any process, sorted."""
     # What others named like a claim, such as raw@old, is theirs.
     named = paths_like(folder.parent, f"{glob.escape(folder.name)}@*")
     claims = [path for path in named if unclaimed_name(path) == folder.name]
@@ -25,7 +25,7 @@ def claims_of(folder: Path) -> list[Path]:
 def claim(folder: Path) -> Path:
     """Take a folder for this process: rename it, or a dead process's claim, to ``<name>@<process>``.
 
-    Two processes that claim the same folder never get the same one, with any locks.
+    Two processes that claim the same folder never get the same folder, with any locks.
 
     Returns:
         The claimed folder, which is new if there is nothing to take. `release` gives the folder back.

@@ -114,12 +114,12 @@ def discard(path: Path, root: Path, *, unless: Callable[[], bool] | None = None)
     """Delete a file or a folder that others may be opening, and the parent folders below `root` that become empty.
 
     The path is first renamed, atomically, to ``trash-<random>`` in `root`. What cannot be deleted now, because another
-    process has it open or deletes it too, is left to `empty_trash`.
+    process has open or deletes too, is left to `empty_trash`.
 
     Args:
         path: The file or folder, which need not exist.
         root: A folder above the path, on the same file system. No folder between the two may be a link.
-        unless: Called after the rename. If this returns True, the path gets its name back, and stays.
+        unless: Called after the rename. If this returns True, the path gets the old name back, and stays.
 
     Raises:
         IntegrityError: If the path is not below the root, or a link is between them. Nothing is deleted then.
@@ -129,7 +129,7 @@ def discard(path: Path, root: Path, *, unless: Callable[[], bool] | None = None)
     trash = root / f"trash-{uuid4().hex}"
     try:
         _rename_below(path, trash, root)
-    except FileNotFoundError:  # another process has just deleted it
+    except FileNotFoundError:  # another process has just deleted the path
         remove_empty_parents(path, root)
         return
     if unless is not None and unless():
@@ -155,7 +155,7 @@ def empty_trash(folder: Path) -> None:
     with suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208 - the paths of a link's entries are never used
             if TRASH_NAME.fullmatch(name):
-                with suppress(OSError):  # another process deletes it
+                with suppress(OSError):  # another process deletes the path
                     remove_tree(folder / name, folder)
 
 

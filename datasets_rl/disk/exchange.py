@@ -58,7 +58,7 @@ def _swap_function() -> Callable[[bytes, bytes], bool]:
 
 
 def publish_folder(build: Path, target: Path) -> None:
-    """Rename a finished folder to its target. An existing folder is replaced and deleted."""
+    """Rename a finished folder to the target. An existing folder is replaced and deleted."""
     sync_tree(build)
     if target.exists() and not exchange_folders(build, target):
         remove_tree(target)

@@ -26,11 +26,11 @@ def lock(
 ) -> Iterator[None]:
     """Hold a lock between processes for the duration of the block, so that the same work is not done twice.
 
-    The lock is a lock of the library filelock, which the system releases when its holder dies. Locks of network file
+    The lock is a lock of the library filelock, which the system releases when the holder dies. Locks of network file
     systems may lie, so that what is right on the disk must never depend on a lock.
 
     Args:
-        path: The file of the lock, which names its holder. The file is created, with its folder, and deleted at the
+        path: The file of the lock, which names the holder. The file is created, with the folder, and deleted at the
             end.
         name: The name of the locked resource, for messages.
         wait: Seconds to wait for another holder.
@@ -61,7 +61,7 @@ def lock(
             path.write_text(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()}")
         yield
     finally:
-        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one. Where the
+        # Deleted while the lock is held: a waiting process sees that the file is gone, and creates another one. Where the
         # folder was deleted or moved in the meantime, another process may hold a lock of the same name.
         with suppress(OSError):
             if own is not None and os.path.samestat(own, path.lstat()):
@@ -104,13 +104,13 @@ _LOCK_START = "process "
 
 
 def _acquire(held: Any, path: Path, seconds: float) -> os.stat_result | None:
-    """Acquire a lock; return the status of its file, or None where the file is gone already."""
+    """Acquire a lock. Return the status of the lock file, or None where the file is gone already."""
     for attempt in range(MAX_ATTEMPTS):
         try:
             make_folder(path.parent)
             os.close(
                 os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
-            )  # filelock waits where it cannot create the file
+            )  # filelock waits where the file cannot be created
             held.acquire(timeout=seconds, poll_interval=0.05)
         except (FileNotFoundError, FileExistsError):  # another process has just deleted the empty folder
             if attempt == MAX_ATTEMPTS - 1:
@@ -140,7 +140,7 @@ _MAX_NAME = 200
 class FileLock:
     """A lock between the processes of a machine, released by the system when the holder dies.
 
-    For processes that share memory: an acquisition with its release takes a microsecond or two. For folders that may be
+    For processes that share memory: an acquisition with the release takes a microsecond or two. For folders that may be
     on a network, use `lock`. A forked process opens the file again, so that parent and child exclude each other. Not
     reentrant, and not for threads.
 
@@ -170,7 +170,7 @@ class FileLock:
             self._process = os.getpid()
 
     def acquire(self) -> None:
-        """Wait until the lock is free, and acquire it."""
+        """Wait until the lock is free, and acquire the lock."""
         self.open()
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 

@@ -22,11 +22,11 @@ MAX_MANIFEST_BYTES = 256 << 20
 STATE_FILE = "state.json"
 """The file of a checkpoint that is written last."""
 _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
-"""The levels below a folder at which a dataset with slashes in its id may be stored."""
+"""The levels below a folder at which a dataset with slashes in the id may be stored."""
 
 
 def expand_home(path: Path | str) -> Path:
-    """Return a path in which ``~`` at its beginning is replaced by the home folder of a user.
+    """Return a path in which ``~`` at the beginning is replaced by the home folder of a user.
 
     Raises:
         InvalidArgumentError: If that folder is unknown.

@@ -38,8 +38,8 @@ def kind_error(path: Path, kind: str, expected: str) -> IntegrityError:
     """Return the error of a path that is not of the expected kind."""
     return IntegrityError(
         str(path),
-        [f"it is {kind}, expected a plain {expected} of this package"],
-        hint=f"look at {path}, and move or delete it",
+        [f"the path is {kind}, expected a plain {expected} of this package"],
+        hint=f"look at {path}, and move or delete the path",
     )
 
 
@@ -90,7 +90,7 @@ def plain_folders(folder: Path, root: Path) -> list[Path]:
 
 
 def paths_like(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths in a folder whose names match a pattern of the shell, sorted; none if it is deleted meanwhile."""
+    """Return the paths in a folder whose names match a pattern of the shell, sorted. A deleted folder has none."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - the glob of a path raises if the folder is deleted during the search
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -99,7 +99,10 @@ def paths_like(folder: Path, pattern: str) -> list[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, and links to files; what is deleted meanwhile is passed over, unlike by a glob."""
+    """Yield the files below a folder, and links to files.
+
+    Files that are deleted during the walk are passed over, unlike by a glob.
+    """
     paths = (Path(inner, name) for inner, _, names in os.walk(folder) for name in names)
     return (path for path in paths if path.is_file())
 

@@ -61,7 +61,7 @@ _INITIAL_SPACE = 0xEFFFFFFC
 
 @cache
 def _host() -> str:
-    """Return the name of the host, in a container with its PID namespace: containers may share the host's name."""
+    """Return the name of the host, in a container with the PID namespace: containers may share the host's name."""
     name = re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
     try:
         space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a link to what is not a path
@@ -79,8 +79,8 @@ def unclaimed_name(path: Path) -> str:
 def is_abandoned(path: Path, name: str = "") -> bool:
     """Return whether no process uses what is named after a process, or whether no process is named.
 
-    A process of this host is looked up. A process of another host cannot be: its file or folder is abandoned if it has
-    not grown for ten minutes.
+    A process of this host is looked up. A process of another host cannot be: the file or folder is abandoned if the
+    size has not grown for ten minutes.
 
     Args:
         path: The file or folder.

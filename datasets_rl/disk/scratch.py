@@ -1,11 +1,12 @@
-"""Temporary folders that are removed with their process, even if the process is killed.
+"""Temporary folders that are removed with the process, even if the process is killed.
 
     <temporary folder>/datasets_rl_scratch_.../owner.lock     locked by every process that uses the folder
 
 A process holds a shared lock on `owner.lock` for as long as the process may use the folder. The kernel releases the
 lock when the process dies for any reason. A process that acquires the exclusive lock therefore knows that no other
 process uses the folder. Process ids would not work: the system reuses process ids, which also differ between
-containers. A forked process inherits the lock, and a process that receives the folder in a pickle acquires its own.
+containers. A forked process inherits the lock, and a process that receives the folder in a pickle acquires a separate
+lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _OWNER = "owner.lock"
 
 
 class ScratchFolder:
-    """A temporary folder that is removed with this object, when its process ends, or by a later sweep.
+    """A temporary folder that is removed with this object, when the process ends, or by a later sweep.
 
     Pickled and forked copies use the same folder. Only the creator removes it. The first folder that a process creates
     triggers a sweep of the folders of dead processes, see `sweep_scratch`.
@@ -88,7 +89,7 @@ class ScratchFolder:
 
 
 def _lock_folder(path: Path, *, create: bool = True) -> int:
-    """Acquire the shared lock of the users of a folder, and return its file descriptor.
+    """Acquire the shared lock of the users of a folder, and return the file descriptor.
 
     Raises:
         FileNotFoundError: If the folder no longer exists.
@@ -131,9 +132,9 @@ def _belongs_to_user(entry: os.DirEntry[str]) -> bool:
 
 
 def _remove_abandoned(folder: Path, *, dry_run: bool) -> int | None:
-    """Remove a scratch folder that no process uses, and return the number of bytes freed, or None if it stays."""
+    """Remove a scratch folder that no process uses, and return the bytes freed, or None if the folder stays."""
     with suppress(OSError):
-        # Empty: the creator died before it locked the folder, or is alive and retries with a new folder.
+        # Empty: the creator died before locking the folder, or is alive and retries with a new folder.
         if not dry_run:
             folder.rmdir()
             return 0
@@ -156,7 +157,7 @@ def _remove_abandoned(folder: Path, *, dry_run: bool) -> int | None:
 
 
 def _remove_folder(folder: Path, owner: int) -> None:
-    """Remove a scratch folder. A forked process that ends leaves the folder to its parent."""
+    """Remove a scratch folder. A forked process that ends leaves the folder to the parent."""
     if os.getpid() == owner:
         with suppress(FileNotFoundError):  # the sweep of another process has removed the emptied folder
             remove_tree(folder)

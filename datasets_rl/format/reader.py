@@ -34,7 +34,7 @@ class StoredDataset:
     """Version of a dataset on disk: manifest, N rows, episode table.
 
     Opening checks the size of every file against the manifest and memory-maps all arrays. Later reads return the opened
-    version, even if another one becomes the current one.
+    version, even if another version becomes current.
 
         >>> from datasets_rl import load
         >>> stored = load("demo/pendulum").stored
@@ -42,16 +42,16 @@ class StoredDataset:
         (15000, 'demo/pendulum')
 
     Args:
-        folder: The dataset's folder, whose current version is opened; or the folder of any version.
+        folder: The dataset's folder, to open the current version, or the folder of any version.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
         ManifestError: If the manifest is not valid.
-        IntegrityError: If files are missing or have another size; the error names all of them.
+        IntegrityError: If files are missing or have another size. The error names all of these files.
     """
 
     def __init__(self, folder: Path) -> None:
-        # The folder may be a link to another disk; links within the folder are rejected.
+        # The folder may be a link to another disk. Links within the folder are rejected.
         in_current_version(folder.resolve(), self._open)
 
     def _open(self, version: Path) -> None:
@@ -73,7 +73,7 @@ class StoredDataset:
 
     @property
     def schema(self) -> Schema:
-        """Fields of a step and their positions on disk."""
+        """Fields of a step and the positions of the fields on disk."""
         return self.manifest.schema
 
     def __len__(self) -> int:
@@ -97,11 +97,13 @@ class StoredDataset:
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             expected = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
             actual = table or f"{records.dtype} {list(records.shape)}"
-            raise IntegrityError(str(path), [f"it is {actual}; the manifest states {expected}"])
+            raise IntegrityError(str(path), [f"the size is {actual}, but the manifest states {expected}"])
         unknown = int((~table["final_known"]).sum())
         if unknown != self.manifest.final_unknown:
             # Readers decide by the manifest alone whether batches have the mask, so the two must agree.
-            problem = f"{unknown:,} final observations are unknown; the manifest states {self.manifest.final_unknown:,}"
+            problem = (
+                f"{unknown:,} final observations are unknown, but the manifest states {self.manifest.final_unknown:,}"
+            )
             raise IntegrityError(str(path), [problem])
         return table
 
@@ -115,7 +117,7 @@ class StoredDataset:
 
         Args:
             name: Name of the file: rows.npy, final.npy, or a file of a wide field.
-            writable: Whether to map copy-on-write; writes never reach the file.
+            writable: Whether to map copy-on-write. Writes never reach the file.
 
         Raises:
             InvalidArgumentError: If the dataset has no such file.
@@ -144,7 +146,7 @@ class StoredDataset:
         except FileNotFoundError:
             raise IntegrityError(
                 str(self.folder),
-                ["another version replaced it, and the opened version was deleted"],
+                ["another version replaced the opened version, which was deleted"],
                 hint="open it again",
             ) from None
 
@@ -158,20 +160,20 @@ class StoredDataset:
         raise InvalidArgumentError(f"{name!r} is not a file of {self.manifest.id}")
 
     def column(self, key: Key, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return one field of consecutive rows.
+        """Return a field of consecutive rows.
 
         Args:
             key: Any TED key: a stored field, a shared field under "next", a root flag, or ``("next", "final_known")``
-                if the dataset has it.
+                if the dataset has this field.
             start: First row, as in a slice.
-            stop: Row after the last one, as in a slice; N by default.
+            stop: Row after the last row, as in a slice, N by default.
 
         Returns:
             [stop - start, ...], in the dtype in memory. It is a view of the file if the file has these values in this
             dtype.
 
         Raises:
-            UnknownKeyError: If the dataset has no such key; the error names the existing keys.
+            UnknownKeyError: If the dataset has no such key. The error names the existing keys.
         """
         start, stop, _ = slice(start, stop).indices(self.manifest.steps)
         stop = max(start, stop)
@@ -196,7 +198,7 @@ class StoredDataset:
         return self._field_items(self.schema[key], final=False)
 
     def final_states(self, key: Key) -> Items:
-        """Return the values of a shared field after the last action of each episode, [E, ...]; zeros if unknown."""
+        """Return the values of a shared field after the last action of each episode, [E, ...], zeros if unknown."""
         return self._field_items(self.schema[key], final=True)
 
     def _field_items(self, field: Field, *, final: bool) -> Items:
@@ -244,7 +246,7 @@ class StoredDataset:
         """Return the vocabulary of a text field: text i has code i, and text 0 is empty.
 
         Raises:
-            UnknownKeyError: If the dataset has no such text field; the error names the existing ones.
+            UnknownKeyError: If the dataset has no such text field. The error names the existing text fields.
             IntegrityError: If the file with the texts is not a JSON list of texts.
         """
         root_key = key[1:] if key[0] == NEXT and key not in self.schema else key
@@ -261,7 +263,7 @@ class StoredDataset:
         return [*root, EPISODE, *ROOT_FLAGS, *next_keys, *(key for key in stored if key[0] == NEXT), *mask]
 
     def __getstate__(self) -> dict[str, Any]:
-        # The receiving process maps the files again; the operating system shares the pages.
+        # The receiving process maps the files again. The operating system shares the pages.
         return {"folder": self.folder, "digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -271,7 +273,7 @@ class StoredDataset:
         if self.manifest.digest != state["digest"]:
             raise IntegrityError(
                 str(self.folder),
-                ["another version replaced it while it was sent to this process"],
+                ["another version replaced the dataset while the dataset was sent to this process"],
                 hint="open it again",
             )
 
@@ -286,13 +288,13 @@ def _read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityError(str(path), [f"it cannot be read: {error}"]) from error
+        raise IntegrityError(str(path), [f"the file cannot be read: {error}"]) from error
 
 
 def _read_texts(path: Path) -> list[str]:
     texts = _read_json(path)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise IntegrityError(str(path), ["it is not a JSON list of texts"])
+        raise IntegrityError(str(path), ["the file is not a JSON list of texts"])
     return texts
 
 
@@ -313,7 +315,7 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     for name, min_bytes in sorted(needed.items()):
         if listed.get(name, -1) < min_bytes:
             actual = f"has {listed[name]:,} bytes" if name in listed else "is not listed"
-            yield f"{name} {actual}; {steps:,} steps of {episodes:,} episodes need {min_bytes:,}"
+            yield f"{name} {actual}, but {steps:,} steps of {episodes:,} episodes need {min_bytes:,}"
 
 
 def _size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:

@@ -43,7 +43,7 @@ _OWN_COLUMNS = (
 
 
 def schema_of_columns(columns: Sequence[Column]) -> Schema:
-    """Return the schema by which a `DatasetWriter` stores these columns, with those that it adds itself."""
+    """Return the schema by which a `DatasetWriter` stores these columns, with the columns that the writer adds."""
     return Schema.layout([*columns, *_OWN_COLUMNS])
 
 
@@ -63,16 +63,17 @@ class DatasetSummary:
 class DatasetWriter:
     """Writer of episodes into a folder: rows.npy, final.npy, one file per wide field, episodes.npy.
 
-    The writer adds ``("next", "done")`` and ``("episode",)``; rewards are floating point, as `Episode` has them. It checks
-    the flags: the last step of every episode has ``terminated`` or ``truncated``, and no other step has either.
+    The writer adds ``("next", "done")`` and ``("episode",)``. Rewards are floating point, as in `Episode`. The writer
+    checks the flags: the last step of every episode has ``terminated`` or ``truncated``, and no other step has either.
 
     Args:
         folder: An empty folder, or the folder of `commits`.
         columns: The columns of a step.
         name: Name of the dataset, for messages.
         steps: Total number of steps, if known.
-        commits: Results of `commit` in an earlier process, in order. The writer continues after the last one.
-        dictionaries: The dictionary of each field of compressed images; with `commits`, those in the folder are used.
+        commits: Results of `commit` in an earlier process, in order. The writer continues after the last of these.
+        dictionaries: The dictionary of each field of compressed images. With `commits`, the dictionaries in the folder
+            are used.
         summarized: Whether the rows get digests and statistics, without which nobody can check the dataset.
 
     Raises:
@@ -168,7 +169,7 @@ class DatasetWriter:
         }
 
     def append(self, episode: Episode) -> None:
-        """Append an episode, or the next piece of one.
+        """Append an episode, or the next piece of an episode.
 
         Raises:
             ConversionError: If a column is missing or has a length, shape or dtype that contradicts the schema, or a
@@ -229,8 +230,8 @@ class DatasetWriter:
 
         Args:
             folder: Folder of the other writer.
-            commit: Result of its only `commit`.
-            schema: Its schema if it may have the columns in another order; by default this writer's.
+            commit: Result of the only `commit` of the other writer.
+            schema: Schema of the other writer, if the columns may have another order. By default this writer's schema.
 
         Raises:
             IntegrityError: If the folder does not have the committed rows.
@@ -304,12 +305,12 @@ class DatasetWriter:
 
     def _episode_problems(self, episode: Episode, columns: Mapping[Key, Values], steps: int) -> Iterator[str]:
         if not steps:
-            yield "it has no step"
+            yield "the episode has no step"
         if len(episode.steps) != len(self._step_fields) or len(episode.states) != len(self._shared):
             expected = sorted(field.name for field in (*self._step_fields, *self._shared))
-            yield f"its columns are {sorted(map(dotted_name, (*episode.steps, *episode.states)))}, expected {expected}"
+            yield f"the columns are {sorted(map(dotted_name, (*episode.steps, *episode.states)))}, expected {expected}"
             return
-        # A piece that continues has no final state: it is the first state of the next piece.
+        # A piece that continues has no final state: the final state is the first state of the next piece.
         max_states = steps if episode.continues else steps + 1
         for fields, keys, max_rows in (
             (self._step_fields, episode.steps, steps),
@@ -323,7 +324,7 @@ class DatasetWriter:
                     yield from self._writers[field.key].form.value_problems(array, steps, max_rows)
         has_final_state = {len(array) > steps for key, array in episode.states.items() if is_observation(key)}
         if len(has_final_state) > 1:
-            yield "one observation has a state after the last action, another has none, expected all or none"
+            yield "an observation has a state after the last action, another has none, expected all or none"
 
     def _final_state(self, key: Key, states: Any, steps: int) -> Any:
         """Return the state after the last of an episode's steps, [1, ...]. An unknown state is zeros or no bytes."""
@@ -338,7 +339,7 @@ class DatasetWriter:
         self._log.add_returns(self._sink.drain())
         steps, streams = self._sink.rows, self._sink.streams
         if self._open_steps or not steps:
-            problem = f"episode {len(self._log)} has no end" if self._open_steps else "it has no step"
+            problem = f"episode {len(self._log)} has no end" if self._open_steps else "the dataset has no step"
             raise ConversionError(self._name, [problem])
         table = self._log.records()
         # Among the streams, so that `discard` closes it if the disk is full.
@@ -371,7 +372,7 @@ class DatasetWriter:
     def _summarize(self, steps: int, table: EpisodeTable) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the statistics of all fields, and the spikes."""
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._sink.moments.items()}
-        # From the file, so that they are the same however the conversion was divided or interrupted.
+        # From the file, so that the digests are the same however the conversion was divided or interrupted.
         rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (steps,))
         for name, numbers in field_quantiles(self.schema, steps, partial(take_fields, rows)).items():
             statistics[name] |= numbers

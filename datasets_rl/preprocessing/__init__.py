@@ -1,6 +1,6 @@
-"""Preprocessing of stored datasets: recipes, their steps, and the runs that apply them.
+"""Preprocessing of stored datasets: recipes, steps, and the runs that apply recipes.
 
-The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that a command that reads a
+The public names are listed in `__init__.pyi`. Each name is imported on first use, so that a command that reads a
 recipe does not import torch.
 """
 

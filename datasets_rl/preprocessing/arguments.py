@@ -1,4 +1,4 @@
-"""The arguments of `BaseDatasetExperienceReplay.preprocess`, those of TorchRL, converted to a recipe and an engine."""
+"""The arguments of `BaseDatasetExperienceReplay.preprocess`, as in TorchRL, converted to a recipe and an engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _START_METHODS = {None, "fork", "spawn", "forkserver"}
 
 @dataclass(frozen=True)
 class PreprocessArguments:
-    """The arguments of one call, verbatim."""
+    """The arguments of a call, verbatim."""
 
     fn: Callable[[Any], Any] | Recipe | Step | str
     dim: int = 0
@@ -52,13 +52,14 @@ class PreprocessArguments:
     in_place: bool = False
 
     def run(self, folder: Path, *, name: str = "") -> Path:
-        """Preprocess the dataset in a folder; see `datasets_rl.preprocessing.preprocess`.
+        """Preprocess the dataset in a folder. See `datasets_rl.preprocessing.preprocess`.
 
         Returns:
             The folder of the result.
 
         Raises:
-            InvalidArgumentError: If arguments exclude each other or have no effect; the error names all of them.
+            InvalidArgumentError: If arguments exclude each other or have no effect. The error names all of these
+                arguments.
         """
         self._check()
         steps = Manifest.read(folder).steps if self.num_frames is None else self.num_frames
@@ -82,7 +83,7 @@ class PreprocessArguments:
     def _check(self) -> None:
         problems = []
         if self.dim != 0:
-            problems.append(f"dim is {self.dim}; a dataset has one axis, 0")
+            problems.append(f"dim is {self.dim}, but the only axis of a dataset is 0")
         if self.chunksize is not None and self.num_chunks is not None:
             problems.append("chunksize and num_chunks exclude each other")
         counts = {
@@ -92,18 +93,18 @@ class PreprocessArguments:
             "worker_threads": (self.worker_threads, 1),
         }
         problems += [
-            f"{name} is {value}; expected at least {minimum}"
+            f"{name} is {value}, expected at least {minimum}"
             for name, (value, minimum) in counts.items()
             if value is not None and value < minimum
         ]
         if self.pool is not None and not (self.num_workers is None and self.max_tasks_per_child is None):
             problems.append("a pool brings its own processes: num_workers and max_tasks_per_child have no effect")
         if self.per in {"step", "episode"} and (self.chunksize or self.num_chunks):
-            problems.append(f"per is {self.per!r}; chunksize and num_chunks are for functions of a batch")
+            problems.append(f"per is {self.per!r}, but chunksize and num_chunks are for functions of a batch")
         if self.chunksize == 0 and (self.batched or self.per in {"batch", "episode"}):
-            problems.append("chunksize is 0, which passes single steps; batched and per contradict it")
+            problems.append("chunksize is 0, which passes single steps, but batched and per contradict chunksize")
         if self.mp_start_method not in _START_METHODS:
-            problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
+            problems.append(f"mp_start_method is {self.mp_start_method!r}, expected 'fork', 'spawn' or 'forkserver'")
         if self._given_recipe and (self.batched or self.per or self.chunksize or self.num_chunks):
             problems.append(
                 "a recipe determines the input of its steps: batched, per, chunksize and num_chunks have no effect"
@@ -115,7 +116,7 @@ class PreprocessArguments:
 
     @cached_property
     def _given_recipe(self) -> Recipe | None:
-        """The recipe, if `fn` is a recipe, its name or a step; None if `fn` is a function."""
+        """The recipe, if `fn` is a recipe, its name or a step, or None if `fn` is a function."""
         if isinstance(self.fn, str):
             return Recipe.of(self.fn)
         is_step = isinstance(self.fn, Step) or (isinstance(self.fn, type) and issubclass(self.fn, Step))
@@ -148,11 +149,11 @@ class _Pool:
 
     @property
     def max_in_flight(self) -> int:
-        """The number of partial datasets to have at once; a pool does not expose its number of processes."""
+        """The number of partial datasets to have at once. A pool does not expose the number of processes."""
         return 2 * (os.cpu_count() or 1)
 
     def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- a pool reports no steps
-        """Submit a task to the pool; see `Engine.submit`."""
+        """Submit a task to the pool. See `Engine.submit`."""
         wait: TaskResult = self.pool.apply_async(make, (task, Report())).get
         return wait
 

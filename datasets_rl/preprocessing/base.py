@@ -17,10 +17,11 @@ from datasets_rl.ted.keys import Key
 
 
 class Step(ABC):
-    """A step of a recipe: a dataclass whose fields are the arguments of the step.
+    """A step of a recipe: a dataclass with the arguments of the step as fields.
 
     A step transforms batches of whole episodes, in order. The result for an episode must not depend on the batch that
-    contains it: it depends on that episode alone, and on the parameters that `fit` computed from all episodes.
+    contains the episode: the result depends on that episode alone, and on the parameters that `fit` computed from all
+    episodes.
     """
 
     requires_fit = False
@@ -28,7 +29,7 @@ class Step(ABC):
 
     @property
     def is_digest(self) -> bool:
-        """Whether a manifest records a digest of the step instead of its arguments."""
+        """Whether a manifest records a digest of the step instead of the arguments."""
         return False
 
     @property
@@ -38,14 +39,14 @@ class Step(ABC):
 
     @abstractmethod
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the transformed batch of whole episodes; None if no steps remain.
+        """Return the transformed batch of whole episodes, or None if no steps remain.
 
         Raises:
             InvalidArgumentError: If the batch lacks a field that the step needs, or a value is out of range.
         """
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
-        """Fit the parameters of the step to all episodes; called once if `requires_fit` is set.
+        """Fit the parameters of the step to all episodes. The method is called once if `requires_fit` is set.
 
         Args:
             batches: Batches of all episodes, as transformed by the previous steps.
@@ -74,15 +75,15 @@ class Step(ABC):
     def for_environment(self, fields: EpisodeBatch) -> Step | None:
         """Return the step that is applied to an environment, so that a policy gets what the dataset holds.
 
-        `__call__` of the returned step transforms observations, with `window` consecutive ones in a batch, and
+        `__call__` of the returned step transforms observations, with `window` consecutive observations in a batch, and
         `invert_actions` maps actions back. Each step decides: by default, a step is refused.
 
         Args:
-            fields: One step of the environment, transformed by the previous steps: with its observation as states,
-                or with its action as fields of the step.
+            fields: A step of the environment, transformed by the previous steps: with the observation as states,
+                or with the action as fields of the step.
 
         Returns:
-            The step, restricted to these fields; None if it changes none of them.
+            The step, restricted to these fields, or None if the step changes no field.
 
         Raises:
             InvalidArgumentError: If an environment cannot repeat what the step does to these fields.
@@ -99,7 +100,7 @@ class Step(ABC):
 
         Args:
             actions: The actions of a policy by field, in the units of the dataset.
-            before: An example of the actions before the step: the result has its fields and shapes.
+            before: An example of the actions before the step: the result has the same fields and shapes.
         """
         del before
         return actions
@@ -110,7 +111,7 @@ class Step(ABC):
         return snake(cls.__name__)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description of the step for the manifest: its name, and the arguments that are not defaults."""
+        """Return the description of the step for the manifest: the name, and the arguments that are not defaults."""
         fields = [field for field in dataclasses.fields(self) if field.init]  # type: ignore[arg-type]  # subclasses are dataclasses
         values = {field.name: getattr(self, field.name) for field in fields}
         arguments = {field.name: values[field.name] for field in fields if values[field.name] != field.default}
@@ -120,7 +121,7 @@ class Step(ABC):
 class DataStep(Step):
     """Base class of steps that select steps and episodes, or write rewards, targets and goals.
 
-    They do not change the observations and actions of an environment.
+    Such steps do not change the observations and actions of an environment.
     """
 
     @override

@@ -17,19 +17,19 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 
 def step_bytes(schema: Schema) -> int:
-    """Return the size of one step in memory in bytes, with decoded images."""
+    """Return the size of a step in memory in bytes, with decoded images."""
     return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
 
 
 def whole_episodes(lengths: np.ndarray, max_steps: int) -> list[tuple[int, int]]:
-    """Split E episodes into ranges of about `max_steps` steps, (first, stop); each has at least one episode."""
+    """Split E episodes into ranges of about `max_steps` steps, (first, stop). Each range has an episode at least."""
     starts = np.cumsum(lengths) - lengths
     cuts = np.flatnonzero(np.diff(starts // max(max_steps, 1), prepend=-1))
     return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
 def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
-    """Return the episodes [first, stop) of a dataset as views of its files; images stay as they are stored."""
+    """Return the episodes [first, stop) of a dataset as views of its files. Images keep their stored form."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[stop - 1]))
     own = {EPISODE, NEXT_DONE}

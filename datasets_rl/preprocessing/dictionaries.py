@@ -1,6 +1,6 @@
 """Dictionaries of compressed images: kept where images are unchanged, else trained on the images of the result.
 
-One dictionary for each field is decided before a build, so that all partial datasets, and a build that is resumed, have it.
+A dictionary for each field is decided before a build, so that all partial datasets, and a resumed build, have the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datasets_rl.ted.keys import NEXT, Key, dotted_name
 
 @dataclass(frozen=True)
 class ImageDictionary:
-    """The dictionary of a field, and what its images then take."""
+    """The dictionary of a field, and the bytes of compressed images."""
 
     dictionary: FrameDictionary
     image_bytes: float
@@ -30,7 +30,7 @@ class ImageDictionary:
 
 
 def common_dictionary(columns: Sequence[Any]) -> ImageDictionary | None:
-    """Return the dictionary of columns that are compressed with the same one; None if they are not."""
+    """Return the dictionary of columns that are compressed with the same dictionary, or None if they are not."""
     first = columns[0]
     if not (isinstance(first, CompressedImages) and all(map(first.is_compressed_like, columns))):
         return None
@@ -53,7 +53,7 @@ def spread_images(images: Any, count: int = TRAINING_FRAMES) -> NDArray[np.uint8
 
 
 def store_dictionaries(folder: Path, dictionaries: Mapping[Key, ImageDictionary]) -> None:
-    """Write the dictionaries of a build, except for those that an earlier attempt at it wrote."""
+    """Write the dictionaries of a build, except for dictionaries that an earlier attempt at the build wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     for key, fitted in dictionaries.items():
         if not (path := folder / dotted_name(key)).exists():
@@ -61,7 +61,10 @@ def store_dictionaries(folder: Path, dictionaries: Mapping[Key, ImageDictionary]
 
 
 def read_dictionaries(folder: Path, columns: Sequence[Column]) -> dict[Key, FrameDictionary]:
-    """Return the dictionaries of a build; values that are stored separately at t + 1 have the dictionary of those at t."""
+    """Return the dictionaries of a build.
+
+    Values that are stored separately at t + 1 have the dictionary of the values at t.
+    """
     dictionaries = {}
     for column in columns:
         if column.image_form.has_dictionary:

@@ -1,4 +1,4 @@
-"""Digests of functions of the user, which identify the results of recipes that contain them."""
+"""Digests of functions of the user, which identify the results of recipes with such functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IGNORED_ATTRIBUTES = {
     "__weakref__",
     "_abc_impl",
 }
-"""Attributes of a class that do not affect its behavior."""
+"""Attributes of a class that do not affect the behavior."""
 
 
 def code_digest(fn: Any) -> str:
@@ -40,7 +40,10 @@ def code_digest(fn: Any) -> str:
 
 
 def _value_bytes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
-    """Yield the bytes of a value and of all it refers to; a repeated object is a number, so that cycles end."""
+    """Yield the bytes of a value and of all objects that the value refers to.
+
+    A repeated object is a number, so that cycles end.
+    """
     parts = _parts_of(value)
     if parts is None:
         yield value if isinstance(value, bytes) else repr(value).encode()
@@ -85,7 +88,7 @@ def _parts_of(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a f
 
 
 def _used_values(fn: types.FunctionType) -> Iterator[Any]:
-    """Yield the globals that a function uses, and the attributes that it uses of modules of the user."""
+    """Yield the globals that a function uses, and the used attributes of modules of the user."""
     names = dict.fromkeys(_used_names(fn.__code__))
     for name in names:
         if name in fn.__globals__:
@@ -95,7 +98,7 @@ def _used_values(fn: types.FunctionType) -> Iterator[Any]:
 
 
 def _used_names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code uses, including those in nested functions."""
+    """Yield the names that code uses, including the names in nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -103,7 +106,7 @@ def _used_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_installed(value: Any) -> bool:
-    """Return whether a module, a class or a function is installed code, which its name identifies."""
+    """Return whether a module, a class or a function is installed code, which the name identifies."""
     if not isinstance(value, (types.ModuleType, type, types.FunctionType)):
         return False
     name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
@@ -114,7 +117,10 @@ def _is_installed(value: Any) -> bool:
 
 
 def _reduced_parts(value: Any) -> Iterable[Any]:
-    """Return the parts by which pickle copies an object; only the type of an object that has none, a lock or a file."""
+    """Return the parts by which pickle copies an object.
+
+    Of an object without such parts, a lock or a file, return the type.
+    """
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         reduced = reduce(value) if reduce else value.__reduce_ex__(2)

@@ -1,4 +1,4 @@
-"""Dry runs: a recipe is applied to the first episodes of a dataset to estimate the result for all of them."""
+"""Dry runs: a recipe is applied to the first episodes of a dataset to estimate the result for all episodes."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from datasets_rl.ted.keys import Key
 
 _BYTES = 4 << 20
 _SECONDS = 0.2
-"""The limits of a sample, in bytes and in seconds: it ends at either of them, once some steps remain."""
+"""The limits of a sample, in bytes and in seconds: the sample ends at either limit, once some steps remain."""
 _SAMPLE_BATCHES = 8
 _FEW_STEPS = 16
 _DICTIONARY_STEPS = 8000
 _MIN_EPISODES, _MAX_EPISODES = 4, 16
-"""The approximate number of steps, and the number of episodes, whose images a dictionary is trained on."""
+"""The approximate number of steps, and the number of episodes, from which images a dictionary is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The result of a recipe for the first episodes, and the estimated result for all of them."""
+    """The result of a recipe for the first episodes, and the estimated result for all episodes."""
 
     sample: EpisodeBatch
     """The first batch of the result."""
@@ -56,11 +56,13 @@ class DryRun:
     bytes: int
     """The estimated size of the result."""
     seconds: float
-    """The estimated duration in one process."""
+    """The estimated duration in a single process."""
 
 
 def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
-    """Apply a recipe to the first episodes of a dataset, until some steps remain; of a merge, to those of each dataset.
+    """Apply a recipe to the first episodes of a dataset, until some steps remain.
+
+    For a merge, the episodes are the first of each dataset.
 
     Raises:
         PreprocessError: If no steps of any episode remain.
@@ -110,7 +112,7 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
 
 @dataclass(frozen=True)
 class _Sample:
-    """The result of a recipe for some of the episodes of one dataset."""
+    """The result of a recipe for some of the episodes of a dataset."""
 
     batches: Sequence[EpisodeBatch]
     steps_read: int
@@ -124,12 +126,12 @@ class _Sample:
 
 
 def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
-    """Return which step dropped all episodes that reach it: the last step that any episode reaches."""
+    """Return which step dropped all episodes: the last step that any episode reaches."""
     counts = [sum(map(len, sets)) for sets in zip(*reached, strict=True)]
     last = max((number for number, count in enumerate(counts) if count), default=None)
     if last is None:
         return ""
-    before = f"; {counts[last]:,} of {counts[0]:,} reach it" if counts[last] < counts[0] else ""
+    before = f". {counts[last]:,} of {counts[0]:,} reach this step" if counts[last] < counts[0] else ""
     return f": 0 of {counts[last]:,} episodes pass {recipe.step_label(last)}{before}"
 
 
@@ -159,7 +161,8 @@ def _growing_batches(
 ) -> Iterator[EpisodeBatch]:
     """Yield batches of growing size, because functions may be slow.
 
-    First a few steps, if no step of the recipe needs a whole episode; then one episode; then larger batches.
+    The first batch has a few steps, if no step of the recipe needs a whole episode. The next batch has one episode, and
+    later batches are larger.
     """
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
         yield from read_batches(stored, first, first + 1, 1, min(_FEW_STEPS, total))
@@ -172,7 +175,7 @@ def _growing_batches(
 def _fit_dictionaries(
     stored: Stored, recipe: Recipe, columns: Sequence[Column], sample: Sequence[EpisodeBatch], total: int
 ) -> dict[Key, ImageDictionary]:
-    """Return the dictionary of each column of compressed images: that of unchanged images, or a trained one."""
+    """Return the dictionary of each column of compressed images, stored for unchanged images, or newly trained."""
     keys = [column.key for column in columns if column.image_form.has_dictionary]
     fitted = {key: common_dictionary([_images(batch, key) for batch in sample]) for key in keys}
     changed = [key for key, common in fitted.items() if common is None]

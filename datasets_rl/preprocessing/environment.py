@@ -1,9 +1,9 @@
-"""The environment of a dataset with the steps of its recipes: its observations and actions are those of the dataset.
+"""The environment of a dataset with the steps of the recipes: observations and actions are as in the dataset.
 
 environment  --- observation ---> steps, in order ---------------> policy
              <------ action ----- their inverses, last step first <---
 
-A description of both is plain data: a checkpoint holds it, and needs no dataset.
+A description of both is plain data: a checkpoint holds the description, and needs no dataset.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HINT = (
 
 
 def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the environment of a dataset and the steps that preprocessed the dataset; see `make_env`.
+    """Return the environment of a dataset and the steps that preprocessed the dataset. See `make_env`.
 
     Args:
         manifest: The manifest of the dataset.
-        read_value: A function that returns a value of the metadata, an array if the value names its file.
+        read_value: A function that returns a value of the metadata, an array if the value names an array file.
 
     Raises:
         InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
@@ -65,19 +65,19 @@ def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[s
 
 
 def make_env(description: Mapping[str, Any], *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return the environment of a description; see `BaseDatasetExperienceReplay.describe_env`.
+    """Return the environment of a description. See `BaseDatasetExperienceReplay.describe_env`.
 
-        >>> description = load("demo/pendulum@td3_bc").describe_env()       # plain data: a checkpoint can hold it
+        >>> description = load("demo/pendulum@td3_bc").describe_env()       # plain data, which a checkpoint can hold
         >>> env = make_env(description)                                     # without the dataset
 
     Args:
         description: The description of the environment of a dataset.
         steps: Whether the steps that preprocessed the dataset are applied to observations and actions.
-        **kwargs: Arguments of `gymnasium.make`, which replace those of the dataset.
+        **kwargs: Arguments of `gymnasium.make`, which replace the arguments of the dataset.
 
     Raises:
         InvalidArgumentError: If a step cannot be applied to an environment, or there is no such environment.
-        MissingDependencyError: If a library is not installed; the error names the extra.
+        MissingDependencyError: If a library is not installed. The error names the extra.
     """
     named, dataset_id = description["environment"], str(description["dataset"])
     environment = NamedEnvironment(named["id"], named["arguments"], tuple(tuple(item) for item in named["wrappers"]))
@@ -102,7 +102,7 @@ def _described_steps(
     read_value: Callable[[Any], Any],
     prefix: str,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a history as in its recipes, each with its fitted parameters and its place for messages.
+    """Yield the steps of a history as in the recipes, each with the fitted parameters and the place for messages.
 
     Args:
         dataset_id: The dataset, for messages.
@@ -139,5 +139,5 @@ def _described_steps(
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value of the metadata as JSON has it; arrays and tensors become lists of the same numbers."""
+    """Return a value of the metadata as JSON has it. Arrays and tensors become lists of the same numbers."""
     return np.asarray(value).tolist() if hasattr(value, "shape") else value

@@ -30,14 +30,14 @@ _UNBIND_STEPS = 256
 class Function(Step):
     """A function of transitions as a step.
 
-        per="step"      fn(TensorDict [])  -> TensorDict []            one transition after the other
+        per="step"      fn(TensorDict [])  -> TensorDict []            each transition alone
         per="batch"     fn(TensorDict [B]) -> TensorDict [B]           transitions of several episodes
-        per="episode"   fn(TensorDict [T]) -> TensorDict [T'], a list of them, or None
+        per="episode"   fn(TensorDict [T]) -> TensorDict [T'], a list of TensorDicts, or None
 
     Args:
         fn: The function.
         per: Whether the function is called with a transition, a batch or an episode.
-        batch_size: The maximum number of transitions of a batch; 0 passes whole batches of episodes.
+        batch_size: The maximum number of transitions of a batch, or 0 for whole batches of episodes.
     """
 
     fn: Callable[[TensorDictBase], Any]
@@ -46,9 +46,9 @@ class Function(Step):
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
-            raise InvalidArgumentError(f"fn is a {type(self.fn).__name__}; expected a function of a TensorDict")
+            raise InvalidArgumentError(f"fn is a {type(self.fn).__name__}, expected a function of a TensorDict")
         if self.per not in {"step", "batch", "episode"}:
-            raise InvalidArgumentError(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
+            raise InvalidArgumentError(f"per is {self.per!r}, expected 'step', 'batch' or 'episode'")
 
     @property
     @override
@@ -78,16 +78,16 @@ class Function(Step):
         return [piece for piece in pieces if piece is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description of the step for the manifest, with the name of the function and its digest."""
+        """Return the description of the step for the manifest, with the name and the digest of the function."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
         size = {"batch_size": self.batch_size} if self.batch_size else {}
         return {"use": "function", "name": name, "per": self.per, **size, "digest": code_digest(self.fn)}
 
 
 def concatenate_batches(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
-    """Concatenate batches; return None if `parts` is empty.
+    """Concatenate batches. Return None if `parts` is empty.
 
-    If one batch has a field separately at t and at t + 1, so will the result: the layout of an episode of one step is
+    If a batch has a field separately at t and at t + 1, so will the result: the layout of an episode of one step is
     ambiguous.
 
     Raises:
@@ -123,12 +123,12 @@ def concatenate_batches(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
 
 
 def _copy_result(data: Any) -> Any:
-    """Copy the result of a function, which may write into the same tensors at its next call."""
+    """Copy the result of a function, which may write into the same tensors at the next call."""
     return data.clone() if isinstance(data, TensorDictBase) else data
 
 
 def _apply_to_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
-    """Return the results of a function for each transition, [N]; fields that it does not change are not copied."""
+    """Return the results of a function for each transition, [N]. Unchanged fields are not copied."""
     columns = dict(named_leaves(data))
     changed: dict[Any, dict[int, Tensor]] = {}
     keys: Mapping[Any, Any] = {}
@@ -141,7 +141,7 @@ def _apply_to_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -
         keys = keys or leaves
         if leaves.keys() != keys.keys():
             raise InvalidArgumentError(
-                f"it returns {_join_names(leaves.keys() ^ keys.keys())} for some steps only; expected the same fields for all"
+                f"it returns {_join_names(leaves.keys() ^ keys.keys())} for some steps only, expected the same fields for all"
             )
         new = {
             key: leaf
@@ -165,7 +165,7 @@ def _apply_to_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -
 
 
 def _is_unchanged(leaf: Any, before: Any, column: Any, number: int) -> bool:
-    """Return whether a row of a column is still the same view; methods such as `unsqueeze_` change its shape."""
+    """Return whether a row of a column is still the same view. Methods such as `unsqueeze_` change its shape."""
     if leaf is not before:
         return False
     address = column.data_ptr() + number * column.stride(0) * column.itemsize

@@ -1,4 +1,4 @@
-"""Making the result of a plan: its partial datasets are written, here or by an engine, and appended in order."""
+"""Making the result of a plan: the partial datasets are written, here or by an engine, and appended in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
 _PART_BYTES = 64 << 20
-"""The approximate size of the data that is read for one partial dataset."""
+"""The approximate size of the data that is read for each partial dataset."""
 _BATCH_BYTES = 8 << 20
 """The approximate size of a batch."""
 _PART_CALLS, _BATCH_CALLS = 5_000, 500
@@ -52,7 +52,7 @@ _MIN_PARALLEL_SECONDS = 20.0
 
 
 def fit_recipe(plan: Plan, stored: Stored, *, show: bool) -> Recipe:
-    """Return a copy of the recipe whose steps are fitted to the dataset."""
+    """Return a copy of the recipe with steps that are fitted to the dataset."""
     batch_steps = max(1, _BATCH_BYTES // step_bytes(stored.schema))
     rows = min(plan.num_frames or len(stored), len(stored))
 
@@ -90,7 +90,7 @@ class Make:
         """
         frames = self.plan.num_frames
         if frames is not None and frames < 1:
-            raise InvalidArgumentError(f"num_frames is {frames}; expected at least 1")
+            raise InvalidArgumentError(f"num_frames is {frames}, expected at least 1")
         recipe = fit_recipe(self.plan, self.stored, show=settings.progress)
         expected = dry_run_recipe(self.stored, recipe.copy(), frames)
         store_dictionaries(self._dictionaries, expected.dictionaries)
@@ -123,7 +123,7 @@ class Make:
         return self.unfinished.work / "dictionaries"
 
     def _job_count(self, bytes_per_step: int, max_jobs: int) -> int:
-        """Return the number of processes, limited so that the longest episode fits into memory in each of them."""
+        """Return the number of processes, limited so that the longest episode fits into the memory of each process."""
         process_bytes = int(self.stored.episodes.lengths.max()) * bytes_per_step * _MAX_COPIES
         return max(1, int(min(max_jobs, os.cpu_count() or 1, memory_bytes() / 2 // process_bytes)))
 
@@ -132,7 +132,7 @@ class Make:
         return max(step_bytes(self.stored.schema), step_bytes(schema))
 
     def _make_tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
-        """Return a `Task` for each partial dataset; `_build` adds the paths of its folder and of the recipe."""
+        """Return a `Task` for each partial dataset. `_build` adds the paths of the folder and of the recipe."""
         lengths = self.stored.episodes.lengths
         if self.plan.num_frames is not None:
             stop = int(np.searchsorted(np.cumsum(lengths), self.plan.num_frames)) + 1
@@ -172,7 +172,7 @@ class Make:
         longest = int(self.stored.episodes.lengths.max()) * bytes_per_step
         if self.max_ram is not None and longest * _MAX_COPIES > self.max_ram:
             raise InvalidArgumentError(
-                f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs "
+                f"max_ram is {self.max_ram:,} bytes, but the longest episode has {longest:,} and needs "
                 f"{longest * _MAX_COPIES:,}",
                 hint="episodes are processed as a whole: allow more memory",
             )
@@ -188,10 +188,10 @@ class Make:
         settings: Settings,
         steps: int | None,
     ) -> Mapping[str, Any] | None:
-        """Build the result from its partial datasets.
+        """Build the result from the partial datasets.
 
         Returns:
-            None; or, if the layout does not fit the values, the revision of the layout with which to start over.
+            None or, if the layout does not fit the values, the revision of the layout with which to start over.
         """
         build_folder, manifest = self.unfinished.version, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
@@ -313,7 +313,7 @@ class _LocalChunk(Chunk):
     report: Report
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the episodes, and return the fields with values outside their specs."""
+        """Append the episodes, and return the fields with values outside the specs."""
         with seeded_random(self.task["seed"]):
             result = write_episodes(writer, Task(**self.task), self.stored, self.recipe.copy(), self.report)
         return self._journal_entry(result)
@@ -336,7 +336,7 @@ class _WorkerChunk(_LocalChunk):
         self._result = WorkerResult(self.engine, make_partial_dataset, self.task, self.report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the partial dataset, and return the fields with values outside their specs."""
+        """Append the partial dataset, and return the fields with values outside the specs."""
         try:
             result = self._result.get()
         except WorkerDiedError as error:
@@ -355,7 +355,7 @@ class _WorkerChunk(_LocalChunk):
 
 
 def _specs_of_result(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:
-    """Return the specs of the fields: the previous one if all values are inside it, else one of dtype and shape."""
+    """Return the specs of the fields: the previous spec if all values are inside, else a spec of dtype and shape."""
     return {
         field.name: before[field.name]
         if field.name in before and field.name not in outside_spec and _fits_spec(field, before[field.name])
@@ -372,17 +372,20 @@ def _fits_spec(field: Column, spec: Mapping[str, Any]) -> bool:
 
 @dataclass
 class _LayoutRevisions:
-    """Revisions of the layout that later episodes require; stored, so that a build that is run again has them."""
+    """Revisions of the layout that later episodes require.
+
+    They are stored, so that a build that is run again has them.
+    """
 
     file: Path
     unshared: set[Key]
     """Fields that are stored separately at t and at t + 1."""
     decoded: set[Key]
-    """Fields whose images cannot be stored encoded."""
+    """Fields with images that cannot be stored encoded."""
 
     @classmethod
     def read(cls, file: Path) -> _LayoutRevisions:
-        """Read the revisions of an earlier attempt at the same build; empty ones if there was none."""
+        """Read the revisions of an earlier attempt at the same build, or empty revisions if there was no attempt."""
         revisions = cls(file, set(), set())
         with suppress(OSError, ValueError, KeyError, TypeError):
             revisions._update(json.loads(file.read_text()))

@@ -1,4 +1,4 @@
-"""Merged datasets: several stored datasets, concatenated into one that preprocessing reads."""
+"""Merged datasets: several stored datasets, concatenated into a dataset that preprocessing reads."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ DATASET = ("dataset",)
 
 
 def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
-    """Open a dataset, or several as one merged dataset.
+    """Open a dataset, or several as a merged dataset.
 
     Raises:
-        InvalidArgumentError: If one of several has a field "dataset" already, which the merge would overwrite, or is a
-            merge with episodes of another one.
+        InvalidArgumentError: If a dataset of several has a field "dataset" already, which the merge would overwrite, or
+            is a merge with episodes of another dataset.
     """
     datasets = [StoredDataset(Path(folder)) for folder in folders]
     if len(datasets) == 1:
         return datasets[0]
     if conflicting := [str(dataset_folder(dataset.folder)) for dataset in datasets if DATASET in dataset.schema]:
         raise InvalidArgumentError(
-            f"{', '.join(conflicting)} has a field {dotted_name(DATASET)} already; a merge stores in it which dataset each "
+            f"{', '.join(conflicting)} has a field {dotted_name(DATASET)} already, in which a merge stores which dataset each "
             "step is from",
             hint=f"merge all of them at once, or drop it before with the step exclude:{dotted_name(DATASET)}",
         )
@@ -46,11 +46,11 @@ def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
 
 @dataclass(frozen=True)
 class MergedDataset:
-    """Concatenated datasets, whose episodes are numbered consecutively; no batch has episodes of two of them.
+    """Concatenated datasets, with episodes that are numbered consecutively. No batch has episodes of two datasets.
 
-    episode    |  0  1  2  |  3  4  |  5  6  |        datasets of 3 and 2 episodes, and one derived from the first
+    episode    |  0  1  2  |  3  4  |  5  6  |        datasets of 3 and 2 episodes, and a third, derived from the first
     dataset       0  0  0     1  1     2  2
-    source        0  1  2     3  4     0  2           copies of one episode share their number
+    source        0  1  2     3  4     0  2           copies of an episode share the number
     """
 
     members: Sequence[StoredDataset]
@@ -60,7 +60,7 @@ class MergedDataset:
 
     @cached_property
     def numbers(self) -> list[NDArray[np.int64]]:
-        """The numbers of the episodes of each dataset, by which they are selected: different for different episodes."""
+        """The numbers of the episodes of each dataset, which select them: different for different episodes."""
         own = [member.episodes.numbers for member in self.members]
         groups = shared_numbering([member.manifest for member in self.members])
         sizes = [max(int(own[index].max()) + 1 for index in group) for group in groups]
@@ -74,7 +74,7 @@ class MergedDataset:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the first dataset, for the order and the sizes of its fields."""
+        """The schema of the first dataset, for the order and the sizes of the fields."""
         return self.members[0].schema
 
     @property
@@ -98,7 +98,7 @@ class MergedDataset:
         return [0, *np.cumsum([len(member.episodes) for member in self.members]).tolist()]
 
     def episode_batches(self, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:
-        """Yield the episodes [first, stop) in batches of about `max_steps` steps, with the index of their dataset."""
+        """Yield the episodes [first, stop) in batches of about `max_steps` steps, with the index of the dataset."""
         shared = set.intersection(*(set(member.episodes.names) for member in self.members))
         compressed = frozenset(
             field.key for member in self.members for field in member.schema if field.image_form.has_dictionary
@@ -121,15 +121,15 @@ Stored = StoredDataset | MergedDataset
 
 
 def member_datasets(stored: Stored) -> Sequence[StoredDataset]:
-    """Return the datasets of a merge, or the one dataset itself."""
+    """Return the datasets of a merge, or a single dataset itself."""
     return stored.members if isinstance(stored, MergedDataset) else [stored]
 
 
 def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
     """Return the manifest of several datasets together: sums of counts, and the values that are equal in all.
 
-    The spec of a field is kept if it is equal in all datasets; metadata is stored under the index of its dataset. The
-    history begins with an entry that describes each dataset.
+    The spec of a field is kept if all datasets have the same spec. Metadata is stored under the index of the dataset.
+    The history begins with an entry that describes each dataset.
     """
     first = manifests[0]
     indexed = [
@@ -185,7 +185,8 @@ def check_same_fields(names: Sequence[str], columns_by_dataset: Sequence[Sequenc
     """Check that datasets have the same fields.
 
     Raises:
-        InvalidArgumentError: If they differ; the error names each field that differs, with its type in each dataset.
+        InvalidArgumentError: If the fields differ. The error names each field that differs, with the type in each
+            dataset.
     """
     tables = [{column.key: _type_name(column) for column in columns} for columns in columns_by_dataset]
     keys = dict.fromkeys(key for table in tables for key in table)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datasets_rl.transforms import Transform
 
 Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""The name of a step, its positional and its keyword arguments."""
+"""The name of a step, the positional and the keyword arguments."""
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 
@@ -34,7 +34,10 @@ class StepDescription:
 
     name: str
     arguments: str
-    """The arguments with their defaults, as in a recipe: ``percent=10.0, of=episodes``; those without are required."""
+    """The arguments with their defaults, as in a recipe: ``percent=10.0, of=episodes``.
+
+    Arguments without a default are required.
+    """
     summary: str
 
 
@@ -65,7 +68,7 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
         named: The keyword arguments.
 
     Raises:
-        InvalidArgumentError: If there is no such step, or it does not accept these arguments.
+        InvalidArgumentError: If there is no such step, or the step does not accept these arguments.
     """
     if name not in STEPS:
         raise _unknown_step(name)
@@ -89,12 +92,12 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
     ]
     problems += [f"{key} is missing" for key in sorted(required - arguments.keys())]
     if len(positional) > len(names):
-        problems.append(f"it was given {short_text(list(positional))}; expected at most {len(names)} arguments")
+        problems.append(f"it was given {short_text(list(positional))}, expected at most {len(names)} arguments")
     if not problems:
         arguments = {key: _convert_value(value, hints[key]) for key, value in arguments.items()}
         forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
         problems = [
-            f"{key} is {short_text(value)}; expected {forms.get(key) or _type_name(hints[key])}"
+            f"{key} is {short_text(value)}, expected {forms.get(key) or _type_name(hints[key])}"
             for key, value in arguments.items()
             if not _fits_hint(value, hints[key])
         ]
@@ -107,12 +110,12 @@ def check_batch_transforms(transforms: Sequence[Arguments], dataset: str) -> Non
     """Check the transforms of the batches of a dataset, as far as that is possible without importing torch.
 
     Args:
-        transforms: The names of the transforms, with their arguments.
+        transforms: The names of the transforms, with arguments.
         dataset: The dataset, for messages.
 
     Raises:
-        InvalidArgumentError: If there is no such transform, or it does not accept the arguments, or needs whole
-            episodes.
+        InvalidArgumentError: If there is no such transform, or a transform does not accept the arguments, or needs
+            whole episodes.
     """
     episodes = []
     for name, positional, named in transforms:
@@ -139,7 +142,7 @@ def _unknown_step(name: str) -> InvalidArgumentError:
 
 
 def _fields(cls: type[Step]) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a step that are its arguments."""
+    """Return the fields of a step that are arguments."""
     return [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
 
 
@@ -148,14 +151,14 @@ def _is_tuple_hint(hint: Any) -> bool:
 
 
 def _convert_value(value: Any, hint: Any) -> Any:
-    """Return a value converted to the type of its field: a single value to a tuple, and a number to a string."""
+    """Return a value converted to the type of the field: a single value to a tuple, and a number to a string."""
     if _is_tuple_hint(hint):
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
     return str(value) if hint is str and type(value) in {int, float} else value
 
 
 def _fits_hint(value: Any, hint: Any) -> bool:
-    """Return whether an argument has the type of its field."""
+    """Return whether an argument has the type of the field."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in inner

@@ -1,4 +1,4 @@
-"""Which datasets have copies of the same episodes: those with one origin, a dataset or raw files."""
+"""Which datasets have copies of the same episodes: datasets with the same origin, a dataset or raw files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.sources import split_derived
 
 _SAME_NUMBERS = {"episodes", "keys"}
-"""Parts of a selection that do not change the numbers of episodes; a choice of files does."""
+"""Parts of a selection that do not change the numbers of episodes. A choice of files does."""
 
 
 def shared_numbering(manifests: Sequence[Manifest]) -> list[list[int]]:
-    """Return the datasets in groups, by their indices: those of a group number the same episodes alike.
+    """Return the datasets in groups, by index: the datasets of a group number the same episodes alike.
 
     Raises:
         InvalidArgumentError: If two datasets have copies of the same episodes under different numbers.
@@ -38,7 +38,7 @@ def shared_numbering(manifests: Sequence[Manifest]) -> list[list[int]]:
 
 
 def _marks_of(manifest: Manifest) -> set[str]:
-    """Return texts of which datasets with the same numbering of the same episodes have one in common."""
+    """Return texts of which datasets with the same numbering of the same episodes have a text in common."""
     history = [run for run in manifest.history if "merged" not in run]
     marks = {_digest_before(manifest.files_digest, history)}
     if len(history) == len(manifest.history):
@@ -57,10 +57,10 @@ def _origins_in(files_digest: str, history: Sequence[Mapping[str, Any]]) -> set[
 
 
 def _recorded_in(manifest: Manifest) -> set[str]:
-    """Return the ids of the recordings, and the digests of the datasets, whose episodes were appended."""
+    """Return the ids of the recordings, and the digests of the datasets, of appended episodes."""
     return {entry.partition(":")[0] for entry in manifest.recordings}
 
 
 def _digest_before(files_digest: str, history: Sequence[Mapping[str, Any]]) -> str:
-    """Return the digest of the files of a dataset before its recipes were applied."""
+    """Return the digest of the files of a dataset before the recipes were applied."""
     return str(history[0]["of"]["files"]) if history else files_digest

@@ -1,6 +1,6 @@
 """A task of preprocessing: a recipe is applied to some episodes of a dataset, and the result written.
 
-It runs in this process, in another one, or on another machine; the result does not depend on where it runs.
+The function runs in this process, in another process, or on another machine. The result does not depend on the place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Task:
     """The description of a partial dataset to write, as JSON values, which any process can receive."""
 
     dataset: Sequence[str]
-    """The folders of the versions to read, in order; more than one for a merge."""
+    """The folders of the versions to read, in order. A merge has several folders."""
     recipe: str
     """The file with the pickled recipe, written by the process that submits the task."""
     folder: str
@@ -68,17 +68,17 @@ class Task:
 
 
 def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Write the partial dataset of a task, unless it exists already.
+    """Write the partial dataset of a task, unless the partial dataset exists already.
 
     Args:
         task: The fields of a `Task`.
         report: Called with each number of further steps that were read.
 
     Returns:
-        ``commit``, the commit of the writer, and ``outside_spec``, the dotted keys of fields with values outside their specs.
-        Or ``revision`` if the values do not fit the layout, in which case the rows are incomplete: as ``unshared`` the fields
-        whose values at t + 1 differ from those of the next step, and must be stored separately; as ``decoded`` the
-        fields whose images are no longer encoded.
+        ``commit``, the commit of the writer, and ``outside_spec``, the dotted keys of fields with values outside the
+        specs. Or ``revision`` if the values do not fit the layout, in which case the rows are incomplete. ``unshared``
+        has the fields with values at t + 1 that differ from the values of the next step, and must be stored separately.
+        ``decoded`` has the fields with images that are no longer encoded.
     """
     job = Task(**task)
     stored = open_datasets(job.dataset)
@@ -96,7 +96,7 @@ def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, A
 
 @contextmanager
 def seeded_random(seed: int) -> Iterator[None]:
-    """Seed the random numbers of torch, NumPy and Python in the block, and restore their previous states afterwards."""
+    """Seed the random numbers of torch, NumPy and Python in the block, and restore the previous states afterwards."""
     before, states = random.getstate(), np.random.get_state()  # noqa: NPY002 -- functions may use it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -146,7 +146,7 @@ def write_episodes(
 def read_batches(
     stored: StoredDataset | MergedDataset, first: int, stop: int, max_steps: int, rows: int
 ) -> Iterator[EpisodeBatch]:
-    """Yield batches of the episodes [first, stop), with at most `rows` steps in all; the last batch may be cut."""
+    """Yield batches of the episodes [first, stop), with at most `rows` steps in all. The last batch may be cut."""
     batches = stored.episode_batches if isinstance(stored, MergedDataset) else partial(episode_batches, stored)
     for batch in batches(first, stop, max_steps):
         if batch.count > rows:
@@ -158,7 +158,7 @@ def read_batches(
 
 
 def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
-    """Return the columns of a batch: first those that the schema `schema` has, in its order, then the others by key."""
+    """Return the columns of a batch: first the columns of the schema `schema`, in that order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
         form: Form = values.form if isinstance(values, StoredImages) else "raw"
@@ -180,7 +180,7 @@ def decoded_keys(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
 
 
 def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str]) -> list[Key]:
-    """Return the keys of the fields with values outside their specs, except for the dotted keys to skip."""
+    """Return the keys of the fields with values outside the specs, except for the dotted keys to skip."""
     outside = []
     for key, spec in specs.items():
         values = batch.steps.get(key, batch.states.get(key))

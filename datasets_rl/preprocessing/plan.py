@@ -29,7 +29,7 @@ _RESULTS_VERSION = "0.1.0"
 
 @dataclass(frozen=True)
 class Plan:
-    """The input of a preprocessing, its recipe, and the dataset that it makes."""
+    """The input of a preprocessing, the recipe, and the resulting dataset."""
 
     folders: Sequence[Path]
     """The folders of the datasets to read, with links resolved."""
@@ -50,7 +50,8 @@ class Plan:
     def fingerprint(self) -> str:
         """The digest of what determines the result.
 
-        `_RESULTS_VERSION` is part of it, so that results are made anew once the same recipe gives other results.
+        `_RESULTS_VERSION` is part of the digest, so that results are made anew once the same recipe gives other
+        results.
         """
         files = [[file.path, file.digest] for file in self.manifest.files]
         metadata = [_RESULTS_VERSION, files, self.description, self.num_frames, self.seed]
@@ -63,7 +64,7 @@ class Plan:
 
     @property
     def is_present(self) -> bool:
-        """Whether the result exists; in place, whether the recipe is the last one that was applied."""
+        """Whether the result exists or, in place, whether the recipe is the last recipe that was applied."""
         if not self.paths.exists:
             return False
         last = last_history_entry(self.paths)
@@ -74,7 +75,7 @@ class Plan:
 
         Raises:
             InvalidArgumentError: If the run would replace a dataset by some of its steps, replace another dataset, or
-                apply a recipe to its own result.
+                apply a recipe to the result of the same recipe.
         """
         if self.in_place:
             if self.num_frames is not None and self.num_frames < self.manifest.steps:
@@ -116,7 +117,7 @@ def plan_result(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> Plan:
-    """Return what `preprocess` with the same arguments would make, or has made; nothing is written.
+    """Return what `preprocess` with the same arguments would make, or has made. Nothing is written.
 
     Raises:
         UnknownIdError: If there is no such dataset.
@@ -131,14 +132,14 @@ def plan_result(
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     manifests = [Manifest.read(folder) for folder in folders]
     manifest = manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
-    # Described before it runs: the digest of a function includes its state, which a call may change.
+    # Described before the run: the digest of a function includes its state, which a call may change.
     description = recipe.to_json()
     destinations = {"out": out is not None, "name": bool(name), "in_place": in_place}
     if sum(destinations.values()) > 1:
         chosen = [Argument(key) for key, value in destinations.items() if value]
         places = " or ".join(["{}"] * len(chosen))
         raise InvalidArgumentError(
-            "one result has several destinations; expected one", hint=Remedy(f"give {places}", *chosen)
+            "one result has several destinations, expected one", hint=Remedy(f"give {places}", *chosen)
         )
     if out is None and len(folders) > 1:
         raise InvalidArgumentError(
@@ -165,7 +166,7 @@ def plan_result(
 
 
 def _derived_name(recipe: Mapping[str, Any]) -> str:
-    """Return the default name of a derived dataset: the name of its recipe, or the names of its steps."""
+    """Return the default name of a derived dataset: the name of the recipe, or the names of the steps."""
     steps = "+".join(step["use"] for step in recipe["steps"])
     name = str(recipe.get("name") or steps).replace(", ", "+")
     name = re.sub(r"[^A-Za-z0-9._+,=-]+", "-", name).strip("-._+,=")
@@ -175,11 +176,11 @@ def _derived_name(recipe: Mapping[str, Any]) -> str:
 
 
 def _resolved(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders with links resolved, so that a dataset is replaced and not the link to it."""
+    """Return the folders with links resolved, so that a dataset is replaced and not a link."""
     folders = [expand_home(path).resolve() for path in folders]
     if duplicates := sorted({str(path) for path in folders if folders.count(path) > 1}):
         raise InvalidArgumentError(
-            f"{', '.join(duplicates)} is named twice; a merge takes each dataset once",
+            f"{', '.join(duplicates)} is named twice, but a merge takes each dataset once",
             hint="name it once, or weight it in a mixture",
         )
     return folders

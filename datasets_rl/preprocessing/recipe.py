@@ -57,7 +57,7 @@ class Recipe:
     """A sequence of steps that transforms a dataset.
 
         >>> from datasets_rl import Recipe, load
-        >>> Recipe.of("td3_bc").summary           # a recipe of this package; "my.toml" and "my.py:fn" are your own
+        >>> Recipe.of("td3_bc").summary           # a recipe of this package, "my.toml" and "my.py:fn" are your own
         'Observations normalized to mean 0 and standard deviation 1, as in TD3+BC'
         >>> best = Recipe.inline(["keep_top_returns:20", "cast:float16,observation"])
         >>> len(load("demo/pendulum").derive(best, name="best").episodes)
@@ -82,10 +82,10 @@ class Recipe:
 
     @classmethod
     def of(cls, text: str) -> Recipe:
-        """Read a recipe by its name, from a TOML file, or from a Python file, ``my.py:fn``.
+        """Read a recipe by name, from a TOML file, or from a Python file, ``my.py:fn``.
 
         Raises:
-            InvalidArgumentError: If there is no such recipe or file, or a step is invalid; the error names all
+            InvalidArgumentError: If there is no such recipe or file, or a step is invalid. The error names all
                 problems.
         """
         if python := _PYTHON.fullmatch(text):
@@ -108,10 +108,10 @@ class Recipe:
 
     @classmethod
     def inline(cls, texts: Sequence[str]) -> Recipe:
-        """Read steps as written on the command line, ``cat_frames:4,dim=-1``; positional arguments come first.
+        """Read steps as written on the command line, ``cat_frames:4,dim=-1``. Positional arguments come first.
 
         Raises:
-            InvalidArgumentError: If a step is invalid; the error names all problems.
+            InvalidArgumentError: If a step is invalid. The error names all problems.
         """
         problems: list[str] = []
         steps = _make_steps(map(parse_inline, texts), problems)
@@ -120,15 +120,15 @@ class Recipe:
         return cls(steps, ", ".join(texts))
 
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
+        """Return a batch of whole episodes transformed by all steps, or None if no steps of the episodes remain.
 
         Raises:
-            PreprocessError: If a step fails; the error names the step, the episode and the fields.
+            PreprocessError: If a step fails. The error names the step, the episode and the fields.
         """
         return self.first(len(self.steps), batch)
 
     def first(self, count: int, batch: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
-        """Return a batch transformed by the first steps; None if no steps of the episodes remain.
+        """Return a batch transformed by the first steps, or None if no steps of the episodes remain.
 
         Args:
             count: The number of steps of the recipe to apply.
@@ -153,7 +153,7 @@ class Recipe:
         return facts_html(f"Recipe {self.name}", (("summary", self.summary), *steps))
 
     def step_label(self, number: int) -> str:
-        """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
+        """Return the name of a step with the values of the arguments: ``step 0 (keep_lengths: 10, 20)``."""
         from datasets_rl.preprocessing.functions import Function
 
         step = self.steps[number]
@@ -169,7 +169,7 @@ class Recipe:
         return any(isinstance(step, Function) and step.per != "batch" for step in self.steps)
 
     def copy(self) -> Recipe:
-        """Return a copy whose functions share no state with those of this recipe.
+        """Return a copy with functions that share no state with this recipe.
 
         Functions of imported modules, and functions that cannot be pickled, are not copied.
         """
@@ -239,11 +239,11 @@ def _not_finite_problems(step: Step, number: int) -> Iterator[str]:
     for name, value in {}.items() if step.is_digest else step.to_json().items():
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(item, float) and not math.isfinite(item):
-                yield f"step {number} ({step.to_json()['use']}): {name} is {item}; expected a finite number"
+                yield f"step {number} ({step.to_json()['use']}): {name} is {item}, expected a finite number"
 
 
 def _code_digests(step: Step) -> dict[str, str]:
-    """Return the digest of the code of a user's step; the version of this package identifies its steps."""
+    """Return the digest of the code of a user's step. The version of this package identifies its steps."""
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}
@@ -269,7 +269,7 @@ def _from_toml(text: str, name: str) -> Recipe:
         document = parse_toml(text)
     except ValueError as error:
         raise InvalidArgumentError(f"the recipe {name} cannot be read as TOML: {error}") from error
-    problems = [f"it has {key!r}; expected summary and step" for key in sorted(document.keys() - {"summary", "step"})]
+    problems = [f"it has {key!r}, expected summary and step" for key in sorted(document.keys() - {"summary", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and isinstance(entry.get("use"), str) for entry in entries
@@ -336,7 +336,7 @@ def _as_steps(item: Any) -> Iterator[Step]:
 
 
 def _wrap_as_steps(item: Any) -> Iterator[Step]:
-    """Yield the steps for a transform, a class or a function; only these need torch."""
+    """Yield the steps for a transform, a class or a function. Only these need torch."""
     from datasets_rl.preprocessing.functions import Function
     from datasets_rl.preprocessing.transforms import TransformStep
     from datasets_rl.transforms import Compose, Transform
@@ -409,7 +409,7 @@ def _make_steps(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
 
 
 def _apply_step(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | None:
-    """Apply a step; if it fails, apply it to each episode alone, so that the error names the episode."""
+    """Apply a step. If it fails, apply it to each episode alone, so that the error names the episode."""
     try:
         return step(batch)
     except Exception as error:

@@ -1,8 +1,9 @@
 """Preprocessing: a dataset is transformed by a recipe into partial datasets, which are appended and then published.
 
     dataset  --- transform -->  build-<request>/partials/*/000000, 000001, ...   any process, any machine, any order
-             --- append ----->  build-<request>/version                          in order; each is then deleted
-             --- publish ---->  <id>@<name>, `out`, or <id> itself              atomically; in place, `restore` reverts it
+             --- append ----->  build-<request>/version                          in order. Each is then deleted
+             --- publish ---->  <id>@<name>, `out`, or <id> itself              atomically. In place, `restore` reverts
+             it
 
 After a kill, a further run resumes: completed partial datasets are kept, and so are appended rows.
 """
@@ -72,29 +73,29 @@ def preprocess(
 
     Args:
         dataset: The id or the folder of a stored dataset, or those of several to merge. After the recipe, merged datasets
-            must have the same fields; a further field, "dataset", has the number of the dataset that each step is from.
+            must have the same fields. Another field, "dataset", has the number of the dataset of each step.
         recipe: The recipe, or what `Recipe.of` reads: its name or its file.
-        out: A folder for the result; required for several datasets.
-        name: The name of the derived dataset, after the ``@``; by default that of the recipe.
-        in_place: Make the result the current version of the dataset; `restore` makes the former one current again.
-        num_frames: The number of steps to read, from the first; with `in_place`, this requires `force`.
-        jobs: The number of processes; by default the number of cores if the dataset is large.
+        out: A folder for the result, which several datasets require.
+        name: The name of the derived dataset, after the ``@``, by default the name of the recipe.
+        in_place: Make the result the current version of the dataset. `restore` makes the former one current again.
+        num_frames: The number of steps to read, from the first. With `in_place`, this requires `force`.
+        jobs: The number of processes. By default the number of cores if the dataset is large.
         max_ram: The approximate memory in bytes that all processes may use for data.
-        engine: The engine that writes the partial datasets; by default processes of this machine.
+        engine: The engine that writes the partial datasets. By default processes of this machine.
         force: Replace an existing result, or another dataset with its name. In place, a recipe that was applied last is
-            applied again to the version that it was applied to before; to apply a recipe twice, name it twice.
+            applied again to the version that it was applied to before. To apply a recipe twice, name the recipe twice.
         seed: The seed of functions that draw random numbers, which depend on it and on the partial dataset alone.
         threads: The number of torch threads in each process.
-        num_parts: The number of partial datasets; by default each has about 64 MB.
+        num_parts: The number of partial datasets. By default each has about 64 MB.
         wait: Seconds to wait for another process that writes the same dataset.
-        settings: The settings; by default those of the environment.
+        settings: The settings. By default those of the environment.
 
     Returns:
         The folder of the result.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        PreprocessError: If a step fails or no steps remain; the dataset is unchanged.
+        PreprocessError: If a step fails or no steps remain. The dataset is unchanged.
         InvalidArgumentError: If another dataset has the name of the result, the dataset is itself a result of this
             recipe, or the datasets to merge have different fields.
         DiskFullError: If the disk has too little space.
@@ -156,7 +157,7 @@ def preview(
     Args:
         dataset: As for `preprocess`.
         recipe: As for `preprocess`.
-        settings: The settings; by default those of the environment.
+        settings: The settings. By default those of the environment.
         **where: Other arguments of `plan_result`.
 
     Raises:

@@ -53,14 +53,14 @@ def argument_problems(class_name: str, positional: Sequence[Any], named: Mapping
     unknown = sorted(named.keys() - parameters) if arguments.kwarg is None else []
     problems = [f"it has no argument {name!r} (its arguments: {names})" for name in unknown]
     if len(positional) > len(places) and arguments.vararg is None:
-        problems.append(f"it was given {short_text(list(positional))}; expected at most {len(places)} arguments")
+        problems.append(f"it was given {short_text(list(positional))}, expected at most {len(places)} arguments")
     required = {one.arg for one in places[: len(places) - len(arguments.defaults)]}
     required |= {
         one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default
     }
     problems += [f"{name} is missing" for name in parameters if name in required - values.keys()]
     return problems + [
-        f"{name} is {short_text(values[name])}; expected {_expected(one.annotation)}"
+        f"{name} is {short_text(values[name])}, expected {_expected(one.annotation)}"
         for name, one in parameters.items()
         if name in values and one.annotation is not None and not _fits(values[name], one.annotation)
     ]
@@ -104,7 +104,7 @@ def _literals(annotation: ast.expr) -> list[Any]:
 
 @cache
 def _parameters(class_name: str) -> ast.arguments | None:
-    """Return the parameters of a class, with `self`; None if the module of the class has no `__init__` of it."""
+    """Return the parameters of a class, with `self`, or None if the module of the class has no `__init__` of it."""
     classes = {node.name: node for node in _parsed(_modules()[class_name]) if isinstance(node, ast.ClassDef)}
     while cls := classes.get(class_name):
         methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}

@@ -3,10 +3,10 @@
     states  s_0  s_1  s_2          ->   observation       s_0  s_1  s_2
     final   f                           next.observation  s_1  s_2  f          one TensorDict [N] of TED
 
-On the way back, an entry under "next" whose values are those of the root entry one step later becomes a state, which is
+On the way back, an entry under "next" with the values of the root entry one step later becomes a state, which is
 stored once. Otherwise (the function treats t and t + 1 differently) the two are stored separately. Encoded and
-compressed images whose pixels the function does not change keep their bytes, under whatever name. Both are determined by comparing the values; the
-layout that results for the first batches then applies to the dataset.
+compressed images whose pixels the function does not change keep their bytes, under whatever name. Both are determined
+by comparing the values. The layout that results for the first batches then applies to the dataset.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 def to_tensors(batch: EpisodeBatch) -> TensorDictBase:
     """Return the transitions of a batch in TED, [N], in new memory.
 
-    They always include ``("next", "final_known")``, so that the fields that a function sees do not depend on the batch.
+    The fields always include ``("next", "final_known")``, so that the fields that a function sees do not depend on the
+    batch.
     """
     count = batch.count
     leaves: dict[Key, Tensor] = {key: torch.zeros(count, 1, dtype=torch.bool) for key in ROOT_FLAGS}
@@ -69,17 +70,17 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
 
     Args:
         data: The result, a TensorDict [M] in chronological order. Episodes end where ``("next", "done")``,
-            ``("next", "terminated")`` or ``("next", "truncated")`` is True; a last row without any of them is
+            ``("next", "terminated")`` or ``("next", "truncated")`` is True. A last row without any of them is
             truncated.
         batch: The batch that the function was given, which has the metadata of the episodes.
-        whole: Whether `data` is the result for one whole episode, and may have any length; otherwise its rows must
-            correspond to those of the batch.
+        whole: Whether `data` is the result for one whole episode, and may have any length. Otherwise the rows
+            must correspond to the rows of the batch.
 
     Returns:
-        The episodes; None if there are no rows.
+        The episodes, or None if there are no rows.
 
     Raises:
-        InvalidArgumentError: If `data` is not such a TensorDict; the error names all problems.
+        InvalidArgumentError: If `data` is not such a TensorDict. The error names all problems.
     """
     leaves = _collect_leaves(data, batch, whole=whole)
     count = data.batch_size[0]
@@ -97,7 +98,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     truncated = truncated | (ends[:, None] & ~terminated)
     lengths = np.diff(stops, prepend=0)
     origin = np.zeros(len(stops), np.int64) if whole else batch.table.episode_of(stops - 1)
-    # The final state can be unknown only for the last piece of an episode, and only if its last steps were not dropped.
+    # The final state can be unknown only for the last piece of an episode, and only if the last steps were not dropped.
     last = np.append(origin[1:] != origin[:-1], True)
     known = batch.final_known[origin] | ~last | cut
     pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in batch.steps]
@@ -107,7 +108,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     for key in pairs:
         following = leaves[(NEXT, *key)]
         if not known.all():
-            # Copied, because the function may have returned one tensor under both names.
+            # Copied, because the function may have returned the same tensor under both names.
             leaves[(NEXT, *key)] = following = following.copy()
             following[stops[~known] - 1] = 0
         if not _is_one_step_later(leaves[key], following, ends):
@@ -125,7 +126,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
 
 
 def _restore_stored(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
-    """Replace pixels by the stored images of a batch, in each field whose images are all among them."""
+    """Replace pixels by the stored images of a batch, in each field with only such images."""
     steps, states, final_states = dict(result.steps), dict(result.states), dict(result.final_states)
     for key, images in {**batch.steps, **batch.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
@@ -144,9 +145,9 @@ def _restore_stored(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
 
 
 def _image_indices(arrays: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
-    """Return the index of each image by its pixels.
+    """Return the index of each image by pixels.
 
-    Of images with equal pixels it is the first index, because unknown final states, which are last, have no bytes.
+    Of images with equal pixels, the first index counts, because unknown final states, which are last, have no bytes.
     """
     indices: dict[bytes, int] = {}
     for index, pixels in enumerate(chain.from_iterable(arrays)):
@@ -155,7 +156,7 @@ def _image_indices(arrays: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
 
 
 def _find_images(values: NDArray[Any], indices: Mapping[bytes, int], stored: Any) -> NDArray[np.int64] | None:
-    """Return the indices of images among the stored ones, [N]; None if one of them is not among them."""
+    """Return the indices of images among the stored images, [N], or None if an image is not stored."""
     if values.dtype != stored.dtype or values.shape[1:] != stored.shape[1:]:
         return None
     result = [indices.get(pixels.tobytes(), -1) for pixels in values]
@@ -185,12 +186,12 @@ def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
 
 
 def _next_vocabulary(batch: EpisodeBatch, states: Iterable[Key]) -> dict[Key, Sequence[str]]:
-    """Return the texts of the codes at t + 1 of states, if they are texts, by the key under "next"."""
+    """Return the texts of the codes at t + 1 of states, if the states are texts, by the key under "next"."""
     return {(NEXT, *key): batch.vocabulary[key] for key in states if key in batch.vocabulary}
 
 
 def _is_one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[np.bool_]) -> bool:
-    """Return whether the values under "next" are those at the root one step later, except at the ends of episodes."""
+    """Return whether values under "next" are the values at the root one step later, except at ends of episodes."""
     if root.shape != following.shape or root.dtype != following.dtype:
         return False
     inside = np.flatnonzero(~ends[:-1])
@@ -204,7 +205,7 @@ def _is_one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArra
 def _continues_after_ends(
     leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return whether the row after each end but the last continues from it, which the next of two copies does not."""
+    """Return whether the row after each end but the last continues, which the next of two copies does not."""
     inner = np.flatnonzero(ends[:-1])
     continues = np.ones(len(inner), np.bool_)
     for key in pairs:
@@ -216,15 +217,15 @@ def _continues_after_ends(
 
 def _collect_leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
-        raise InvalidArgumentError(f"it returned a {type(data).__name__}; expected a TensorDict")
+        raise InvalidArgumentError(f"it returned a {type(data).__name__}, expected a TensorDict")
     if data.ndim != 1:
         raise InvalidArgumentError(
-            f"it returned a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
+            f"it returned a TensorDict of batch size {list(data.batch_size)}, expected one axis, the steps"
         )
     problems = [*_required_key_problems(arrays := _tensors_by_key(data)), *_value_problems(data)]
     if not whole and len(data) != batch.count:
         problems.append(
-            f"it returned {len(data):,} steps for {batch.count:,}; only functions per episode may change lengths"
+            f"it returned {len(data):,} steps for {batch.count:,}, but only functions per episode may change lengths"
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems))
@@ -235,7 +236,7 @@ def _collect_leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key,
 
 
 def named_leaves(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
-    """Yield all entries with their names, including those that are not tensors."""
+    """Yield all entries with names, including entries that are not tensors."""
     yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
 
 
@@ -252,9 +253,9 @@ def _value_problems(data: TensorDictBase) -> Iterator[str]:
     for name, value in named_leaves(data):
         key = as_key(name)
         if not isinstance(value, Tensor):
-            yield f"{dotted_name(key)} is {type(value).__name__}; expected a tensor"
+            yield f"{dotted_name(key)} is {type(value).__name__}, expected a tensor"
         elif key in ROOT_FLAGS and value.any():
-            yield f"{dotted_name(key)} is True in some steps; expected False: the flags of a step are under next"
+            yield f"{dotted_name(key)} is True in some steps, expected False: the flags of a step are under next"
 
 
 def _as_array(value: Tensor) -> NDArray[Any]:
@@ -267,12 +268,12 @@ def _as_array(value: Tensor) -> NDArray[Any]:
 
 def _required_key_problems(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
     if NEXT_REWARD not in arrays:
-        yield "next.reward is missing; every dataset has it"
+        yield "next.reward is missing, expected in every dataset"
     if not any(key in arrays for key in _FLAGS):
-        yield "next.terminated, next.truncated and next.done are missing; one of them must mark the ends of episodes"
+        yield "next.terminated, next.truncated and next.done are missing, expected at least one flag that marks the ends of episodes"
     for key in (NEXT_REWARD, *_FLAGS):
         if key in arrays and arrays[key].size != len(arrays[key]):
-            yield f"{dotted_name(key)} has {list(arrays[key].shape[1:])} for each step; expected one value"
+            yield f"{dotted_name(key)} has {list(arrays[key].shape[1:])} for each step, expected one value"
     for key in _FLAGS:
         if key in arrays and arrays[key].dtype != np.bool_:
-            yield f"{dotted_name(key)} is {arrays[key].dtype}; expected bool"
+            yield f"{dotted_name(key)} is {arrays[key].dtype}, expected bool"

@@ -46,7 +46,7 @@ _MAX_STATED = 1 << 10
 
 @cache
 def transforms_by_name() -> Mapping[str, type[Transform]]:
-    """Return all transforms by their names in snake case: "reward_sum", "cat_frames"."""
+    """Return all transforms by name in snake case: "reward_sum", "cat_frames"."""
     classes = {name: getattr(library, name) for name in library.__all__}
     return {snake(name): cls for name, cls in classes.items() if inspect.isclass(cls) and issubclass(cls, Transform)}
 
@@ -57,7 +57,7 @@ class TransformStep(Step):
 
     Args:
         transform: A transform of this package or of the user.
-        written: The step as written in a recipe, if its arguments describe the transform.
+        written: The step as written in a recipe, if the arguments describe the transform.
     """
 
     transform: Any
@@ -71,7 +71,7 @@ class TransformStep(Step):
 
     @classmethod
     def of(cls, transform: Transform) -> TransformStep:
-        """Return the step for a transform from Python, described by its arguments if a recipe can state them."""
+        """Return the step for a transform from Python, described by the arguments if a recipe can state them."""
         name, kind = snake(type(transform).__name__), type(transform)
         if name not in STEPS or step_class(name) is not kind:
             return cls(transform)
@@ -82,7 +82,7 @@ class TransformStep(Step):
     def from_arguments(
         cls, name: str, transform_class: type[Transform], positional: Sequence[Any], named: Mapping[str, Any]
     ) -> TransformStep:
-        """Return the step for the name and the arguments of a transform; dotted keys become nested keys.
+        """Return the step for the name and the arguments of a transform. Dotted keys become nested keys.
 
         Raises:
             InvalidArgumentError: If the transform does not accept the arguments.
@@ -132,7 +132,7 @@ class TransformStep(Step):
         return self._without(missing)
 
     def _without(self, missing: Sequence[Key]) -> TransformStep:
-        """Return the step without some of its entries."""
+        """Return the step without some of the entries."""
         old, new = self.transform.in_keys, self.transform.out_keys
         if len(old) != len(new):
             raise InvalidArgumentError(f"the environment does not give {', '.join(map(dotted_name, missing))}")
@@ -176,7 +176,7 @@ class TransformStep(Step):
         """Return the fields that the transform reads by the names of the results, each state once: without `next`.
 
         Raises:
-            InvalidArgumentError: If no state holds images, and the transform applies to all of them.
+            InvalidArgumentError: If no state holds images, and the transform applies to all images.
         """
         if self._reads_all_images:
             return {key: key for key in image_keys(batch)}
@@ -187,12 +187,12 @@ class TransformStep(Step):
 
     @property
     def _reads_all_images(self) -> bool:
-        """Whether the transform applies to all images, whatever their names: the recipe has no explicit keys."""
+        """Whether the transform applies to all images, of any name: the recipe has no explicit keys."""
         is_named = not self.written or bool({"in_keys", "out_keys"} & self.written.keys())
         return bool(self.transform.of_images) and not is_named
 
     def _transform_images(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
-        """Return transformed images, each in the layout of the given one."""
+        """Return transformed images, each in the layout of the given image."""
         del key
 
         def change(images: NDArray[Any]) -> NDArray[Any]:
@@ -203,7 +203,7 @@ class TransformStep(Step):
         return apply_channels_first(values, change)
 
     def _transform_values(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the transformed values of one field; rewards keep their dtype."""
+        """Return the transformed values of a field. Rewards keep the dtype."""
         transform = copy(self.transform)
         transform.in_keys = transform.out_keys = [key]
 
@@ -215,17 +215,17 @@ class TransformStep(Step):
         if not transform.in_double:
             result = change(np.array(values), len(values))
             return np.ascontiguousarray(result.astype(values.dtype, copy=False) if key == NEXT_REWARD else result)
-        # One step refuses an argument that has a number for each step of a batch.
+        # A single step refuses an argument that has a number for each step of a batch.
         change(np.zeros(values.shape[1:]))
         result = np.empty(values.shape, values.dtype if values.dtype.kind == "f" else np.float32)
-        # In blocks, whose float64 values stay in the cache.
+        # In blocks, so that the float64 values stay in the cache.
         for start in range(0, len(values), block := max(1, _BLOCK_VALUES * len(values) // max(values.size, 1))):
             rows = values[start : start + block].astype(np.float64)
             result[start : start + block] = change(rows, len(rows))
         return result
 
     def _apply_to_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
-        """Apply a transform of several entries to states: those of the steps, and the final ones."""
+        """Apply a transform of several entries to states: the states of the steps, and the final states."""
 
         def apply(arrays: Mapping[Key, Any], count: int) -> dict[Key, Any]:
             leaves = {key: torch.from_numpy(np.array(arrays[key])) for key in keys}
@@ -242,7 +242,7 @@ class TransformStep(Step):
         return replace(batch, states=other_states | states, final_states=other_final_states | final_states)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description for the manifest: the step as written in a recipe, or its name and a digest."""
+        """Return the description for the manifest: the step as written in a recipe, or the name and a digest."""
         name = type(self.transform).__qualname__
         return dict(self.written) or {"use": "transform", "name": name, "digest": code_digest(self.transform)}
 
@@ -256,21 +256,21 @@ def _with_next_keys(transform: OverTime) -> OverTime:
 
 
 def _has_numbers(batch: EpisodeBatch, names: Mapping[Key, Key]) -> bool:
-    """Return whether all of some fields exist, and neither they nor the results mark the ends of episodes."""
+    """Return whether all of some fields exist, and neither these fields nor the results mark the ends of episodes."""
     fields = {*batch.steps, *batch.states} - {NEXT_TERMINATED, NEXT_TRUNCATED}
     return bool(names) and fields.issuperset(names.values()) and not {NEXT_TERMINATED, NEXT_TRUNCATED} & names.keys()
 
 
 def _apply_to_fields(batch: EpisodeBatch, names: Mapping[Key, Key], change: Change) -> EpisodeBatch:
-    """Apply a function to some fields, given as new: old; of a state, to the final states as well."""
+    """Apply a function to some fields, given as new: old, and to the final states of fields that are states."""
     require_keys(batch, map(dotted_name, names.values()))
     return map_fields(_copy_fields(batch, names), names, change)
 
 
 def _apply_to_states_in_time(transform: CatFrames, batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
-    """Apply a transform of each state and the previous ones to some fields, given as new: old.
+    """Apply a transform of each state and the previous states to some fields, given as new: old.
 
-    The frames of the final state of an episode are its last ones, and the final state.
+    The frames of the final state of an episode are the last frames, and the final state.
     """
     require_keys(batch, map(dotted_name, names.values()))
     batch = _copy_fields(batch, names)
@@ -292,12 +292,13 @@ def _apply_to_states_in_time(transform: CatFrames, batch: EpisodeBatch, names: M
 def _apply_to_transitions(transform: Any, batch: EpisodeBatch, *, is_own: bool) -> EpisodeBatch | None:
     """Apply a transform to the transitions of a batch.
 
-    Images that the transform does not name are not decoded. A transform that states what it reads is given only that.
+    Images that the transform does not name are not decoded. A transform that states the keys that it reads is given
+    only these keys.
     """
     read = transform.read_keys() if is_own else None
     names = {as_key(key) for name in ("in_keys", "out_keys") for key in getattr(transform, name, ())}
     if read is None:
-        # A transform of the user may read more keys than its in_keys, and without any keys it applies to all fields.
+        # A transform of the user may read more keys than in_keys, and a transform without keys applies to all fields.
         untouched = _stored_image_keys(batch) - names if names or isinstance(transform, OverTime) else set()
     else:
         names |= _read_fields(batch, map(as_key, read))
@@ -323,7 +324,7 @@ def _read_fields(batch: EpisodeBatch, keys: Iterable[Key]) -> set[Key]:
     """Return the fields of some keys of transitions: a state for a key under `next`, and the fields below a group.
 
     Raises:
-        InvalidArgumentError: If there is no such field; the error names all of them.
+        InvalidArgumentError: If there is no such field. The error names all missing fields.
     """
     fields = {*batch.steps, *batch.states, *((NEXT, *key) for key in batch.states)}
     found = {key: {field for field in fields if field[: len(key)] == key} for key in keys}
@@ -337,7 +338,10 @@ def _widened(values: Tensor) -> Tensor:
 
 
 def _narrowed(arrays: Mapping[Key, Any], given: EpisodeBatch) -> dict[Key, Any]:
-    """Return fields that were computed in float64 in the dtypes of the given ones; new fields have that of the rewards."""
+    """Return fields that were computed in float64 in the dtypes of the given fields.
+
+    New fields have the dtype of the rewards.
+    """
     dtypes = {key: values.dtype for key, values in {**given.steps, **given.states}.items()}
     return {
         key: values.astype(dtypes.get(key, dtypes[NEXT_REWARD]), copy=False) if values.dtype == np.float64 else values
@@ -346,7 +350,7 @@ def _narrowed(arrays: Mapping[Key, Any], given: EpisodeBatch) -> dict[Key, Any]:
 
 
 def _copy_fields(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
-    """Return the batch with copies of fields under new names, given as new: old; they replace existing fields."""
+    """Return the batch with copies of fields under new names, given as new: old. The copies replace existing fields."""
     others = rename_fields(batch, lambda key: None if key in names and names[key] != key else key)
 
     def copied(attribute: str) -> dict[Key, Any]:
@@ -368,7 +372,7 @@ def _stored_image_keys(batch: EpisodeBatch) -> set[Key]:
 
 
 def _with_fields(result: EpisodeBatch, batch: EpisodeBatch, keys: Collection[Key]) -> EpisodeBatch:
-    """Return a result with some fields of the batch that it was computed from, in the order of the batch."""
+    """Return a result with some fields of the original batch, in the order of the batch."""
 
     def merged(name: str) -> dict[Key, Any]:
         given, computed = getattr(batch, name), getattr(result, name)
@@ -399,15 +403,15 @@ def _parsed(value: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _as_dtype(value: Any) -> Any:
-    """Return the dtype with a name, as recipes write it; other values are returned unchanged."""
+    """Return the dtype with a name, as recipes write it. Other values are returned unchanged."""
     dtype = getattr(torch, value, None) if isinstance(value, str) else None
     return dtype if isinstance(dtype, torch.dtype) else value
 
 
 def _stated_arguments(transform: Transform) -> dict[str, Any] | None:
-    """Return the arguments of a transform as a recipe states them; None if they do not describe the transform.
+    """Return the arguments of a transform as a recipe states them, or None if they do not describe the transform.
 
-    They do not if one of them is an object, or if the transform has changed since it was created.
+    They do not if an argument is an object, or if the transform has changed since the creation.
     """
     kind, (positional, named) = type(transform), transform.__dict__.get("_arguments", ((), {}))
     parameters = inspect.signature(kind).parameters
@@ -428,7 +432,7 @@ def _stated(value: Any, kind: str) -> Any:
     """Return the value of an argument as a recipe states it.
 
     Raises:
-        TypeError: If a recipe cannot state it.
+        TypeError: If a recipe cannot state the value.
     """
     if "Key" in kind and value is not None:
         return [dotted_name(as_key(key)) for key in value] if isinstance(value, list) else dotted_name(as_key(value))

@@ -1,4 +1,4 @@
-"""Wrapper of an environment that applies preprocessing steps to its observations, and inverts them for its actions."""
+"""Wrapper of an environment that applies preprocessing steps to observations, and inverts the steps for actions."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _HUGE = float(np.finfo(np.float32).max)
 
 
 class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Environment whose observations and actions are those of a preprocessed dataset.
+    """Environment with the observations and actions of a preprocessed dataset.
 
-        observation    as stored: the steps of the recipes are applied to it, and to earlier ones where a step needs them
-        action         in the units of the dataset: the inverses of the steps give the action of the environment
+        observation    as stored: the steps of the recipes are applied, also to earlier observations where a step needs
+        them action         in the units of the dataset: the inverses of the steps give the action of the environment
         reward         of the environment, so that returns and scores are those of the environment
 
-    Where the steps leave several fields, an observation is a dict of them; a single one is an array.
+    Where the steps leave several fields, an observation is a dict of these fields. A single field is an array.
 
     Args:
         env: The environment, as the dataset names it.
-        steps: The steps that preprocessed the dataset, as `describe_env` returns them.
+        steps: The steps that preprocessed the dataset, as from `describe_env`.
         columns: The dtype and the shape of the fields of the dataset, by dotted name.
 
     Raises:
@@ -60,7 +60,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
     def __init__(
         self, env: gymnasium.Env[Any, Any], steps: Sequence[Mapping[str, Any]], columns: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        # The specification of the environment then has the steps, and so has a dataset that is recorded in it.
+        # The specification of the environment then has the steps, and so has a dataset of recordings.
         gymnasium.utils.RecordConstructorArgs.__init__(self, steps=list(steps), columns=dict(columns))
         gymnasium.Wrapper.__init__(self, env)
         restored = list(_restored_steps(steps))
@@ -80,13 +80,13 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
         return bool(self._observations.stages or self._actions.stages)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; return the observation as the dataset holds it."""
+        """Reset the environment. Return the observation as the dataset holds it."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._observations.clear()
         return self._observed(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment by an action as the dataset holds it; return the observation alike."""
+        """Step the environment by an action as the dataset holds actions. Return the observation in the same form."""
         if self._actions.stages:
             action = self._actions.inverse(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -105,7 +105,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
 
 
 def _restored_steps(entries: Sequence[Any]) -> Iterator[tuple[str, Step]]:
-    """Yield the steps that can change observations and actions, fitted, each with its label."""
+    """Yield the steps that can change observations and actions, fitted, each with a label."""
     for entry in entries:
         label = entry.get("label", "a step") if isinstance(entry, Mapping) else "a step"
         try:
@@ -119,7 +119,7 @@ def _restored_steps(entries: Sequence[Any]) -> Iterator[tuple[str, Step]]:
 
 
 def _restored_step(arguments: dict[str, Any], fitted: Mapping[str, Any]) -> Step | None:
-    """Return a fitted step; None for one that leaves observations and actions unchanged."""
+    """Return a fitted step, or None for a step that leaves observations and actions unchanged."""
     if arguments.get("environment") == "unchanged":
         return None
     if "digest" in arguments:
@@ -132,11 +132,11 @@ def _restored_step(arguments: dict[str, Any], fitted: Mapping[str, Any]) -> Step
 
 
 class _Stage:
-    """A step that applies to an environment, and the earlier fields that it needs.
+    """A step that applies to an environment, and the earlier fields that the step needs.
 
     Args:
         label: The name of the step, for messages.
-        step: The step, as `Step.for_environment` returned it.
+        step: The step, as from `Step.for_environment`.
         before: An example of the fields before the step, [1, ...] each.
     """
 
@@ -145,7 +145,7 @@ class _Stage:
         self.earlier: deque[Arrays] = deque(maxlen=step.window)
 
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        """Return one transformed step, given the previous ones since the start of the episode.
+        """Return a transformed step, given the previous steps since the start of the episode.
 
         Raises:
             InvalidArgumentError: If the step refuses the values.
@@ -165,12 +165,12 @@ class _Pipeline:
     """The steps that apply to the observations or to the actions of an environment, in order.
 
     Args:
-        steps: All steps, each with its label.
+        steps: All steps, each with a label.
         space: The space of the observations or actions.
         root: The name of the fields: `OBSERVATION` or `ACTION`.
 
     Raises:
-        InvalidArgumentError: If one of the steps cannot be applied.
+        InvalidArgumentError: If a step cannot be applied.
     """
 
     def __init__(self, steps: Sequence[tuple[str, Step]], space: Space, root: Key) -> None:
@@ -186,7 +186,7 @@ class _Pipeline:
                     batch = self.stages[-1](batch)
             except (DatasetsRLError, IndexError, NotImplementedError, ValueError) as error:
                 raise InvalidArgumentError(f"{label}: {getattr(error, 'message', error)}") from error
-        if not _fields(batch):  # the dataset holds none of them
+        if not _fields(batch):  # the dataset holds no such field
             self.stages = []
         self.clear()
         self.examples = _fields(batch)
@@ -222,12 +222,12 @@ class _Pipeline:
 
     @property
     def _root_name(self) -> str:
-        """The first name of all fields; empty if they have several."""
+        """The first name of all fields, or an empty text for several first names."""
         names = {key[0] for key in self.examples}
         return names.pop() if len(names) == 1 else ""
 
     def check_inverse(self) -> None:
-        """Check that actions are mapped back to those of the environment."""
+        """Check that actions are mapped back to the actions of the environment."""
         limits = [self._results(number) for number in range(3)]
         for key, space in self._leaves.items():
             if not isinstance(space, spaces.Box) and not self._is_unchanged(key, limits):
@@ -250,7 +250,7 @@ class _Pipeline:
             after = before
 
     def result_spaces(self, dtypes: Mapping[Key, np.dtype[Any]]) -> dict[Key, Space]:
-        """Return the spaces of the results with these dtypes, by field; bounds are those of the environment, transformed."""
+        """Return the spaces of the results with these dtypes, by field. Bounds are transformed from the environment."""
         limits = [self._results(number) for number in range(3)]
         return {
             key: self._leaves[self._original[key]]
@@ -262,14 +262,17 @@ class _Pipeline:
         }
 
     def _is_unchanged(self, key: Key, limits: Sequence[Arrays]) -> bool:
-        """Return whether a field of the environment is unchanged among the results, given the results of its limits."""
+        """Return whether a field of the environment is unchanged among the results, given the results of the limits."""
         return key in self._leaves and all(
             key in after and np.array_equal(after[key], before) and after[key].dtype == before.dtype
             for after, before in zip(limits, map(np.asarray, _limits(self._leaves[key])), strict=True)
         )
 
     def _results(self, number: int) -> Arrays:
-        """Return the results for the examples (0), the lowest (1) and the highest values (2); none where a step refuses them."""
+        """Return the results for the examples (0), the lowest (1) and the highest values (2).
+
+        A step that refuses values leaves the results out.
+        """
         batch = self._batch_of(number)
         try:
             with np.errstate(all="ignore"):
@@ -284,13 +287,13 @@ class _Pipeline:
 
     def _batch_of(self, number: int) -> EpisodeBatch:
         arrays = {key: _limits(space)[number] for key, space in self._leaves.items()}
-        # The name of a text field stands for its texts, so that it is known under a new name.
+        # The name of a text field stands for the texts, so that the field is known under a new name.
         names = {key: (dotted_name(key),) for key, space in self._leaves.items() if isinstance(space, spaces.Text)}
         return _batch(arrays, names, is_state=self._root == OBSERVATION)
 
 
 def _batch(arrays: Arrays, vocabulary: Mapping[Key, Sequence[str]], *, is_state: bool) -> EpisodeBatch:
-    """Return fields, [W, ...] each, as an episode of W steps whose final state is unknown."""
+    """Return fields, [W, ...] each, as an episode of W steps with an unknown final state."""
     count = len(next(iter(arrays.values()), (0,)))
     flags = np.zeros((2, count, 1), np.bool_)
     flags[1, -1] = True
@@ -312,12 +315,12 @@ def _batch(arrays: Arrays, vocabulary: Mapping[Key, Sequence[str]], *, is_state:
 
 
 def _fields(batch: EpisodeBatch) -> Arrays:
-    """Return the fields of the steps, without those of the next steps."""
+    """Return the fields of the steps, without the fields of the next steps."""
     return {key: np.asarray(value) for key, value in {**batch.steps, **batch.states}.items() if key[0] != NEXT}
 
 
 def _leaves(tree: Any, key: Key) -> Iterator[tuple[Key, Any]]:
-    """Yield the leaves of a space, or of a sample of one, by key."""
+    """Yield the leaves of a space, or of a sample of a space, by key."""
     if isinstance(tree, (Mapping, tuple, spaces.Tuple)):
         for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
             yield from _leaves(inner, (*key, str(name)))
@@ -345,7 +348,7 @@ def _limits(space: Space) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
 
 
 def _between(low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
-    """Return values between two bounds, none of which is in the middle; bounds may be infinite."""
+    """Return values between two bounds, none of which is in the middle. Bounds may be infinite."""
     low, high = (np.clip(bound.astype(np.float64), -1e3, 1e3) for bound in (np.fmin(low, high), np.fmax(low, high)))
     between: NDArray[Any] = low + 0.4 * (high - low)
     return between
@@ -369,7 +372,7 @@ def _box(shape: tuple[int, ...], dtype: np.dtype[Any], bounds: Sequence[NDArray[
 
 
 def _stored_dtypes(examples: Arrays, columns: Mapping[str, Mapping[str, Any]], root: Key) -> dict[Key, np.dtype[Any]]:
-    """Return the dtypes of observations or actions in a dataset by field, which must be those of an environment."""
+    """Return the dtypes of observations or actions in a dataset by field, which must exist in the environment."""
     roots = {root[0], *(key[0] for key in examples)}
     stored = {as_key(name): column for name, column in columns.items() if as_key(name)[0] in roots}
     problems = [
@@ -394,7 +397,7 @@ def _value_of(leaves: Mapping[Key, Any], as_dict: Any = dict) -> Any:
 
 
 def _as_sample(leaves: Arrays, space: Space, key: Key) -> Any:
-    """Return fields as a sample of a space; values that are out of bounds by rounding are at the bound."""
+    """Return fields as a sample of a space. Values that are out of bounds by rounding are at the bound."""
     if isinstance(space, spaces.Dict):
         return {name: _as_sample(leaves, inner, (*key, name)) for name, inner in space.items()}
     if isinstance(space, spaces.Tuple):

@@ -271,7 +271,7 @@ def decompress(
     if damaged.any():
         wrong = np.flatnonzero(damaged)
         shown = wrong if numbers is None else numbers[wrong]
-        problem = f"is damaged: it is not {flat.shape[1]:,} bytes that were compressed with this dictionary"
+        problem = f"is damaged: the result is not {flat.shape[1]:,} bytes that were compressed with this dictionary"
         raise ConversionError(
             name, first_problems([f"frame {number:,} {problem}" for number in shown], "frames"), hint=AGAIN
         )

@@ -6,7 +6,7 @@
                         v                         v
     row               | reference | action | reference | ...
 
-The observation after a step and the one of the following step are one frame, if their bytes are equal.
+The observation after a step and the observation of the following step are a single frame, if the bytes are equal.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from datasets_rl.ted.keys import NEXT, dotted_name
 __all__ = ["CompressedLeaves"]
 
 _TRAINING_FRAMES: Final = 1000
-"""Number of frames that are stored unchanged, before the dictionary is trained on them."""
+"""Number of frames that are stored unchanged, before the dictionary is trained on these frames."""
 _WRITTEN_FRAMES: Final = 4096
-"""Maximum number of frames per leaf that are written before those that they replace are gone."""
+"""Maximum number of frames per leaf that are written before the replaced frames are gone."""
 _MOVED_FRAMES: Final = 1024
 
 Rows = NDArray[np.int64]
@@ -44,7 +44,7 @@ class CompressedLeaves:
     """All compressed leaves of a storage.
 
     Args:
-        leaves: The compressed leaves, by their number in the structure of a step.
+        leaves: The compressed leaves, by number in the structure of a step.
         columns: The references of each compressed leaf, int64 [slots, *envs], by the number of the leaf.
         allocate: Function of the number of a ring and of a number of bytes that returns memory, see `FrameRing`.
         reserve: See `FrameRing`.
@@ -76,17 +76,18 @@ class CompressedLeaves:
 
     @staticmethod
     def slots_per_write(envs: int) -> int:
-        """Return the maximum number of slots of one call of `writing`."""
+        """Return the maximum number of slots of a call of `writing`."""
         return max(_WRITTEN_FRAMES // envs, 1)
 
     @contextmanager
     def writing(self, rows: Rows, leaves: dict[int, Any], *, follows: bool) -> Iterator[dict[int, Tensor]]:
-        """Store frames; the references to them, int64 [*axes] of each leaf, must be written inside of the context.
+        """Store frames. The references, int64 [*axes] of each leaf, must be written inside of the context.
 
         Args:
             rows: The rows that hold the references, each at most once, int64 [n].
             leaves: The frames of each compressed leaf, [*axes, *shape], where the axes have n elements.
-            follows: Whether the storage has not changed since the last call, whose steps these may continue.
+            follows: Whether the storage has not changed since the last call, so that these may continue the steps of
+                that call.
         """
         frames = {
             number: leaf.detach().cpu().contiguous().view(-1, self._groups_of[number].ring.frame_bytes).numpy()
@@ -152,7 +153,7 @@ class CompressedLeaves:
 
 
 class _Group:
-    """The compressed leaves of one shape, and their frames."""
+    """The compressed leaves of a shape, and the frames."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class _Group:
         self.ring = FrameRing(math.prod(self.shape), frames, allocate, reserve, name)
         self._envs, self._seen = envs, 0
         self._last: tuple[Rows, dict[int, Frames]] | None = None
-        """The last rows that were written, and the observations after them."""
+        """The last rows that were written, and the observations after these rows."""
 
     def references_at(self, rows: Rows | slice) -> References:
         """Return the references of all leaves in some rows, [leaves * n]."""
@@ -184,7 +185,7 @@ class _Group:
         self.ring.recount(self.references_at(_ALL))
 
     def begin_write(self, *, follows: bool) -> None:
-        """Mark the frames as being written; if a process died while it wrote, count them again."""
+        """Mark the frames as being written. If a process died during a write, count the frames again."""
         if self.ring.writing:
             self.recount()
         self.ring.writing = True
@@ -209,7 +210,7 @@ class _Group:
         return references
 
     def _shared(self, frames: Frames, following: int, next_frames: Frames, next_references: References) -> References:
-        """Return references to observations: those after the step before where they are equal, otherwise new ones."""
+        """Return references to observations: after the previous step for equal frames, otherwise new references."""
         envs = min(self._envs, len(frames))
         references, equal = np.empty(len(frames), np.int64), np.zeros(len(frames), np.bool_)
         references[envs:] = next_references[: len(frames) - envs]
@@ -237,7 +238,7 @@ class _Group:
             self._last = rows[last], {number: frames[number][last] for number in self._next_of.values()}
 
     def _train(self, frames: Sequence[Frames]) -> None:
-        """Train the dictionary on the first frames, and compress those that have been stored without one."""
+        """Train the dictionary on the first frames, and compress frames that were stored without a dictionary."""
         stored = np.unique(self.references_at(_ALL))
         stored = stored[stored > 0]
         first = np.empty((len(stored), self.ring.frame_bytes), np.uint8)
@@ -248,7 +249,10 @@ class _Group:
         self._move(stored)
 
     def _move(self, old: References) -> None:
-        """Store frames again, and change all references to them. If the process dies, both frames are valid."""
+        """Store frames again, and change all references to the new frames.
+
+        If the process dies, both frames are valid.
+        """
         frames = np.empty((_MOVED_FRAMES, self.ring.frame_bytes), np.uint8)
         new = np.empty_like(old)
         for start in range(0, len(old), _MOVED_FRAMES):
@@ -266,7 +270,7 @@ class _Group:
 
 def _compare(frames: Frames, others: Frames, equal: NDArray[np.bool_]) -> None:
     """Write to `equal`, bool [n], which frames, [n, bytes], are equal to the first n of others."""
-    from datasets_rl.format.images.loops import compare_images  # deferred: it loads numba
+    from datasets_rl.format.images.loops import compare_images  # deferred: the module loads numba
 
     per_task = max(COPIED_BYTES // frames.shape[1], 1)
     run_on_all_cores(lambda first, last: compare_images(frames, others, equal, first, last), len(frames), per_task)

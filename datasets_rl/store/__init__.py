@@ -2,16 +2,17 @@
 
     <root>/<name>/
       CURRENT              a line with the current version, replaced atomically: the only file that is ever replaced
-      0001-3f2a9c10/       a version: complete, never changes, named by its number and the manifest's digest
+      0001-3f2a9c10/       a version: complete, never changes, named by the number and the manifest's digest
       0002-77b012e4/
-      build-<request>/     an unfinished version with its journal, which the same request completes
+      build-<request>/     an unfinished version with a journal, which the same request completes
       raw/  recorded/      upstream files, and finished episodes that no version has yet
       trash-<random>/      what is being deleted
       .datasets-rl         marks a folder that has no version yet, or any more
     <root>/<name>@<recipe>/    a derived dataset, the same inside
 
 Readers take no lock and change nothing: they read CURRENT and open that folder. If the folder is gone, they read
-CURRENT again. Writers publish (`store.publish`). What a process works on has its name, ``build-<request>@<process>``.
+CURRENT again. Writers publish (`store.publish`). A build that a process works on has the name of the process,
+``build-<request>@<process>``.
 
 What is in the folder may have been put there by others, so that the folder is read like any other input: a link, a
 pipe or a device is refused, and nothing but the dataset's own names is ever deleted. Others have folders with names

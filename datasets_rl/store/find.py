@@ -86,7 +86,7 @@ def entry_paths(
 
 
 def check_derived_name(name: str) -> None:
-    """Check the name of a derived dataset: the characters after the ``@`` in its id.
+    """Check the name of a derived dataset: the characters after the ``@`` in the id.
 
     Raises:
         InvalidArgumentError: If the name cannot be part of a folder's name.
@@ -144,11 +144,13 @@ def raw_files_id(dataset: str) -> str:
     if isinstance(found, str):
         return found
     if not os.path.exists(found):  # noqa: PTH110 - unlike the method of Path, False for a name that is too long
-        raise InvalidArgumentError(f"{found} cannot be read: it does not exist", hint="correct the path, or give an id")
+        raise InvalidArgumentError(
+            f"{found} cannot be read: the path does not exist", hint="correct the path, or give an id"
+        )
     if os.path.lexists(found / CURRENT_FILE) or os.path.lexists(found / MANIFEST_FILE):
         raise InvalidArgumentError(
             f"{found} is a stored dataset, which is opened in place and not downloaded",
-            hint=Remedy("{} describes it", Call("info", str(found))),
+            hint=Remedy("{} describes the dataset", Call("info", str(found))),
         )
     if found.is_file():
         raise InvalidArgumentError(
@@ -156,7 +158,7 @@ def raw_files_id(dataset: str) -> str:
             hint=f"unpack another archive, `tar -xf {found.name}`, and give the folder in the archive",
         )
     raise InvalidArgumentError(
-        f"{found} cannot be read: it is neither a file nor a folder with files",
+        f"{found} cannot be read: the path is neither a file nor a folder with files",
         hint="name a file, or the folder of the files",
     )
 
@@ -187,7 +189,7 @@ def paths_of(folder: Path) -> DatasetPaths:
 
     folder = disk.expand_home(folder).resolve()
     if folder == folder.parent:
-        raise NotADatasetError(folder, "it is the root of a file system")
+        raise NotADatasetError(folder, "the path is the root of a file system")
     with suppress(NotADatasetError, ManifestError):
         return named_paths(folder, Manifest.read(folder).id)
     return DatasetPaths(folder.parent, folder.name)
@@ -206,9 +208,9 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
 
 
 def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> str:
-    """Return the id under which a stored dataset is shown: the id of its place, by which commands find the dataset.
+    """Return the id under which a stored dataset is shown: the id of the place, by which commands find the dataset.
 
-    A folder that was copied or renamed keeps its manifest, which states the id of the original.
+    A folder that was copied or renamed keeps the manifest, which states the id of the original.
 
     Args:
         folder: The folder of the dataset, or of a version of the dataset.
@@ -217,7 +219,7 @@ def shown_id(folder: Path, stated: str, *, settings: Settings | None = None) -> 
     """
     home = (settings or Settings.from_env()).home.absolute()
     place = dataset_folder(folder.absolute())
-    # A link names a dataset as a folder does, so that its target is looked at last.
+    # A link names a dataset as a folder does, so that the target is looked at last.
     for path, above in ((place, home), (place.resolve(), home.resolve())):
         parts = path.relative_to(above).parts if path.is_relative_to(above) else ()
         if len(parts) > 1 and parts[0] in sources.source_names():
@@ -280,7 +282,7 @@ def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
 
 
 def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
-    """Return the folder of a finished dataset, given by its id or by its folder. Nothing on the disk is changed.
+    """Return the folder of a finished dataset, given by id or by folder. Nothing on the disk is changed.
 
     Args:
         dataset: The id or the folder.
@@ -289,7 +291,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 
     Raises:
         UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
-        ManifestError: If the file that names its current version is damaged.
+        ManifestError: If the file that names the current version is damaged.
     """
     as_path = disk.expand_home(dataset)
     if isinstance(dataset, Path) or (root is None and is_dataset(as_path)):
@@ -304,7 +306,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 def find_paths(
     dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
 ) -> DatasetPaths:
-    """Return the paths of a dataset, given by its id or by its folder, whether or not any version is current.
+    """Return the paths of a dataset, given by id or by folder, whether or not any version is current.
 
     Raises:
         UnknownIdError: If there is no such id.
@@ -328,7 +330,7 @@ def _locate_folder(folder: Path) -> Path:
 
 
 def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
-    """Return the error of a dataset that is not stored, given by its id or its folder.
+    """Return the error of a dataset that is not stored, given by id or by folder.
 
     The error says what stores the dataset.
 
@@ -393,7 +395,9 @@ def warn_of_recordings(paths: DatasetPaths) -> None:
 
 def _pending_text(pending: Sequence[Path]) -> str:
     recordings = "1 recording" if len(pending) == 1 else f"{len(pending):,} recordings"
-    return f"the episodes of {recordings} in {pending[0].parent} are missing: a program ended before adding them"
+    return (
+        f"the episodes of {recordings} in {pending[0].parent} are missing: a program ended before adding these episodes"
+    )
 
 
 def _adding(paths: DatasetPaths) -> Remedy:
@@ -402,14 +406,14 @@ def _adding(paths: DatasetPaths) -> Remedy:
 
 def _not_a_folder_error(path: Path) -> NotADatasetError:
     if not os.path.exists(path):  # noqa: PTH110 - unlike the method of Path, False for a name that is too long
-        return NotADatasetError(path, "it does not exist")
+        return NotADatasetError(path, "the path does not exist")
     if path.suffix == ".toml" and path.is_file():
-        return NotADatasetError(path, "it is a file, as of a mixture", hint="name one of its datasets")
+        return NotADatasetError(path, "the path is a file, as of a mixture", hint="name a dataset of the mixture")
     if path.is_file():
         convert = Call("download", "local/NAME", from_local=...)
         return NotADatasetError(
             path,
-            "it is a file, expected the folder of a dataset",
+            "the path is a file, expected the folder of a dataset",
             hint=Remedy("{} converts files of your own", convert),
         )
     return NotADatasetError(path)

@@ -129,9 +129,9 @@ class DatasetPaths:
     def first_foreign(self, *others: Path) -> Path | None:
         """Return the first file that others put into a folder that is not a dataset's, except these files.
 
-        Another process may begin or delete a dataset there. What it has just made may be listed after this one has looked
-        for the mark, and the mark may be missing for a moment, so that a file with a name like ours is looked at several
-        times, and longer while a process holds the lock.
+        Another process may begin or delete a dataset there. New files of that process may be listed after this process
+        has looked for the mark, and the mark may be missing for a moment, so that a file with a name like ours is
+        looked at several times, and longer while a process holds the lock.
         """
         first = None
         for look in range(_LOOKS):
@@ -169,7 +169,7 @@ class DatasetPaths:
             )
         if not self.exists and (_is_no_folder(self.folder) or self._has_unknown_files()):
             raise InvalidArgumentError(
-                f"{self.folder} already exists: it holds files that are not a dataset",
+                f"{self.folder} already exists: the folder holds files that are not a dataset",
                 hint="move this folder, or choose another place",
             )
 
@@ -177,7 +177,7 @@ class DatasetPaths:
         """Return whether there is something that is not of this package in a folder where a dataset is to be put.
 
         Users may put raw files into the folder ``raw`` of a dataset before the conversion. A mark may be empty where a
-        file system cannot create a file together with its content.
+        file system cannot create a file together with the content.
         """
         return self.first_foreign(self.raw, self.mark_file) is not None
 

@@ -7,7 +7,7 @@ setting is not the user's file, but a variable or an option, only the user can c
 until the same command runs with the new place as the home.
 
 What is not of a dataset stays, in the folder of a source, too: the data folder may be shared with other
-projects, or be the home folder of the user. Files of a dataset are known by their places, and not by their names alone.
+projects, or be the home folder of the user. Files of a dataset are known by place, and not by name alone.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def move(
         InvalidArgumentError: If the folder cannot be moved there.
         DiskFullError: If the file system of the target has not enough space.
         LockedError: If another process is changing a dataset. Nothing is moved then.
-        IntegrityError: If the copy of a file differs from the file, or a link is in its place.
+        IntegrityError: If the copy of a file differs from the file, or a link is in the place of the file.
     """
     plan = plan_move(home, target)
     if plan is None:
@@ -252,7 +252,7 @@ def _link_target(path: Path) -> Path:
 
 
 def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Copy a file, a link or an empty folder. A file appears under its name when it is complete and compared."""
+    """Copy a file, a link or an empty folder. A file gets the final name when the copy is complete and compared."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         disk.make_link(target, _link_target(path))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
 VERSION_FOLDER = "version"
-"""The folder of the new version in its build."""
+"""The folder of the new version in the build."""
 SHORT_WAIT = 10.0
 """Seconds that a short change waits for the lock: another command may be deleting leftovers, on a machine that is busy."""
 
@@ -49,7 +49,7 @@ class Version:
 
     @property
     def number(self) -> int:
-        """The number of the version: versions are numbered from 1 in the order of their publication."""
+        """The number of the version: versions are numbered from 1 in the order of publication."""
         return int(self.name.partition("-")[0])
 
     @property
@@ -191,7 +191,10 @@ def mark_as_own(paths: DatasetPaths) -> None:
 
 
 def leftovers(paths: DatasetPaths) -> list[Path]:
-    """Return what dead processes left in the folder of a dataset and no command resumes, sorted. `sweep` deletes it."""
+    """Return what dead processes left in the folder of a dataset and no command resumes, sorted.
+
+    `sweep` deletes these.
+    """
     found = [version.folder for version in _completed(paths)]
     found += [path for path in paths.entries() if TRASH_NAME.fullmatch(path.name)]
     found += [file for place in _abandoned_places(paths) for file in disk.temporary_files(place)]
@@ -255,7 +258,7 @@ class Build:
     parent: Version | None
     """The version that the new version is made of, or replaces."""
     work: Path
-    """The folder of everything unfinished: the new version, its journal and partial datasets."""
+    """The folder of everything unfinished: the new version, the journal and partial datasets."""
     published: list[Version] = field(default_factory=list)
 
     @property
@@ -270,11 +273,11 @@ class Build:
 
     @property
     def upstream(self) -> Path:
-        """The file with the upstream's description of its files."""
+        """The file with the upstream's description of the files."""
         return self.work / "upstream.json"
 
     def take_raw(self, raw: Path) -> None:
-        """Move the claimed raw files of the dataset into the build, with which they are deleted once it is published."""
+        """Move the claimed raw files of the dataset into the build, to be deleted when the build is published."""
         disk.remove_tree(self._raw)
         disk.release(raw, self._raw)
 
@@ -345,7 +348,7 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     Args:
         paths: The dataset.
         request: The request, as canonical JSON.
-        parent: The version that it was made of, or None for the first version.
+        parent: The parent version of the build, or None for the first version.
 
     Returns:
         Whether there is such a version.
@@ -363,10 +366,10 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
 
 
 def publish(build: Build) -> Version:
-    """Make a finished build the current version of its dataset.
+    """Make a finished build the current version of the dataset.
 
     Args:
-        build: The build. Its manifest is complete except for the request and the parent.
+        build: The build. The manifest is complete except for the request and the parent.
 
     Returns:
         The new version.
@@ -397,10 +400,11 @@ def publish(build: Build) -> Version:
 
 
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
-    """Return the versions that can be deleted without a loss, because the current version has everything in them.
+    """Return the versions that can be deleted without a loss, because the current version has all their data.
 
-    The result has versions with the same digest, and the parent if the version has its episodes and more, is the result
-    of the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
+    The result has versions with the same digest, and the parent if the version has the episodes of the parent and more,
+    is the result of the same request, or is a download like the parent. A parent that was preprocessed cannot be
+    downloaded again.
     """
     manifest, found = version.manifest, []
     with suppress(ManifestError):  # a damaged version stays
@@ -418,7 +422,7 @@ def foreign_files(folder: Path) -> list[str]:
 
     try:
         own = {entry.path for entry in Manifest.read(folder).files}
-    except (ManifestError, NotADatasetError):  # it is damaged, or another process has deleted it
+    except (ManifestError, NotADatasetError):  # the version is damaged, or another process has deleted the version
         own = {path.relative_to(folder).as_posix() for path in disk.files_below(folder) if path.suffix == ".npy"}
     existing = set()
     for parent, _, files in os.walk(folder):  # unlike rglob, os.walk passes over what is deleted in the meantime

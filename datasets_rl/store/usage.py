@@ -1,4 +1,4 @@
-"""What the folder of all datasets holds: for each dataset its versions, raw files and unfinished files."""
+"""What the folder of all datasets holds: for each dataset the versions, raw files and unfinished files."""
 
 from __future__ import annotations
 

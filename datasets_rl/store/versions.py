@@ -96,7 +96,7 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
         else f"no version {text}, expected one of {names}"
     )
     raise InvalidArgumentError(
-        f"{paths.folder} has {problem}", hint=Remedy("{} lists its versions", Call("info", paths.folder))
+        f"{paths.folder} has {problem}", hint=Remedy("{} lists the versions", Call("info", paths.folder))
     )
 
 
@@ -112,17 +112,17 @@ def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
 
 
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
-    """Delete a dataset with all its versions, recordings, raw and unfinished files.
+    """Delete a dataset with all versions, recordings, raw and unfinished files.
 
-    The datasets derived from it stay, and so does what others put into the folder. Of a link to another dataset of the
-    same home, only the link is deleted.
+    Datasets that are derived from this dataset stay, and so do files that others put into the folder. Of a link to
+    another dataset of the same home, only the link is deleted.
 
     Returns:
         Bytes freed, or 0 if the dataset does not exist.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the folder is certainly not one of a dataset, a version has files that are not the
+        InvalidArgumentError: If the folder is certainly not of a dataset, a version has files that are not the
             dataset's, or the folder ``raw`` may have the only copy of the user's files. Nothing is deleted then.
         LockedError: If another process is changing the dataset, or records episodes for the dataset.
     """
@@ -130,12 +130,12 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
 
 
 def remove_folder(folder: Path) -> int:
-    """Delete a dataset given by its folder, see `remove`."""
+    """Delete a dataset given by the folder, see `remove`."""
     return remove_dataset(paths_of(folder), str(folder))
 
 
 def remove_dataset(paths: DatasetPaths, name: str) -> int:
-    """Delete a dataset given by its paths, see `remove`."""
+    """Delete a dataset given by the paths, see `remove`."""
     if is_link_alone(paths):
         disk.remove_file(paths.folder)
         return 0
@@ -180,7 +180,7 @@ def _check_removable(paths: DatasetPaths) -> None:
         if first := paths.first_foreign():
             raise InvalidArgumentError(
                 f"{paths.folder} is not removed: the folder holds files that are not a dataset, such as {first.name}",
-                hint="delete these files yourself if you do not need them",
+                hint="delete these files yourself if you do not need the files",
             )
         return
     for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
@@ -259,7 +259,7 @@ def has_only_copy(paths: DatasetPaths, *unpublished: Version) -> bool:
     """Return whether the folder ``raw`` of a dataset may have the only copy of files of the user.
 
     A download records each file that it fetches, and leaves a version that states the address of each file. A user who
-    keeps other files in this folder, or converts files from it, has them nowhere else.
+    keeps other files in this folder, or converts files from it, has the only copy there.
 
     Args:
         paths: The dataset.
@@ -378,7 +378,7 @@ def sweep_dataset(paths: DatasetPaths, *, dry_run: bool = False) -> dict[Path, i
     locks = [paths.lock] if os.path.lexists(paths.lock) and not disk.is_locked(paths.lock) else []
     sizes = _sizes([*locks, *leftovers(paths)])
     if not dry_run:
-        # The folder of a dataset that another process is deleting may have its files, and no longer its mark.
+        # The folder of a dataset that another process is deleting may have files of the dataset, and no longer the mark.
         with suppress(DiskFullError, InvalidArgumentError, LockedError, OSError), locked(paths, paths.name, wait=0):
             pass
     return sizes if dry_run else _deleted(sizes)

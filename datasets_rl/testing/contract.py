@@ -32,7 +32,7 @@ class Contract:
         """Parametrize a test with the cases. Pytest calls this for each test of the class."""
         if not self.cases:
             raise pytest.Collector.CollectError(
-                f"{type(self).__name__} tests nothing: it has no cases. Give it `{self.example}`"
+                f"{type(self).__name__} tests nothing, because the class has no cases. Set `{self.example}`"
             )
         if "case" in metafunc.fixturenames:
             none = pytest.param(
@@ -57,19 +57,19 @@ def refusal(error: type[Exception], message: str, otherwise: str) -> Iterator[No
 
     Args:
         error: The class of the error.
-        message: A regular expression that its text matches.
+        message: A regular expression that the text of the error matches.
         otherwise: What the author must do, as a sentence.
     """
     caught: Exception | None = None
     try:
         yield
-    except Exception as raised:  # noqa: BLE001 -- the test reports whichever error it is
+    except Exception as raised:  # noqa: BLE001 -- the test reports errors of any class
         caught = raised
     if not isinstance(caught, error):
         found = "nothing" if caught is None else f"{type(caught).__name__}: {caught}"
-        pytest.fail(f"{otherwise}. It raises {found}")
+        pytest.fail(f"{otherwise}. The call raises {found}")
     if re.search(message, str(caught)) is None:
-        pytest.fail(f"{otherwise}. The text of its {type(caught).__name__} is {str(caught)!r}, without {message!r}")
+        pytest.fail(f"{otherwise}. The text of the {type(caught).__name__} is {str(caught)!r}, without {message!r}")
 
 
 def to_write(instance: object, what: str) -> NotImplementedError:

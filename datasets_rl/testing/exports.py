@@ -32,18 +32,18 @@ __all__ = ["SIDE", "ExportCase", "ExportContract", "encoded", "write_images", "w
 SIDE = 32
 """Rows and columns of the images. Minari takes no smaller array for an image."""
 RECORD = "rlds-export"
-"""The record of an export names the dataset and its digest, which two exports do not share."""
+"""The record of an export names the dataset and the digest, which two exports do not share."""
 
 
 @dataclass(frozen=True)
 class ExportCase:
-    """An export format, and how its files are read."""
+    """An export format, and a function that reads the files of the format."""
 
     make: Callable[[], ExportFormat]
     """Returns the format."""
     read: Callable[[Path], Mapping[Key, Any]] | None = None
     """Reads an export with the library of the project: the fields by key, [N, ...] in the order of the steps, at least the
-    actions and the rewards, ``("next", "reward")``. Without `read`, a test of the format itself must compare its values."""
+    actions and the rewards, ``("next", "reward")``. Without `read`, a test of the format must compare the values."""
 
 
 class _Counter(Report):
@@ -57,7 +57,10 @@ class _Counter(Report):
 
 
 def write_vectors(folder: Path, *, known: bool = True) -> StoredDataset:
-    """Write three episodes of 4, 1 and 3 steps. The final state of the second one is unknown if `known` is False."""
+    """Write three episodes of 4, 1 and 3 steps.
+
+    The final state of the second episode is unknown if `known` is False.
+    """
     episodes = [
         trajectory(steps, seed=seed, known=known or seed != 1, terminated=seed == 0)
         for seed, steps in enumerate((4, 1, 3))
@@ -81,7 +84,7 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
     Args:
         folder: The folder of the dataset.
         known: Whether all final states are known. Otherwise the final state of the second episode is not.
-        form: The format of the images, png or jpeg, or how their pixels are stored, raw or compressed.
+        form: The format of the images, png or jpeg, or the form of stored pixels, raw or compressed.
     """
     stored: Form = "raw" if form == "raw" else "compressed" if form == "compressed" else "encoded"
     camera: Key = ("observation", "camera")
@@ -166,7 +169,7 @@ EACH = pytest.mark.parametrize("data", DATASETS)
 
 
 def content_of(path: Path) -> Any:
-    """Return what a file holds, without the names and digests of the dataset that it was exported from."""
+    """Return the content of a file, without the names and digests of the exported dataset."""
     if path.suffix in {".hdf5", ".h5"}:
         import h5py
 
@@ -189,13 +192,13 @@ def content_of(path: Path) -> Any:
 
 
 def files_of(out: Path) -> dict[str, Path]:
-    """Return the files of an export by their paths, without its record."""
+    """Return the files of an export by path, without the record of the export."""
     paths = [path for path in ([out] if out.is_file() else sorted(out.rglob("*"))) if path.is_file()]
     return {str(path.relative_to(out)): path for path in paths if RECORD not in path.name}
 
 
 def different_files(one: Path, other: Path) -> list[str]:
-    """Return the paths of the files that only one of two exports has, and of files with different contents."""
+    """Return the paths of the files that are in a single one of two exports, and of files with different contents."""
     left, right = files_of(one), files_of(other)
     return [
         name
@@ -213,19 +216,22 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def export_to(case: ExportCase, content: Content, folder: Path) -> Path:
-    """Write an export into a folder, also if it lacks something, and return its path."""
+    """Write an export into a folder, even an incomplete export, and return the path of the export."""
     exported = case.make()
     return run_export(content, exported, folder / f"out{exported.suffix}", lossy=True, show=False)
 
 
 class ExportContract(Contract):
-    """What every export format must do. A subclass has `cases`, each with a format, and with how its files are read."""
+    """What every export format must do.
+
+    A subclass has `cases`, each with a format, and with a function that reads the files of the format.
+    """
 
     cases: ClassVar[dict[str, ExportCase]] = {}
     example = 'cases = {"csv": ExportCase(Csv, read_csv)}'
 
     def written(self, case: ExportCase, data: str, tmp_path: Path, **content: Any) -> tuple[StoredDataset, Path | None]:
-        """Return a dataset and its export, or None if the format cannot hold it."""
+        """Return a dataset and an export, or None if the format cannot hold the dataset."""
         stored = DATASETS[data](tmp_path / "stored")
         made = Content(stored, **content)
         if plan_export(made, case.make(), tmp_path / "out").problems:
@@ -238,9 +244,9 @@ class ExportContract(Contract):
         assert exported.name.isidentifier(), f"name is {exported.name!r}. Use a word that users type, as csv"
         assert exported.name == exported.name.lower(), f"name is {exported.name!r}. Use lowercase letters"
         assert exported.title, "title is empty. Describe the written files in a few words"
-        assert "\n" not in exported.title, "title has several lines. Use one"
+        assert "\n" not in exported.title, "title has several lines. Use a single line"
         assert exported.suffix in {"", ".h5", ".hdf5"}, (
-            f"suffix is {exported.suffix!r}. Write a folder and leave it empty, or write an HDF5 file, of which the record of"
+            f"suffix is {exported.suffix!r}. Leave suffix empty to write a folder, or write an HDF5 file, of which the record of"
             " the export becomes an attribute"
         )
 
@@ -256,7 +262,7 @@ class ExportContract(Contract):
         for text in (*plan.problems, *plan.losses):
             assert " " in text, f"a problem or a loss is {text!r}. Say in a sentence what cannot be held"
             assert not text.endswith("."), (
-                f"a problem or a loss ends with a dot: {text!r}. They are joined by semicolons"
+                f"a problem or a loss ends with a dot: {text!r}. Problems are joined by semicolons"
             )
 
     @EACH
@@ -276,14 +282,14 @@ class ExportContract(Contract):
         exported.write(content, out, progress)
 
         assert out.is_file() == bool(exported.suffix), (
-            f"suffix is {exported.suffix!r}, and `write` writes a {'file' if out.is_file() else 'folder'}. Use one of them"
+            f"suffix is {exported.suffix!r}, and `write` writes a {'file' if out.is_file() else 'folder'}. Use either of these forms"
         )
         assert progress.steps == content.steps, (
             f"`write` reports {progress.steps} of {content.steps} steps. Call progress(steps) after each batch"
         )
         run_export(content, exported, plan.path, lossy=True, show=False)
         left = listed(path.name for path in plan.path.parent.iterdir() if path != plan.path)
-        assert left == "none", f"`write` leaves {left} beside its target. Write temporary files into the target"
+        assert left == "none", f"`write` leaves {left} beside the target. Write temporary files into the target"
 
     @only(lambda case: case.read is not None)
     @EACH
@@ -328,8 +334,8 @@ class ExportContract(Contract):
         different = different_files(*outs)
 
         assert not different, (
-            f"{listed(different)} of an export in several batches differs from that in one. Continue each batch where the"
-            " last one ended"
+            f"{listed(different)} of an export in several batches differs from an export in a single batch. Continue each batch where the"
+            " last batch ended"
         )
 
     def test_images_are_held_as_the_class_states(self, case: ExportCase, tmp_path: Path) -> None:

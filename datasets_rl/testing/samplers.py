@@ -34,7 +34,7 @@ REWARDS = {
 
 
 class _Empty(Storage):
-    """A storage with room for one step and no content."""
+    """A storage with room for a single step and no content."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -51,11 +51,11 @@ class _Empty(Storage):
 class SamplerContract:
     """What every sampler of steps must do. A subclass has `make`.
 
-    A sampler of slices is made with slices of one step, and a sampler with a capacity with at least 10 steps.
+    A sampler of slices is made with slices of a single step, and a sampler with a capacity with at least 10 steps.
     """
 
     def make(self, generator: Generator | None = None) -> Sampler:
-        """Return a new sampler that draws with a generator, or with torch's global generator if it is None."""
+        """Return a new sampler that draws with a generator, or with torch's global generator if `generator` is None."""
         del generator
         raise to_write(self, "the method make(self, generator=None), which returns a new sampler")
 
@@ -74,7 +74,7 @@ class SamplerContract:
             index, info = drawn
             assert isinstance(index, Tensor), f"sample returns rows of type {type(index).__name__}. Return a tensor"
             assert index.dtype == torch.int64, f"sample returns rows of dtype {index.dtype}. Return torch.int64"
-            assert index.ndim == 1, f"sample returns rows of shape {list(index.shape)}. Return one axis, [B]"
+            assert index.ndim == 1, f"sample returns rows of shape {list(index.shape)}. Return a single axis, [B]"
             assert 1 <= len(index) <= 7, f"sample(storage, 7) returns {len(index)} rows. Return 1 to 7 rows"
             assert isinstance(info, dict), f"sample returns info of type {type(info).__name__}. Return a dict"
             rows.append(index)
@@ -141,7 +141,7 @@ class SamplerContract:
 
         assert [other.sample(storage, 7)[0].tolist() for _ in range(3)] == expected, (
             "a sampler that loaded a state draws other batches than the sampler that saved the state. Add what decides"
-            " the next batch to state_dict, as a copy, and restore it in load_state_dict"
+            " the next batch to state_dict, as a copy, and restore this state in load_state_dict"
         )
 
     def test_a_state_can_be_saved_and_loaded(self, storage: Storage, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ class SamplerContract:
 
         for _ in range(4):
             assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist(), (
-                "a sampler draws other batches after dumps and loads. Have numbers, texts, tensors and lists of them in"
-                " state_dict, and restore all of them in load_state_dict"
+                "a sampler draws other batches after dumps and loads. Have numbers, texts, tensors and lists in"
+                " state_dict, and restore all entries in load_state_dict"
             )
             assert other.ran_out == sampler.ran_out, (
                 "ran_out differs after dumps and loads. Save the place in the epoch"
@@ -164,12 +164,12 @@ class SamplerContract:
         with refusal(
             InvalidArgumentError,
             "generator",
-            "load_state_dict must refuse a generator that is not the state of one. Call super().load_state_dict first",
+            "load_state_dict must refuse a generator that is not the state of a generator. Call super().load_state_dict first",
         ):
             self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
 
     def test_a_damaged_state_is_refused_when_it_loads_into_a_larger_ring(self) -> None:
-        """A wrapped ring is first reordered, and the state of its sampler with it."""
+        """A wrapped ring is first reordered, together with the state of the sampler."""
         state = self.make().state_dict()
         damaged = dict.fromkeys(state, 7) | {"generator": 7}
         with refusal(
@@ -186,7 +186,7 @@ class SamplerContract:
         other = pickle.loads(pickle.dumps(sampler))
 
         assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist(), (
-            "a pickled sampler draws another batch. Keep what decides the next batch in its attributes"
+            "a pickled sampler draws another batch. Keep the state that decides the next batch in attributes of the sampler"
         )
 
     def test_it_either_ignores_or_accepts_priorities(self, storage: Storage) -> None:
@@ -209,7 +209,7 @@ class SamplerContract:
 
     @pytest.mark.parametrize("dtype", REWARDS)
     def test_a_buffer_returns_the_rewards_of_the_drawn_rows(self, storage: Storage, dtype: str) -> None:
-        """Whatever their dtype. A sampler that needs the episodes of a stored dataset gets them, once."""
+        """Rows may have any dtype. A sampler that needs the episodes of a stored dataset gets the episodes, once."""
         sampler = self.make(Generator().manual_seed(1))
         if sampler.needs_episodes:
             rewards = storage.column(("next", "reward"))

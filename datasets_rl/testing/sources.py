@@ -53,12 +53,12 @@ class SourceFault:
 
 @dataclass(frozen=True)
 class SourceCase:
-    """A small dataset: its raw files, a server of them, and the episodes that the conversion must store."""
+    """A small dataset: raw files, a server of these files, and the episodes that the conversion must store."""
 
     id: str
-    """The id with its source: ``vd4rl/main/walker_walk/expert/64px``."""
+    """The id with the name of the source: ``vd4rl/main/walker_walk/expert/64px``."""
     write: Callable[[Path], Sequence[Episode]]
-    """Writes the raw files in the upstream's layout, as `from_local` expects them, and returns the episodes that
+    """Writes the raw files in the upstream's layout, as `from_local` expects files, and returns the episodes that
     the conversion must store, in order. The episodes are complete, have a known final state where the upstream has
     one, and are built from the generated data, not read from the files. The bytes are always the same. A source with
     shards gets at least two."""
@@ -74,7 +74,7 @@ class SourceCase:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Expected fields of the manifest: ``{"license": "MIT"}``."""
     episodes: bool = True
-    """Whether a selection can choose episodes of this dataset before the download, where the source supports it."""
+    """Whether a selection can choose episodes of this dataset before the download, if the source can select."""
     small: Mapping[str, int] = field(default_factory=dict)
     """Constants by dotted name that are lowered so that the dataset has several shards:
     ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
@@ -97,13 +97,13 @@ class Made:
     tree: Path
     golden: Sequence[Episode]
     stored: StoredDataset
-    """The dataset that one process converted. Its raw files were kept."""
+    """The dataset that a single process converted. The raw files of the dataset were kept."""
     place: store.DatasetPaths
     contents: Listing
 
     @property
     def name(self) -> str:
-        """The id within its source."""
+        """The id within the source."""
         return self.case.id.partition("/")[2]
 
     @property
@@ -191,13 +191,13 @@ class Nodes(contextlib.nullcontext[None]):
     max_in_flight = 3
 
     def submit(self, make: Any, task: Any, report: Any) -> Callable[[], Any]:
-        """Run a task, and return a function that returns its result."""
+        """Run a task, and return a function that returns the result."""
         result = json.dumps(make(json.loads(json.dumps(task)), report))
         return lambda: json.loads(result)
 
 
 def per_source(test: _Test) -> _Test:
-    """Mark a test of what each source does itself, and its cases do alike."""
+    """Mark a test of behavior that all cases of a source share."""
     test.scope = "source"  # type: ignore[attr-defined]  # read by the suite of the sources of this package
     return test
 
@@ -218,7 +218,7 @@ def rows_of(values: Any, start: int, stop: int) -> Any:
 
 
 def following(values: Any, steps: int) -> Any:
-    """Return the values after each step, or zeros or an empty string where the last one is unknown."""
+    """Return the values after each step, or zeros or an empty string where the last value is unknown."""
     if len(values) > steps:
         return rows_of(values, 1, steps + 1)
     if isinstance(values, TextStates):
@@ -292,7 +292,7 @@ class SourceContract(Contract):
     def written(
         cls, tmp_path_factory: pytest.TempPathFactory
     ) -> Callable[[SourceCase], tuple[Path, Sequence[Episode]]]:
-        """A function that writes the raw files of a case, once, and returns their folder and the episodes."""
+        """A function that writes the raw files of a case, once, and returns the folder and the episodes."""
 
         @functools.cache
         def write(number: int) -> tuple[Path, Sequence[Episode]]:
@@ -345,8 +345,8 @@ class SourceContract(Contract):
         )
         known = [one.final_known for one in made.golden]
         assert table["final_known"].tolist() == known, (
-            f"final_known is {table['final_known'].tolist()}. The case wrote {known}: give T + 1 states where the last one is"
-            " known, and T where it is not"
+            f"final_known is {table['final_known'].tolist()}. The case wrote {known}: give T + 1 states where the last state is"
+            " known, and T where the last state is unknown"
         )
         assert stored.manifest.steps == len(stored) == sum(lengths), "the manifest has another number of steps"
         assert stored.manifest.final_unknown == known.count(False), (
@@ -373,7 +373,7 @@ class SourceContract(Contract):
             check_values(made, ("next", *key), start, stop, following(values, len(one)))
         ends = np.arange(len(one)) == len(one) - 1
         assert np.array_equal(stored.column(("next", "done"), start, stop)[:, 0], ends), (
-            f"next.done of episode {row} is not True in its last step only. Set terminated or truncated there"
+            f"next.done of episode {row} is not True in the last step only. Set terminated or truncated there"
         )
         assert bool((stored.column(("episode",), start, stop) == row).all()), (
             f"the steps of episode {row} have another number"
@@ -390,7 +390,7 @@ class SourceContract(Contract):
         assert manifest.id == made.case.id, f"the id of the manifest is {manifest.id}"
         assert manifest.license, "the manifest has no license. State `license` in the catalog"
         assert manifest.citation or manifest.homepage, "the manifest has no origin. State `homepage` in the catalog"
-        assert manifest.raw, "the manifest names no raw files. Return them as `assets` of the listing"
+        assert manifest.raw, "the manifest names no raw files. Return these files as `assets` of the listing"
         for file in manifest.raw:
             assert len(file.sha256) == 64, f"the digest of {file.path} is {file.sha256!r}, expected a SHA-256"
             assert file.bytes > 0, f"{file.path} has {file.bytes} bytes"
@@ -403,7 +403,7 @@ class SourceContract(Contract):
 
     @per_source
     def test_its_entry_says_what_the_dataset_is(self, case: SourceCase) -> None:
-        """An id that the catalog does not list, as one of the user's own files, has no entry before the download."""
+        """An id that the catalog does not list, as of a file of the user, has no entry before the download."""
         entry = sources.find(case.id)
         if entry.name not in sources.get_source(case.source).ids():
             return
@@ -411,7 +411,7 @@ class SourceContract(Contract):
         missing = [name for name, value in stated.items() if not value]
 
         assert not missing, (
-            f"the entry of {case.id} has no {' and no '.join(missing)}. State them in catalog.json, for all ids in `defaults`"
+            f"the entry of {case.id} has no {' and no '.join(missing)}. State these in catalog.json, for all ids in `defaults`"
         )
 
     @of_shared_code
@@ -470,7 +470,7 @@ class SourceContract(Contract):
 
         assert 0 < len(less) < len(made.stored), (
             f"without the files of the last shard, {len(less)} of {len(made.stored)} steps are stored. Give each shard the"
-            " paths that it is read from"
+            " paths that the file is read from"
         )
         check_beginning(made.stored, less)
         others = tuple(glob.escape(path) for path in made.paths - made.last)
@@ -495,11 +495,11 @@ class SourceContract(Contract):
             " state the numbers in the listing"
         )
         assert set(less.episodes["source"].tolist()) == {first}, (
-            f"of episodes={first}, the numbers {less.episodes['source'].tolist()} are stored. Give each episode its number"
+            f"of episodes={first}, the numbers {less.episodes['source'].tolist()} are stored. Give each episode the number"
             " upstream as metadata['source']"
         )
         assert np.array_equal(less.column(("next", "reward")), made.stored.column(("next", "reward"))[rows]), (
-            f"episode {first} has other rewards if it is selected alone"
+            f"episode {first} has other rewards if the selection has no other episode"
         )
 
     @per_source
@@ -526,14 +526,14 @@ class SourceContract(Contract):
         with refusal(
             DatasetsRLError,
             re.escape(fault.message),
-            "the corrupted files must raise a ConversionError that names the file and all its problems",
+            "the corrupted files must raise a ConversionError that names the file and all problems",
         ):
             downloading.download(case.id, from_local=tree, selection=Selection(options=case.options))
         assert [*store.stored_folders(alone / "home")] == [], "a dataset is stored of the corrupted files"
 
 
 def check_beginning(stored: StoredDataset, less: StoredDataset) -> None:
-    """Check that the steps of a part are the first ones of the whole dataset."""
+    """Check that the steps of a part are the first steps of the whole dataset."""
     rewards = less.column(("next", "reward")), stored.column(("next", "reward"), 0, len(less))
     assert np.array_equal(*rewards), (
         "without the last shard, other steps are stored. List the shards in the order of the rows"

@@ -47,7 +47,7 @@ STEPS: dict[Key, tuple[tuple[int, ...], str]] = {
 KINDS = ("steps", "states", "final_states")
 
 Shape = tuple[int, bool, bool]
-"""The steps of an episode, whether its final state is known, and whether it is terminated."""
+"""The steps of an episode, whether the final state is known, and whether the episode is terminated."""
 FIVE: Sequence[Shape] = [(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)]
 THREE: Sequence[Shape] = [(3, True, True), (4, False, False), (2, True, False)]
 OTHERS: Sequence[Shape] = [(2, True, True), (3, True, False)]
@@ -62,12 +62,12 @@ def _random_shapes(count: int) -> list[list[Shape]]:
 
 
 SEVERAL: Sequence[Sequence[Shape]] = [[(1, False, False)], [(1, True, True)], FIVE, *_random_shapes(3)]
-"""Episodes of several lengths, among them a single step."""
+"""Episodes of several lengths, with an episode of a single step."""
 
 
 @dataclass(frozen=True)
 class StepCase:
-    """A step, or another element of a recipe, and what is special about it."""
+    """A step, or another element of a recipe, and the properties of the step."""
 
     make: Callable[[], Any]
     """Returns a new step, which changes the drawn episodes, see `block_of`."""
@@ -83,7 +83,7 @@ def block_of(shapes: Sequence[Shape], seed: int = 0) -> EpisodeBatch:
     """Return a batch of random episodes with fields of every type.
 
     Args:
-        shapes: The steps of each episode, whether its final state is known, and whether it is terminated.
+        shapes: The steps of each episode, whether the final state is known, and whether the episode is terminated.
         seed: Determines the values.
 
     Returns:
@@ -128,7 +128,7 @@ def block_of(shapes: Sequence[Shape], seed: int = 0) -> EpisodeBatch:
 
 
 def as_png(block: EpisodeBatch) -> EpisodeBatch:
-    """Return the same episodes with their images encoded as PNG."""
+    """Return the same episodes with images encoded as PNG."""
     from PIL import Image
 
     def png(pixels: NDArray[Any]) -> bytes:
@@ -146,7 +146,7 @@ def as_png(block: EpisodeBatch) -> EpisodeBatch:
 
 
 def as_zstd(block: EpisodeBatch) -> EpisodeBatch:
-    """Return the same episodes with their images compressed."""
+    """Return the same episodes with compressed images."""
     dictionary = FrameDictionary()
 
     def images(values: Any) -> CompressedImages:
@@ -187,14 +187,14 @@ def other_pixels(block: EpisodeBatch) -> EpisodeBatch:
 
 
 def fitted(step: Any, *blocks: EpisodeBatch) -> Recipe:
-    """Return a recipe of one step that was fitted to these episodes."""
+    """Return a recipe of a single step that was fitted to these episodes."""
     recipe = Recipe([step])
     recipe.fit(lambda: iter(blocks))
     return recipe
 
 
 def differences(left: EpisodeBatch | None, right: EpisodeBatch | None) -> list[str]:
-    """Return what differs between episodes, to the last bit, and in how their images are stored."""
+    """Return what differs between episodes, to the last bit, and in the form of the stored images."""
     if left is None or right is None:
         return [] if left is right else ["the number of episodes"]
     found = ["how images are stored"] if left.compressed != right.compressed else []
@@ -242,13 +242,13 @@ class StepContract(Contract):
             places, cut = np.arange(len(block)), number % (len(block) + 1)
             parts = [block.select_episodes(one) for one in (places < cut, places >= cut) if one.any()]
             results = [one for one in map(recipe, [block, *parts]) if one is not None]
-            # As for partial results: a state that one of them stores separately is stored separately in all.
+            # As for partial results: a state that one part stores separately is stored separately in all parts.
             apart = frozenset(key for one in results for key in one.steps if ("next", *key) in one.steps)
             results = [unshare(one, apart) for one in results]
             changed = differences(results[0], concatenate_batches(results[1:])) if results else []
 
             assert not changed, (
-                f"{listed(changed)} of {len(block)} episodes in one batch differs from that in two batches. Compute each"
+                f"{listed(changed)} of {len(block)} episodes in one batch differs from the result in two batches. Compute each"
                 " episode from the episode alone, and from what `fit` computed"
             )
 
@@ -258,7 +258,7 @@ class StepContract(Contract):
             result = fitted(case.make(), block, block_of(OTHERS, seed=1))(block)
             changed = differences(block, twin)
 
-            assert not changed, f"the step changes {listed(changed)} of its input. Return new arrays in a new batch"
+            assert not changed, f"the step changes {listed(changed)} of the input. Return new arrays in a new batch"
             if result is not None:
                 problems = [*ted_problems(result), *final_problems(result, block, ends_earlier=case.ends_earlier)]
                 assert not problems, f"the result of {shapes} is not strict TED: {'; '.join(problems)}"
@@ -280,7 +280,7 @@ class StepContract(Contract):
             return  # a function or a transform, for which the package has a rule
 
         assert type(step).for_environment is not Step.for_environment, (
-            f"{type(step).__name__} has no rule for environments. Derive it from DataStep if observations and actions stay,"
+            f"{type(step).__name__} has no rule for environments. Derive the class from DataStep if observations and actions stay,"
             " or override for_environment"
         )
 
@@ -296,7 +296,7 @@ class StepContract(Contract):
             finals = block.final_states.get(key, getattr(block, kind)[key][:0])
             more = _rows(getattr(result, kind)[key]) - _rows(getattr(block, kind)[key]) - _rows(finals)
             assert not more, (
-                f"the step changes {dotted_name(key)}, and for_environment returns None for it. Return the step that changes"
+                f"the step changes {dotted_name(key)}, and for_environment returns None for this field. Return the step that changes"
                 f" {dotted_name(key)} of an environment alike, or raise an InvalidArgumentError"
             )
 
@@ -307,7 +307,9 @@ class StepContract(Contract):
         changed = differences(sent(block), recipe(block))
 
         assert not changed, f"a pickled step returns another {listed(changed)}. Keep what `fit` computes in attributes"
-        assert [*sent.fitted] == [*recipe.fitted], "a pickled step lacks fitted parameters. Return them in `fitted`"
+        assert [*sent.fitted] == [*recipe.fitted], (
+            "a pickled step lacks fitted parameters. Return these parameters in `fitted`"
+        )
 
     @FORMS
     def test_stored_images_give_the_result_of_their_pixels_and_keep_their_form_where_unchanged(
@@ -321,7 +323,7 @@ class StepContract(Contract):
         changed = differences(replace(as_pixels(result), compressed=expected.compressed), expected)
 
         assert not changed, (
-            f"{listed(changed)} of stored images differs from that of their pixels. Decode by np.asarray"
+            f"{listed(changed)} of stored images differs from the result of the pixels. Decode by np.asarray"
         )
         held = {key for key, values in result.states.items() if isinstance(values, CompressedImages)}
         assert result.compressed >= held, f"`compressed` of the result lacks {listed(held - result.compressed)}"
@@ -333,8 +335,8 @@ class StepContract(Contract):
                 column = getattr(result, kind).get(key)
                 if column is not None:
                     assert isinstance(column, StoredImages) == unchanged, (
-                        f"{kind} has {dotted_name(key)} as {type(column).__name__}. Leave stored images as they are where no"
-                        " pixel changes, and return pixels where one does"
+                        f"{kind} has {dotted_name(key)} as {type(column).__name__}. Leave stored images unchanged where no"
+                        " pixel changes, and return pixels where a pixel changes"
                     )
 
     @FORMS
@@ -354,13 +356,13 @@ class StepContract(Contract):
             monkeypatch.setattr(
                 module,
                 decode,
-                lambda *_: pytest.fail("the step decodes images without a use. Leave the column as it is"),
+                lambda *_: pytest.fail("the step decodes images without a use. Leave the column unchanged"),
             )
         recipe(stored)
 
 
 def _one_step(block: EpisodeBatch, key: Key, kind: str) -> EpisodeBatch:
-    """Return one step of an environment with one field."""
+    """Return a step of an environment with a single field."""
     field = {key: getattr(block, kind)[key][:1]}
     return EpisodeBatch(
         lengths=np.array([1]),
@@ -423,7 +425,7 @@ def ted_problems(block: EpisodeBatch) -> list[str]:
         return problems
     for key, final in block.final_states.items():
         if (final.shape[1:], final.dtype) != (block.states[key].shape[1:], block.states[key].dtype):
-            problems.append(f"the final states of {dotted_name(key)} have another shape or dtype than its states")
+            problems.append(f"the final states of {dotted_name(key)} have another shape or dtype than the states")
         elif np.asarray(final)[~block.final_known].any():
             problems.append(f"an unknown final state of {dotted_name(key)} is not zeros")
     if unknown := set(block.vocabulary) - {*block.steps, *block.states}:
@@ -432,7 +434,7 @@ def ted_problems(block: EpisodeBatch) -> list[str]:
 
 
 def final_problems(result: EpisodeBatch, before: EpisodeBatch, *, ends_earlier: bool) -> list[str]:
-    """Return which final states are known or unknown without a reason, by the numbers of their episodes."""
+    """Return which final states are known or unknown without a reason, by the numbers of the episodes."""
     known = dict(zip(before.numbers.tolist(), before.final_known.tolist(), strict=True))
     found = list(zip(result.numbers.tolist(), result.final_known.tolist(), strict=True))
     lost = sorted({number for number, is_known in found if known.get(number, True) and not is_known})

@@ -24,9 +24,9 @@ __all__ = ["StorageContract"]
 
 
 class StorageContract:
-    """What every read-only storage of TED must do. A subclass has `make`, and `elements` if it has other elements.
+    """What every read-only storage of TED must do. A subclass has `make`, and `elements` for other elements.
 
-    The dataset has three episodes, of 3, 1 and 5 steps. The final state of the second one is unknown.
+    The dataset has three episodes, of 3, 1 and 5 steps. The final state of the second episode is unknown.
     """
 
     def make(self, steps: DatasetStorage) -> Storage:
@@ -56,7 +56,7 @@ class StorageContract:
     def test_its_length_is_its_number_of_elements(self, storage: Storage) -> None:
         count = len(self.elements())
 
-        assert len(storage) == count, f"len of the storage is {len(storage)}, and it has {count} elements"
+        assert len(storage) == count, f"len of the storage is {len(storage)}, expected {count}, the number of elements"
         assert storage.max_size == count, f"max_size is {storage.max_size}. A read-only storage of {count} is full"
 
     def test_every_element_has_the_expected_value(self, storage: Storage) -> None:
@@ -104,7 +104,7 @@ class StorageContract:
 
         for chosen in (mask, np.array(mask), torch.tensor(mask)):
             assert bool((storage.get(chosen) == storage.get(np.flatnonzero(mask))).all()), (
-                f"get of a mask of type {type(chosen).__name__} does not return the elements that are True in it"
+                f"get of a mask of type {type(chosen).__name__} does not return the elements that are True in the mask"
             )
 
     @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ class StorageContract:
         for key in known:
             column = storage.column(key)
             assert column.dtype == everything[key].dtype, (
-                f"column({key}) is of {column.dtype}, and get has it as {everything[key].dtype}. Use one dtype"
+                f"column({key}) is of {column.dtype}, and get returns {everything[key].dtype}. Use the same dtype"
             )
             assert torch.equal(column, everything[key]), f"column({key}) differs from the values of get(slice(None))"
         read = {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)}
@@ -142,7 +142,7 @@ class StorageContract:
 
     def keys_of(self, storage: Any) -> Sequence[Key]:
         """Return the keys of a storage, or fail with a sentence."""
-        assert hasattr(storage, "keys"), f"{type(storage).__name__} lacks keys(), which returns the keys of its fields"
+        assert hasattr(storage, "keys"), f"{type(storage).__name__} lacks keys(), which returns the keys of the fields"
         return list(storage.keys())
 
     def test_an_unknown_key_is_an_error_with_the_known_keys(self, storage: Storage) -> None:
@@ -179,7 +179,7 @@ class StorageContract:
             for other, kept in rest.items():
                 if other != key:
                     assert torch.equal(batch[other], kept), (
-                        f"a write to {key} of a batch changes {other} of the batch. Return them in memory of their own"
+                        f"a write to {key} of a batch changes {other} of the batch. Return each field in separate memory"
                     )
             leaf.copy_(rest[key])
 
@@ -201,7 +201,7 @@ class StorageContract:
             )
 
     def test_a_pickle_has_the_paths_and_not_the_data(self, storage: Any, stored: StoredDataset) -> None:
-        """One copy per DataLoader worker could exceed the memory."""
+        """A copy for each DataLoader worker could exceed the memory."""
         expected = storage.get(slice(None))
         for key in self.keys_of(storage):
             storage.column(key)
@@ -213,4 +213,4 @@ class StorageContract:
         assert not any(row.tobytes() in packed for row in rows), (
             "the pickle of a storage has the data. Leave caches out of __getstate__, and open the files again"
         )
-        assert "rows" not in vars(pickle.loads(pickle.dumps(stored))), "the pickle of the dataset has its mapped rows"
+        assert "rows" not in vars(pickle.loads(pickle.dumps(stored))), "the pickle of the dataset has the mapped rows"

@@ -1,4 +1,4 @@
-"""Small stored datasets of known content, and a slow and simple model of what must be read from them."""
+"""Small stored datasets of known content, and a slow and simple model of the expected reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAGS = (Column(("next", "terminated"), BOOL, (1,)), Column(("next", "truncated"
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One trajectory: its steps, its states, and the step indices at which it is split for the writer."""
+    """A trajectory: the steps, the states, and the step indices at which the writer gets a new piece."""
 
     steps: Mapping[Key, NDArray[Any]]
     """Columns of the steps by key, [T, ...]."""
@@ -64,7 +64,7 @@ class Whole:
 
 
 class Model:
-    """The expected content of a dataset of some trajectories, as plain Python lists with one entry per step."""
+    """The expected content of a dataset of some trajectories, as plain Python lists with an entry per step."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         self.rows: dict[Key, list[NDArray[Any]]] = {}
@@ -91,7 +91,7 @@ class Model:
             ]
 
     def _add_step(self, number: int, one: Trajectory, step: int) -> None:
-        """Append the row of one step: its columns, its state, its next state and its flags."""
+        """Append the row of a step: columns, state, next state and flags."""
         row = {key: array[step] for key, array in one.steps.items()}
         reward = row["next", "reward"]
         row["next", "reward"] = reward.astype("f8" if reward.dtype == "f8" else "f4")
@@ -134,14 +134,14 @@ def trajectory(
     cuts: Sequence[int] = (),
     **metadata: Any,
 ) -> Trajectory:
-    """Return a trajectory of T steps for `columns()`. Its values depend on the seed and are never 0.
+    """Return a trajectory of T steps for `columns()`. The values depend on the seed and are never 0.
 
     Args:
         steps: The number of steps, T.
         seed: Determines all values, which are between 1 and 2.
         known: Whether the final state is known.
-        terminated: Whether the last step is terminated. Otherwise it is truncated.
-        cuts: Step indices at which `Trajectory.pieces` splits it.
+        terminated: Whether the last step is terminated instead of truncated.
+        cuts: Step indices at which `Trajectory.pieces` splits the trajectory.
         metadata: Metadata of the episode.
     """
     generator = np.random.default_rng([seed, steps])
@@ -169,7 +169,7 @@ def write_dataset(
     """Write trajectories with `DatasetWriter` to `folder`, and return the opened dataset.
 
     Args:
-        folder: The folder of the dataset. It is created.
+        folder: The folder of the dataset, which is created.
         trajectories: The episodes, in order.
         of: The schema, `columns()` by default.
         dictionaries: The dictionaries of compressed images.

@@ -51,7 +51,7 @@ def spec_of_steps(*batch: int) -> CompositeSpec:
         *batch: The batch size, [*batch].
 
     Returns:
-        ``observation`` [3], ``free`` [3], ``wide`` [2] of float64, ``action`` [2], ``single`` [1], ``state_value`` [1];
+        ``observation`` [3], ``free`` [3], ``wide`` [2] of float64, ``action`` [2], ``single`` [1], ``state_value`` [1],
         images of integers, ``bytes`` [8, 6, 3] and ``pixels`` [3, 8, 6], and of floats, ``picture`` [3, 8, 6], ``done``,
         and under ``next`` the observation, the value, the reward and the flags.
     """
@@ -86,7 +86,7 @@ def spec_of_steps(*batch: int) -> CompositeSpec:
 
 @dataclass(frozen=True)
 class TransformCase:
-    """A transform, and what is special about it. A transform that maps each step alone needs no field but `make`."""
+    """A transform, and the properties of the transform. A transform that maps each step alone needs only `make`."""
 
     make: Callable[[], Transform]
     """Returns a new transform of entries of `spec_of_steps`."""
@@ -111,11 +111,11 @@ class TransformCase:
     of_slices: bool = False
     """Whether the results of the transform change where a slice ends."""
     in_order: bool = False
-    """Whether the transform refuses steps that are not in the order of their trajectory."""
+    """Whether the transform refuses steps that are not in the order of the trajectory."""
     whole_groups: bool = False
-    """Whether a function of the user receives a group of entries as one argument."""
+    """Whether a function of the user receives a group of entries as a single argument."""
     accepts_pytrees: bool = False
-    """Whether the transform accepts data other than a TensorDict, for the functions in it."""
+    """Whether the transform accepts data other than a TensorDict, for functions among the transforms."""
     own_keys: bool = False
     """Whether the arguments do not name all keys of the transform: the keys of parts, modules, statistics, or further results."""
 
@@ -153,7 +153,7 @@ def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> bool:
 
 
 def episodes() -> TensorDict:
-    """Return three episodes of 5, 4 and 3 steps, one after the other, [12], with their rows."""
+    """Return three episodes of 5, 4 and 3 steps, one after the other, [12], with the rows of the steps."""
     return _drawn_episodes().clone()
 
 
@@ -196,7 +196,7 @@ def transformed(case: TransformCase, transform: Any, data: Any) -> Any:
 
 
 def whole(case: TransformCase) -> tuple[Any, Any]:
-    """Return a new transform, and the three episodes as it transforms them."""
+    """Return a new transform, and the three transformed episodes."""
     transform = case.make()
     return transform, transformed(case, transform, episodes())
 
@@ -267,7 +267,7 @@ def in_group(key: Any) -> Any:
 
 
 def with_dots(key: Any) -> Any:
-    """Return the key of an entry with dots in its name."""
+    """Return the key of an entry of a name with dots."""
     path = (key,) if isinstance(key, str) else key
     return ("next", f"g.{'.'.join(path[1:])}") if path[0] == "next" else f"g.{'.'.join(path)}"
 
@@ -319,7 +319,7 @@ class TransformContract(Contract):
         spec = spec_of_steps(2, 4)
         case.make().transform_spec(spec)
 
-        assert spec == spec_of_steps(2, 4), "transform_spec changes its argument. Clone the spec first"
+        assert spec == spec_of_steps(2, 4), "transform_spec changes the argument. Clone the spec first"
 
     @pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
     def test_the_input_does_not_change(self, case: TransformCase, batch: tuple[int, ...]) -> None:
@@ -334,10 +334,10 @@ class TransformContract(Contract):
         changed = differences(data, copies)
 
         assert not changed, (
-            f"the transform changes {listed(changed)} of its input. Set new tensors, and never modify one in place"
+            f"the transform changes {listed(changed)} of the input. Set new tensors, and never modify a tensor in place"
         )
         replaced = [key for key, value in before.items() if data.get(key) is not value]
-        assert not replaced, f"the transform replaces {listed(replaced)} of its input. Return another TensorDict"
+        assert not replaced, f"the transform replaces {listed(replaced)} of the input. Return another TensorDict"
 
     @only(lambda case: not case.axes)
     def test_other_entries_are_unchanged(self, case: TransformCase) -> None:
@@ -361,7 +361,7 @@ class TransformContract(Contract):
 
         assert not changed, f"a pickled transform returns another {listed(changed)}. Keep all arguments as attributes"
         assert repr(other) == repr(transform), (
-            f"the repr of a pickled transform is {other!r}. Before it was {transform!r}"
+            f"the repr of a pickled transform is {other!r}, expected {transform!r} as before"
         )
 
     @only(lambda case: bool(case.inverts))
@@ -370,7 +370,7 @@ class TransformContract(Contract):
         back: Any = transform.inv(transform(data))
 
         for key in case.inverts:
-            assert close(back[key], data[key]), f"inv does not restore {key}. Invert what the transform did to it"
+            assert close(back[key], data[key]), f"inv does not restore {key}. Invert the transform of this entry"
 
     def test_a_state_loads_into_another_transform(self, case: TransformCase) -> None:
         transform, other = case.make(), case.make()
@@ -384,7 +384,7 @@ class TransformContract(Contract):
 
         assert not changed, (
             f"a transform that loaded the state of another returns another {listed(changed)}. Register statistics as"
-            " buffers, so that state_dict has them"
+            " buffers, so that state_dict has these values"
         )
 
     @only(lambda case: not case.axes and not case.random and not case.counts)
@@ -427,7 +427,7 @@ class TransformContract(Contract):
         if case.in_order:
             with refusal(
                 InvalidArgumentError,
-                "step 0 of the batch is not followed by the next one of its traj",
+                "step 0 of the batch is not followed by the next step of the traj",
                 "steps that do not follow each other must raise an InvalidArgumentError that names the step",
             ):
                 rows_of_a_buffer(case, data, order)
@@ -448,7 +448,7 @@ class TransformContract(Contract):
         """Plain functions can transform other pytrees."""
         with refusal(
             InvalidArgumentError,
-            "is a dict; expected a TensorDict",
+            "is a dict, expected a TensorDict",
             "a dict must raise an InvalidArgumentError that says 'expected a TensorDict'. Leave __call__ and forward to"
             " the base class, and override _apply_transform or _call",
         ):
@@ -465,7 +465,7 @@ class TransformContract(Contract):
         )
 
     def test_it_has_the_modes_and_devices_of_a_module(self, case: TransformCase) -> None:
-        """Programs written for TorchRL call them."""
+        """Programs written for TorchRL call these methods."""
         transform = case.make()
 
         for name, result in (("eval", transform.eval()), ("train", transform.train()), ("to", transform.to("cpu"))):
@@ -588,7 +588,9 @@ class TransformContract(Contract):
             if isinstance(value, Tensor):
                 found = batch.get(moved(key), None)
                 assert isinstance(found, Tensor), (
-                    f"the transform does not write {key} where its arguments name it as {spelled(key)!r}. Annotate the"
-                    " arguments that are keys as NestedKey or Keys, and keep them in attributes of the same names"
+                    f"the transform does not write {key} where the arguments spell the key as {spelled(key)!r}. Annotate the"
+                    " arguments that are keys as NestedKey or Keys, and keep the keys in attributes of the same names"
                 )
-                assert close(found, value), f"{key} has another value where the arguments name it as {spelled(key)!r}"
+                assert close(found, value), (
+                    f"{key} has another value where the arguments spell the key as {spelled(key)!r}"
+                )

@@ -20,7 +20,7 @@ __all__ = ["WriterContract", "WriterStateContract"]
 
 
 class WriterStateContract:
-    """What every writer must do, also one that accepts no data. A subclass has `make`."""
+    """What every writer must do, also a writer that accepts no data. A subclass has `make`."""
 
     def make(self) -> Writer:
         """Return a new writer."""
@@ -37,9 +37,9 @@ class WriterStateContract:
         third.loads(tmp_path / "state")
 
         assert repr(other.state_dict()) == repr(third.state_dict()) == repr(writer.state_dict()), (
-            "the state of a writer differs after it was saved and loaded. Restore all of state_dict in load_state_dict"
+            "the state of a writer differs after saving and loading. Restore all of state_dict in load_state_dict"
         )
-        assert repr(other) == repr(writer), "the repr of a writer differs after its state was loaded"
+        assert repr(other) == repr(writer), "the repr of a writer differs after a load of the state"
 
     def test_the_state_of_another_class_is_refused(self) -> None:
         writer = self.make()
@@ -52,14 +52,16 @@ class WriterStateContract:
             "load_state_dict must refuse the state of another class. List what does not fit in state_problems",
         ):
             writer.load_state_dict({"other": 1})
-        assert repr(writer.state_dict()) == before, "a refused state changed the writer. Check a state before using it"
+        assert repr(writer.state_dict()) == before, (
+            "a refused state changed the writer. Check a state before any change"
+        )
 
 
 class WriterContract(WriterStateContract):
     """What every writer must do that accepts data. Ranks of the data increase, so that the last elements also rank highest."""
 
     def writing(self, slots: int) -> tuple[LazyTensorStorage, Writer]:
-        """Return an empty storage of this size, and a writer of it."""
+        """Return an empty storage of this size, and a writer of the storage."""
         storage, writer = LazyTensorStorage(slots), self.make()
         writer.register_storage(storage)
         return storage, writer
@@ -129,5 +131,5 @@ class WriterContract(WriterStateContract):
         other = pickle.loads(pickle.dumps(writer))
 
         assert other.extend(self.steps(5, 2)).tolist() == writer.extend(self.steps(5, 2)).tolist(), (
-            "a pickled writer continues at another row. Keep what decides the next row in its attributes"
+            "a pickled writer continues at another row. Keep the state that decides the next row in attributes of the writer"
         )

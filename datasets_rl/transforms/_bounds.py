@@ -14,7 +14,7 @@ from datasets_rl.transforms.base import any_like
 
 
 def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
-    """Return the lower and the upper bounds, each of the shape of the spec; `None` if the spec has no bounds."""
+    """Return the lower and the upper bounds, each of the shape of the spec, or `None` if the spec has no bounds."""
     if isinstance(spec, BoundedTensorSpec):
         return spec.low, spec.high
     if isinstance(spec, Unbounded) and not spec.dtype.is_floating_point:
@@ -29,7 +29,7 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def clip_bounds(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
-    """Return the spec of clipped values; for an unbounded spec, the limits become its bounds."""
+    """Return the spec of clipped values. For an unbounded spec, the limits become its bounds."""
     clipped = map_bounds(spec, lambda value: value.clamp(low, high))
     if isinstance(clipped, BoundedTensorSpec):
         return clipped
@@ -38,7 +38,7 @@ def clip_bounds(spec: TensorSpec, low: float | None, high: float | None) -> Tens
 
 
 def spec_between(first: Tensor, second: Tensor) -> TensorSpec:
-    """Return the spec of the values between two bounds, in any order; an unbounded spec if a bound is NaN."""
+    """Return the spec of the values between two bounds, in any order, or an unbounded spec if a bound is NaN."""
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     if low.isnan().any() or high.isnan().any():
         return any_like(low)

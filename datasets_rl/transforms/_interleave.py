@@ -1,4 +1,4 @@
-"""Channels of several images next to each other for each pixel, in one compiled loop; imported only when needed.
+"""Channels of several images next to each other for each pixel, in a compiled loop that is imported only when needed.
 
 frames    r g b r g b ...  of frame 0, then of frame 1, ...
 out       r g b of frame 0, r g b of frame 1, ... of pixel 0, then of pixel 1, ...
@@ -13,7 +13,7 @@ import numba
 from datasets_rl.loop_compiler import compile_for
 
 CHANNELS = 3
-"""Bytes of a pixel in one frame."""
+"""Bytes of a pixel in a frame."""
 _USUAL_FRAMES = 4
 """Number of frames whose loop is unrolled: loops over a number that is not known before take up to four times as long."""
 

@@ -33,13 +33,13 @@ def check_layout(transform: Any, shape: Sequence[int], hint: str, *, channels_la
     if shape[place] in _CHANNELS and min(others) > max(_CHANNELS):
         expected, other = ("H, W, C", "C, H, W") if channels_last else ("C, H, W", "H, W, C")
         raise InvalidArgumentError(
-            f"{transform!r} expects images [..., {expected}]; {list(shape[-3:])} is the shape of an image [{other}]",
-            hint=f"{hint}; if the axes are right, pass check_layout=False",
+            f"{transform!r} expects images [..., {expected}], but {list(shape[-3:])} is the shape of an image [{other}]",
+            hint=f"{hint}, or pass check_layout=False if the axes are right",
         )
 
 
 def channel_axis(shape: Sequence[int]) -> int:
-    """Return the axis along which frames of a shape are stacked, negative; 0 for a new first axis, before all others.
+    """Return the axis along which frames of a shape are stacked, negative, or 0 for a new first axis.
 
         [H, W], []     0          [C, H, W]    -3          [H, W, C]    -1          [D]    -1
 

@@ -25,7 +25,7 @@ def _values(dtype: Any) -> Any:
 
 @compile_for([types.void(_values(real), real[::1], _MASK, real[:, ::1], types.int64[::1]) for real in _REALS])
 def discounted_sums(rewards: Floats, powers: Floats, outside: Mask, sums: Floats, steps: NDArray[np.int64]) -> None:
-    """Sum up the rewards of windows, from the first step to the last one that is inside of the trajectory.
+    """Sum up the rewards of windows, from the first step to the last step that is inside of the trajectory.
 
     Args:
         rewards: Rewards of each window, [B, n, K], float32 or float64.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
 PADDING_MASKS: tuple[NestedKey, ...] = ("mask", ("collector", "mask"))
-"""Keys under which padded trajectories have their mask: those of `split_trajs`, of slice samplers and of collectors."""
+"""Keys under which padded trajectories have a mask, from `split_trajs`, slice samplers and collectors."""
 
 
 class OverTime(Transform):
@@ -53,7 +53,7 @@ class OverTime(Transform):
     Args:
         in_keys: Keys of the entries to read.
         out_keys: Keys of the results.
-        done_key: Key under "next" of the flag that is True for the last step of a trajectory; "done" by default.
+        done_key: Key under "next" of the flag that is True for the last step of a trajectory, "done" by default.
     """
 
     reads_only_in_keys: ClassVar[bool] = False
@@ -81,10 +81,10 @@ class OverTime(Transform):
 
     @abstractmethod
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        """Compute the results from the values, write them to a batch, and return it."""
+        """Compute the results from the values, write the results to a batch, and return the batch."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read the required values from a storage, and add them to a batch as temporary entries for `transform_batch`.
+        """Read the required values from a storage, and add temporary entries for `transform_batch` to a batch.
 
         Args:
             storage: Storage to read from.
@@ -109,9 +109,9 @@ class OverTime(Transform):
         if isinstance(data, list) and data and is_tensor_collection(data[0]) and data[0].ndim:
             return False
         raise InvalidArgumentError(
-            f"{type(self).__name__} reads other steps of the storage, whose batches are of type {type(data).__name__};"
+            f"{type(self).__name__} reads other steps of the storage, but batches of this storage are of type {type(data).__name__},"
             " expected TensorDicts",
-            hint="use a TensorStorage of TensorDicts; in an ensemble, add the transform to the member buffers",
+            hint="use a TensorStorage of TensorDicts. In an ensemble, add the transform to the member buffers",
         )
 
     def transform_batch(self, batch: Any) -> Any:
@@ -119,7 +119,7 @@ class OverTime(Transform):
         return self.write_results(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
-        """Remove the temporary entries of this transform from a batch and return them, possibly none."""
+        """Remove the temporary entries of this transform from a batch and return the entries, if any."""
         mark = self._mark
         return {name.removeprefix(mark): pop_entry(batch, name) for name in gathered_keys(batch, mark)}
 
@@ -134,7 +134,7 @@ class OverTime(Transform):
 
     @property
     def _end_key(self) -> Any:
-        """Key of the flag that ends a trajectory of a storage; None for the default of the storage."""
+        """Key of the flag that ends a trajectory of a storage, or None for the default of the storage."""
         return None if self.done_key in {None, "done"} else under_next(self.done_key or "")
 
     def own_reads(self, storage: Any) -> Collection[Key]:
@@ -152,7 +152,7 @@ class OverTime(Transform):
             keys: Keys of the entries.
             rows: Rows of the batch in the storage, int64 [B].
             offsets: Steps of a window, relative to its row, [W].
-            data: Batch of the steps at these rows, whose keys an error lists.
+            data: Batch of the steps at these rows. Errors list the keys of this batch.
 
         Raises:
             UnknownKeyError: If a key is missing.
@@ -170,7 +170,7 @@ class OverTime(Transform):
         return windows
 
     def example(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Return a batch with the entries that the transform reads: `data`, or one step after the transforms before it.
+        """Return a batch with the entries that the transform reads: `data`, or a step after the earlier transforms.
 
         Args:
             storage: Storage, or a view of it, to read from.
@@ -181,9 +181,9 @@ class OverTime(Transform):
         return storage.take(rows[:1]) if missing else data
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
-        """Return which steps of a batch are the last of their trajectory, in flat order, bool [M].
+        """Return which steps of a batch are the last of a trajectory, in flat order, bool [M].
 
-        A trajectory also ends before its padding, which `padding_mask` marks.
+        A trajectory also ends before the padding, which `padding_mask` marks.
         """
         ends = axis.ends(batch.get(under_next(self.done_key or "done"), None))
         mask = self.padding_mask(batch)
@@ -197,12 +197,12 @@ class OverTime(Transform):
         update_specs_by_trial(self.on_own, spec, in_time=True)
 
     def padding_mask(self, batch: Any) -> Tensor | None:
-        """Return which steps of a batch are not padding, bool [*batch]; `None` if the batch has no mask."""
+        """Return which steps of a batch are not padding, bool [*batch], or `None` if the batch has no mask."""
         return find_mask(batch)
 
 
 def find_mask(batch: Any, keys: Sequence[NestedKey] = PADDING_MASKS) -> Tensor | None:
-    """Return the mask of the steps of padded trajectories, False for padding, bool [*batch]; `None` without a mask.
+    """Return the mask of the steps of padded trajectories, False for padding, bool [*batch], or `None` without a mask.
 
     Entries of another shape, such as the masks of windows, are not masks of the steps.
 
@@ -227,7 +227,7 @@ class OverSlices(OverTime):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         del data
         owner, places = self.trajectories(storage).locate(rows.cpu().numpy())
-        # The next step of a trajectory has the next number; no number follows the last step of a trajectory.
+        # The next step of a trajectory has the next number. No number follows the last step of a trajectory.
         return {"number": torch.from_numpy(places + owner)}
 
     @override
@@ -236,11 +236,11 @@ class OverSlices(OverTime):
 
     @staticmethod
     def continued(values: dict[str, Any], axis: TimeAxis) -> Tensor:
-        """Return whether each step of a batch of a buffer is followed by the next one of its trajectory, bool [*batch].
+        """Return whether each step of a batch of a buffer is followed by the next step of the trajectory, bool [*batch].
 
         Args:
-            values: Values from the storage; a batch that no buffer has drawn has none.
-            axis: Time axis of the batch, whose last steps are followed by none.
+            values: Values from the storage. A batch that no buffer has drawn has no values.
+            axis: Time axis of the batch, along which no step follows the last steps.
         """
         numbers: Tensor = values["number"]
         return numbers.diff(dim=axis.place, append=numbers.narrow(axis.place, 0, 1)) == 1
@@ -268,7 +268,7 @@ class TimeAxis:
         """
         if not batch.ndim:
             raise InvalidArgumentError(
-                "the batch is a single step; expected batch size [..., T], with the steps of a trajectory in order"
+                "the batch is a single step, expected batch size [..., T], with the steps of a trajectory in order"
             )
         names = batch.names
         return cls(tuple(batch.shape), names.index("time") if "time" in names else batch.ndim - 1)
@@ -300,7 +300,7 @@ class TimeAxis:
         """Return which steps are the last of their trajectory or of the batch, in flat order, bool [M].
 
         Args:
-            done: Flag of the last step of each trajectory, bool [*batch, ...]; `None` if the batch has no flag.
+            done: Flag of the last step of each trajectory, bool [*batch, ...], or `None` if the batch has no flag.
         """
         steps = self.shape[self.place]
         count = math.prod(self.shape)

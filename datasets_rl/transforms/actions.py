@@ -30,7 +30,7 @@ class _ActionTransform(Transform):
 
 
 class ActionScaling(_ActionTransform):
-    """Scale actions to [-1, 1] or [0, 1]; `inv` restores the scale of the environment.
+    """Scale actions to [-1, 1] or [0, 1]. `inv` restores the scale of the environment.
 
         sampling    (action - loc) / scale              standard_normal=False: ((action - loc) / scale + 1) / 2
         writing     action * scale + loc                standard_normal=False: (2 action - 1) * scale + loc
@@ -41,13 +41,14 @@ class ActionScaling(_ActionTransform):
         >>> rb.append_transform(ActionScaling.from_stats(low=[-2.0], high=[2.0], in_keys_inv=[]))
 
     Args:
-        in_keys_inv: Key of the action that `inv` writes; ``["action"]`` by default, none for an empty list.
-        out_keys_inv: Key of the action that `inv` reads; `in_keys_inv` by default.
-        in_keys: Key of the action to scale; `in_keys_inv` by default, or ``["action"]`` if that is empty.
-        out_keys: Key of the result; `in_keys` by default.
+        in_keys_inv: Key of the action that `inv` writes, ``["action"]`` by default. An empty list is for no key.
+        out_keys_inv: Key of the action that `inv` reads, `in_keys_inv` by default.
+        in_keys: Key of the action to scale, `in_keys_inv` by default, or ``["action"]`` if that is empty.
+        out_keys: Key of the result, `in_keys` by default.
         loc: Location, a number or a tensor [A]. TorchRL can also read it from the spec of an environment.
-        scale: Scale, a number or a tensor [A]; not 0.
-        standard_normal: Whether the range between ``loc - scale`` and ``loc + scale`` becomes [-1, 1]; if not, [0, 1].
+        scale: Scale, a number or a tensor [A] without zeros.
+        standard_normal: Whether the range between ``loc - scale`` and ``loc + scale`` becomes [-1, 1] instead of [0,
+            1].
 
     Raises:
         InvalidArgumentError: If there are several keys, only one of `loc` and `scale` is given, or a scale is 0.
@@ -73,15 +74,15 @@ class ActionScaling(_ActionTransform):
         super().__init__(in_keys_inv, out_keys_inv, in_keys, out_keys)
         if len(self.in_keys_inv) > 1:
             raise InvalidArgumentError(
-                f"in_keys_inv are {self.in_keys_inv}; expected a single key", hint="use an ActionScaling for each key"
+                f"in_keys_inv are {self.in_keys_inv}, expected a single key", hint="use an ActionScaling for each key"
             )
         if (loc is None) != (scale is None):
-            raise InvalidArgumentError(f"loc is {loc} and scale is {scale}; expected both or none of them")
+            raise InvalidArgumentError(f"loc is {loc} and scale is {scale}, expected both or none of them")
         self.standard_normal = standard_normal
         self.register_buffer("loc", _as_floats(loc))
         self.register_buffer("scale", _as_floats(scale))
         if self.scale is not None and bool((self.scale == 0).any()):
-            raise InvalidArgumentError(f"scale is {self.scale.tolist()}; expected no 0")
+            raise InvalidArgumentError(f"scale is {self.scale.tolist()}, expected no 0")
 
     @classmethod
     def from_stats(
@@ -90,9 +91,9 @@ class ActionScaling(_ActionTransform):
         """Return the transform for statistics of actions.
 
         Args:
-            mean: Means, [A]; with `std` for a mean of 0 and a standard deviation of 1.
+            mean: Means, [A], given with `std` for a mean of 0 and a standard deviation of 1.
             std: Standard deviations, [A].
-            low: Minima, [A]; with `high` for the range [-1, 1].
+            low: Minima, [A], given with `high` for the range [-1, 1].
             high: Maxima, [A].
             eps: Minimum scale, for constant elements.
             **keywords: Other arguments of the constructor.
@@ -121,7 +122,7 @@ class ActionScaling(_ActionTransform):
         if metadata.action_low is not None and metadata.action_high is not None:
             return cls.from_stats(low=metadata.action_low, high=metadata.action_high, **keywords)
         raise InvalidArgumentError(
-            "the metadata has no statistics of actions; expected action_mean and action_std, or action_low and action_high"
+            "the metadata has no statistics of actions, expected action_mean and action_std, or action_low and action_high"
         )
 
     def _loc_and_scale(self, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +133,7 @@ class ActionScaling(_ActionTransform):
             )
         if loc.numel() > 1 and action.shape[-1:] != loc.shape[-1:]:
             raise InvalidArgumentError(
-                f"the action has shape {list(action.shape)}; expected [..., {loc.shape[-1]}], the length of loc"
+                f"the action has shape {list(action.shape)}, expected [..., {loc.shape[-1]}], the length of loc"
             )
         return loc.to(action.device), scale.to(action.device)
 
@@ -161,14 +162,14 @@ class ActionScaling(_ActionTransform):
 
 
 class FlattenAction(_ActionTransform):
-    """Merge consecutive axes of actions into one; `inv` restores them.
+    """Merge consecutive axes of actions into a single axis. `inv` restores the axes.
 
     Args:
         first_dim: First axis to merge, negative: counted from the last axis.
         last_dim: Last axis to merge, negative.
-        in_keys_inv: Keys of the actions that `inv` writes; ``["action"]`` by default.
-        out_keys_inv: Keys of the actions that `inv` reads; `in_keys_inv` by default.
-        in_keys: Keys of the actions to flatten; `in_keys_inv` by default.
+        in_keys_inv: Keys of the actions that `inv` writes, ``["action"]`` by default.
+        out_keys_inv: Keys of the actions that `inv` reads, `in_keys_inv` by default.
+        in_keys: Keys of the actions to flatten, `in_keys_inv` by default.
         allow_positive_dim: Whether the axes may be counted from the first axis, including the batch size.
         action_shape: Sizes of the merged axes, which `inv` needs.
 
@@ -196,7 +197,7 @@ class FlattenAction(_ActionTransform):
         axes = {"first_dim": first_dim, "last_dim": last_dim}
         check(axis_problems(allow_positive=allow_positive_dim, **axes), hint=hint)
         if first_dim > last_dim and (first_dim < 0) == (last_dim < 0):
-            raise InvalidArgumentError(f"first_dim is {first_dim}; expected at most last_dim, {last_dim}")
+            raise InvalidArgumentError(f"first_dim is {first_dim}, expected at most last_dim, {last_dim}")
         self.first_dim, self.last_dim = first_dim, last_dim
         self.action_shape = None if action_shape is None else tuple(action_shape)
 
@@ -217,7 +218,7 @@ class FlattenAction(_ActionTransform):
 
 
 class DiscreteActionProjection(Transform):
-    """Map one-hot actions of n actions to one-hot vectors of N >= n actions; `inv` maps them back.
+    """Map one-hot actions of n actions to one-hot vectors of N >= n actions. `inv` maps them back.
 
     `inv` replaces an action that does not exist, n or larger, by a random action.
 
@@ -245,7 +246,7 @@ class DiscreteActionProjection(Transform):
         check(size_problems(num_actions_effective=num_actions_effective, max_actions=max_actions))
         if max_actions < num_actions_effective:
             raise InvalidArgumentError(
-                f"max_actions is {max_actions}; expected at least num_actions_effective = {num_actions_effective}"
+                f"max_actions is {max_actions}, expected at least num_actions_effective = {num_actions_effective}"
             )
         self.num_actions_effective, self.max_actions = num_actions_effective, max_actions
 
@@ -256,7 +257,7 @@ class DiscreteActionProjection(Transform):
     @override
     def invert_value(self, value: Tensor) -> Tensor:
         if value.shape[-1] != self.max_actions:
-            raise InvalidArgumentError(f"the action has {value.shape[-1]} elements; expected {self.max_actions}")
+            raise InvalidArgumentError(f"the action has {value.shape[-1]} elements, expected {self.max_actions}")
         action = _one_hot_index(value)
         random = torch.randint_like(action, self.num_actions_effective)
         return functional.one_hot(
@@ -270,7 +271,7 @@ class DiscreteActionProjection(Transform):
 
 
 class ActionDiscretizer(Transform):
-    """Replace elements of continuous actions by the numbers of intervals; `inv` returns a value of each interval.
+    """Replace elements of continuous actions by the numbers of intervals. `inv` returns a value of each interval.
 
         action       -1.0   -0.2    0.3    1.0        low = -1, high = 1, num_intervals = 4
         number          0      1      2      3        intervals [-1, -0.5), [-0.5, 0), [0, 0.5), [0.5, 1]
@@ -281,9 +282,9 @@ class ActionDiscretizer(Transform):
     Args:
         num_intervals: Number of intervals of each element: an integer, or a tensor [A].
         action_key: Key of the continuous action.
-        out_action_key: Key of the numbers, int64 [..., A]; `action_key` by default.
+        out_action_key: Key of the numbers, int64 [..., A], `action_key` by default.
         sampling: Which value of an interval `inv` returns: `SamplingStrategy.MEDIAN`, `LOW`, `HIGH` or `RANDOM`.
-        categorical: Whether the result has numbers; if not, it has one-hot vectors, bool [..., sum of num_intervals].
+        categorical: Whether the result has numbers. If not, it has one-hot vectors, bool [..., sum of num_intervals].
         action_spec: Bounded spec of the action, [A] or a single number.
 
     Raises:
@@ -317,7 +318,7 @@ class ActionDiscretizer(Transform):
         low, high = getattr(action_spec, "low", None), getattr(action_spec, "high", None)
         if low is None or high is None or not bool((low.isfinite() & high.isfinite()).all()) or low.ndim > 1:
             raise InvalidArgumentError(
-                f"action_spec is {action_spec!r}; expected a spec with finite bounds and at most one axis",
+                f"action_spec is {action_spec!r}, expected a spec with finite bounds and at most one axis",
                 hint="pass action_spec=Bounded(low, high, shape=...)",
             )
         self.sampling = self.SamplingStrategy.MEDIAN if sampling is None else sampling
@@ -380,7 +381,7 @@ class ActionDiscretizer(Transform):
 
 
 class ActionTokenizerTransform(Transform):
-    """Encode actions as tokens of an action tokenizer; `inv` decodes them.
+    """Encode actions as tokens of an action tokenizer. `inv` decodes them.
 
     Written data without tokens is not changed.
 
@@ -406,7 +407,7 @@ class ActionTokenizerTransform(Transform):
     ) -> None:
         check(choice_problems("encode", "decode", mode=mode))
         if not all(callable(getattr(tokenizer, name, None)) for name in ("encode", "decode")):
-            raise InvalidArgumentError(f"tokenizer is {tokenizer!r}; expected an object with encode and decode")
+            raise InvalidArgumentError(f"tokenizer is {tokenizer!r}, expected an object with encode and decode")
         keys = [in_key], [out_key]
         read, written = keys if mode == "encode" else keys[::-1]
         super().__init__(read, written, read, written)

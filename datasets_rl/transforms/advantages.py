@@ -107,13 +107,13 @@ class Advantages(OverSlices):
             value: Values of the states.
             next_value: Values of the next states.
             reward: Rewards.
-            done: Whether a step is the last one of its slice or episode, bool.
+            done: Whether a step is the last step of a slice or episode, bool.
             terminated: Whether the next state is terminal, bool.
             known: Whether the next state is known, bool.
             time_dim: The axis of the steps.
         """
         unknown = ~(known | terminated)
-        # The step before such a step becomes the last one. What roll moves from the first step to the last has no effect.
+        # The step before such a step becomes the last step. What roll moves from the first step to the last has no effect.
         advantage, target = self.estimate(
             value, next_value, reward, done | unknown.roll(-1, time_dim), terminated, time_dim
         )

@@ -1,4 +1,4 @@
-"""Base class of the transforms, and what they do with keys, entries and specs."""
+"""Base class of the transforms, and their use of keys, entries and specs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Keys = Sequence[NestedKey] | NestedKey
 GATHERED = "_gathered"
 """Prefix of the temporary keys that hold values from other rows of the storage until a transform uses them."""
 STEPS_TO_NEXT = "steps_to_next_obs"
-"""Key of the number of steps from each step to the one under "next", which `MultiStepTransform` writes."""
+"""Key of the number of steps from each step to the step under "next", which `MultiStepTransform` writes."""
 
 
 class Transform(nn.Module):
-    """Base class of the transforms, which map a batch to a batch: they read `in_keys` and write `out_keys`.
+    """Base class of the transforms, which map a batch to a batch. A transform reads `in_keys` and writes `out_keys`.
 
         batch  --- in_keys ------- forward ---> out_keys       sampling: from the buffer to the caller
         data   --- out_keys_inv -- inv -------> in_keys_inv    writing: from the caller to the buffer
@@ -40,7 +40,7 @@ class Transform(nn.Module):
     The key of a group, such as an observation of several sensors, stands for every entry of the group where a transform
     changes each entry separately. A transform that combines entries or steps names the group in an error instead.
 
-    A transform modifies neither its input TensorDict nor the memory of the tensors in it: it returns a new TensorDict
+    A transform modifies neither the input TensorDict nor the memory of its tensors. The result is a new TensorDict
     that shares all unchanged tensors with the input.
 
     Transforms are modules of torch: a `nn.Sequential` can contain them, and statistics are buffers.
@@ -48,20 +48,20 @@ class Transform(nn.Module):
     A custom transform overrides the hooks that TorchRL documents: `_apply_transform` and `_inv_apply_transform` for one
     entry, `_call` and `_inv_call` for the TensorDict, or `forward` and `inv`. A hook may modify its TensorDict, but not
     the memory of the tensors in it. `_inv_call` runs on all data that is written to the buffer, with or without
-    `in_keys_inv`. `_call` runs on every batch, unless the transform has `in_keys` and overrides `_apply_transform`;
+    `in_keys_inv`. `_call` runs on every batch, unless the transform has `in_keys` and overrides `_apply_transform`.
     TorchRL does not call it when sampling.
 
         class Double(Transform):
             def _apply_transform(self, obs):
                 return 2 * obs
 
-    The arguments are those of all transforms that have them; others, and other defaults, are described by their class.
+    These arguments are the same in all transforms. The class of a transform describes other arguments and defaults.
 
     Args:
-        in_keys: Keys of the entries to read; one key or a sequence.
-        out_keys: Keys of the results; `in_keys` by default.
+        in_keys: Keys of the entries to read, a single key or a sequence.
+        out_keys: Keys of the results, `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes.
-        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
+        out_keys_inv: Keys of the entries that `inv` reads, `in_keys_inv` by default.
 
     Raises:
         InvalidArgumentError: If the numbers of input and output keys differ.
@@ -73,31 +73,37 @@ class Transform(nn.Module):
     out_keys_inv: list[NestedKey]
 
     per_step: ClassVar[bool] = False
-    """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
+    """Whether the result for a step depends on nothing else of the batch, and on no random numbers: several batches may
     then be transformed at once."""
 
     shown: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that `repr` shows in addition to the keys."""
 
     _key_arguments: ClassVar[frozenset[str]] = frozenset({"in_keys", "out_keys", "in_keys_inv", "out_keys_inv"})
-    """Names of the attributes that hold keys: those of the arguments that the constructors annotate as keys."""
+    """Names of the attributes that hold keys, after the arguments that the constructors annotate as keys."""
     _dotted: Mapping[str, Any] = {}
-    """Values of these attributes before `bind`, of those that have names with dots."""
+    """Values of these attributes before `bind`, if they have names with dots."""
 
     in_recipes: ClassVar[bool] = False
-    """Whether recipes can name the transform. Each class states it for itself, in a line that `preprocessing.steps` reads."""
+    """Whether recipes can name the transform.
+
+    Each class states this attribute in a line that `preprocessing.steps` reads.
+    """
 
     of_images: ClassVar[bool] = False
     """Whether a recipe that names no keys applies the transform to all images of a dataset."""
 
     in_double: ClassVar[bool] = False
-    """Whether a recipe computes in float64 and rounds the results once. A batch is computed in its own dtype."""
+    """Whether a recipe computes in float64 and rounds the results once.
+
+    A batch is computed in the dtype of the batch.
+    """
 
     instead: ClassVar[str] = ""
     """Name of the step of recipes that does for whole episodes what the transform does for batches, if that is another rule."""
 
     axes: int = 0
-    """Number of the last axes of an entry, after those of the batch, that the transform combines."""
+    """Number of the last axes of an entry, after the batch axes, that the transform combines."""
 
     def __init__(
         self,
@@ -112,7 +118,7 @@ class Transform(nn.Module):
             pair = key_list(ins), key_list(ins if outs is None else outs)
             if len(pair[0]) != len(pair[1]):
                 raise InvalidArgumentError(
-                    f"in_{name} are {pair[0]} and out_{name} are {pair[1]}; expected the same number of keys"
+                    f"in_{name} are {pair[0]} and out_{name} are {pair[1]}, expected the same number of keys"
                 )
             for attribute, given, keys in zip((f"in_{name}", f"out_{name}"), (ins, outs), pair, strict=True):
                 # The keys may be properties of a subclass, as of some in TorchRL.
@@ -144,13 +150,13 @@ class Transform(nn.Module):
             super().__setattr__(name, resolve_keys(keys, data))
 
     def forward(self, data: Any = None, **entries: Any) -> Any:
-        """Return the transformed batch, a TensorDict of any batch size; the input is unchanged.
+        """Return the transformed batch, a TensorDict of any batch size. The input is unchanged.
 
             >>> ObservationNorm(0.0, 2.0, in_keys=["observation"])(observation=torch.ones(3))    # a tensor [3]
 
         Args:
             data: The batch.
-            **entries: The entries `in_keys` by name, instead of a batch; names of nested keys are joined by "_". The
+            **entries: The entries `in_keys` by name, instead of a batch. Names of nested keys are joined by "_". The
                 result is then the entry of `out_keys`, or a tuple of several.
 
         Raises:
@@ -163,7 +169,7 @@ class Transform(nn.Module):
         keys = {key if isinstance(key, str) else "_".join(key): key for key in self.in_keys}
         unknown = sorted(entries.keys() - keys.keys())
         if unknown:
-            raise InvalidArgumentError(f"the entries {unknown} are not in_keys; expected {sorted(keys)}")
+            raise InvalidArgumentError(f"the entries {unknown} are not in_keys, expected {sorted(keys)}")
         batch = TensorDict()
         for name, value in entries.items():
             batch.set(keys[name], value)
@@ -172,7 +178,10 @@ class Transform(nn.Module):
         return values[0] if len(values) == 1 else values
 
     def on_own(self, batch: Any) -> Any:
-        """Transform a TensorDict and return it. The method may set entries, but not modify the memory of tensors."""
+        """Transform a TensorDict and return the result.
+
+        The method may set entries, but not modify the memory of tensors.
+        """
         if self._dotted:
             self.bind(batch)
         return self._call(batch) if self._calls else self.transform_batch(batch)
@@ -190,7 +199,7 @@ class Transform(nn.Module):
         return self.transform_batch(next_tensordict)
 
     def _apply_transform(self, obs: Any) -> Any:
-        """Return one transformed entry of a batch: a hook for subclasses, see `Transform`."""
+        """Return a transformed entry of a batch: a hook for subclasses, see `Transform`."""
         return obs.apply(self.transform_value) if is_group(obs) else self.transform_value(obs)
 
     def _inv_call(self, tensordict: Any) -> Any:
@@ -198,7 +207,7 @@ class Transform(nn.Module):
         return self.invert_batch(tensordict)
 
     def _inv_apply_transform(self, state: Any) -> Any:
-        """Return one transformed entry of data for the buffer: a hook for subclasses, see `Transform`."""
+        """Return a transformed entry of data for the buffer: a hook for subclasses, see `Transform`."""
         return state.apply(self.invert_value) if is_group(state) else self.invert_value(state)
 
     def inv(self, data: Any) -> Any:
@@ -223,7 +232,7 @@ class Transform(nn.Module):
         """
         if not is_tensor_collection(data):
             raise InvalidArgumentError(
-                f"the input of {type(self).__name__} is a {type(data).__name__}; expected a TensorDict",
+                f"the input of {type(self).__name__} is a {type(data).__name__}, expected a TensorDict",
                 hint="to transform other types, use a plain function",
             )
         if self._dotted:
@@ -251,7 +260,7 @@ class Transform(nn.Module):
             if leaf.ndim - ndim < self.axes:
                 raise InvalidArgumentError(
                     f"{type(self).__name__} reads {dotted_text(key)}, which has shape {list(leaf.shape[ndim:])} for each"
-                    f" step; expected at least {self.axes} axes",
+                    f" step, expected at least {self.axes} axes",
                     hint="name other entries: in_keys=[...]",
                 )
 
@@ -280,7 +289,7 @@ class Transform(nn.Module):
         if is_group(value):
             names = ", ".join(dotted_text(name) for name in value.keys(include_nested=True, leaves_only=True))
             raise InvalidArgumentError(
-                f"{type(self).__name__} reads {dotted_text(key)}, which is a group of {names}; expected a tensor",
+                f"{type(self).__name__} reads {dotted_text(key)}, which is a group of {names}, expected a tensor",
                 hint="name an entry of the group, as ('group', 'name'), or concatenate them with CatTensors first",
             )
         tensor: Tensor = value
@@ -293,11 +302,14 @@ class Transform(nn.Module):
         return batch
 
     def read_keys(self) -> Sequence[NestedKey] | None:
-        """Return the keys of all entries that the results depend on, beside the ends of trajectories; None if it is unknown."""
+        """Return the keys of all entries that the results depend on, without the ends of trajectories.
+
+        None is unknown.
+        """
         return None
 
     def transform_value(self, value: Any) -> Any:
-        """Return one transformed entry."""
+        """Return a transformed entry."""
         del value
         raise NotImplementedError(
             f"{type(self).__name__} has in_keys {self.in_keys}, but does not implement the transform: "
@@ -305,7 +317,7 @@ class Transform(nn.Module):
         )
 
     def invert_value(self, value: Any) -> Any:
-        """Return one entry with the transform inverted: the inverse of `transform_value`."""
+        """Return an entry with the transform inverted: the inverse of `transform_value`."""
         del value
         raise InvalidArgumentError(f"{type(self).__name__} has no inverse", hint="remove the argument in_keys_inv")
 
@@ -323,8 +335,8 @@ class Transform(nn.Module):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place, as `transform_batch` transforms a batch of that spec.
 
-        A transform of single entries implements `transformed_spec`; of one of whole batches, the results for zeros show
-        which entries change, and their shapes and dtypes.
+        A transform of single entries implements `transformed_spec`. For a transform of whole batches, the results for
+        zeros show which entries change, with shapes and dtypes.
         """
         per_entry = self._overrides("transformed_spec") or not self._overrides("transform_batch")
         if self._calls or not per_entry:
@@ -336,16 +348,16 @@ class Transform(nn.Module):
                 spec.set(target, self.transformed_spec(spec[key]))
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of one entry after `transform_value`; by default an unbounded spec of the resulting shape and dtype."""
+        """Return the spec of an entry after `transform_value`, by default an unbounded spec of the resulting shape."""
         return any_like(self._apply_transform(spec.zero()))
 
     @property
     def parent(self) -> None:
-        """The environment of the transform in TorchRL; always `None`, as this package has no environments."""
+        """The environment of the transform in TorchRL, always `None` because this package has no environments."""
         return
 
     def clone(self) -> Self:
-        """Return a copy that shares tensors with the transform until one of the two replaces them."""
+        """Return a copy that shares tensors with the transform until the copy or the transform replaces them."""
         other = copy(self)
         for name in ("_parameters", "_buffers", "_modules"):
             other.__dict__[name] = copy(self.__dict__[name])
@@ -364,7 +376,7 @@ class Transform(nn.Module):
             The missing and the unexpected keys.
 
         Raises:
-            InvalidArgumentError: If the state does not fit; nothing has changed.
+            InvalidArgumentError: If the state does not fit. Nothing has changed.
         """
         restore = _restorer(self)
         try:
@@ -394,8 +406,8 @@ class Transform(nn.Module):
         """Restore a state that `dumps` wrote.
 
         Raises:
-            InvalidArgumentError: If the state does not fit, or the folder has no checkpoint; nothing has changed.
-            IntegrityError: If files are missing or damaged; nothing has changed.
+            InvalidArgumentError: If the state does not fit, or the folder has no checkpoint. Nothing has changed.
+            IntegrityError: If files are missing or damaged. Nothing has changed.
         """
         self.load_state_dict(read_state(path))
 
@@ -440,7 +452,9 @@ def _restorer(module: nn.Module) -> Callable[[], None]:
 
 
 def set_entry(batch: Any, key: NestedKey, value: Any) -> None:
-    """Set an entry whose leading axes and device are those of the batch; `TensorDict.set` costs more than a small gather.
+    """Set an entry with the leading axes and the device of the batch.
+
+    `TensorDict.set` costs more than a small gather.
 
     Args:
         batch: The batch, which belongs to the caller.
@@ -480,7 +494,7 @@ def require_entry(value: Any, key: NestedKey, batch: Any) -> Any:
     """Return the value of a key.
 
     Raises:
-        UnknownKeyError: If the value is `None`; the error lists the keys of the TensorDict `batch`.
+        UnknownKeyError: If the value is `None`. The error lists the keys of the TensorDict `batch`.
     """
     if value is None:
         keys = batch.keys(include_nested=True, leaves_only=True)
@@ -492,7 +506,7 @@ def get_entry(batch: Any, key: NestedKey) -> Any:
     """Return an entry of a TensorDict.
 
     Raises:
-        UnknownKeyError: If the key is missing; the error lists the existing keys.
+        UnknownKeyError: If the key is missing. The error lists the existing keys.
     """
     return require_entry(batch.get(key, None), key, batch)
 
@@ -505,7 +519,7 @@ def is_group(value: Any) -> bool:
 
 
 def entries_below(batch: Any, key: NestedKey) -> list[NestedKey]:
-    """Return the keys of the entries of a group, relative to it; an empty key for an entry that is not a group.
+    """Return the keys of the entries of a group, relative to the group. An entry that is not a group has an empty key.
 
     Args:
         batch: A TensorDict or a composite spec.
@@ -519,17 +533,17 @@ def entries_below(batch: Any, key: NestedKey) -> list[NestedKey]:
 
 
 def flat_key(key: Any) -> NestedKey:
-    """Return a key without nested tuples; a single name is returned as a string."""
+    """Return a key without nested tuples. A single name is returned as a string."""
     if isinstance(key, str):
         return key
     if not isinstance(key, Sequence) or not key:
-        raise WrongTypeError(f"a key is {key!r:.60}; expected a name, or a tuple of names")
+        raise WrongTypeError(f"a key is {key!r:.60}, expected a name, or a tuple of names")
     path = tuple(name for item in map(flat_key, key) for name in ([item] if isinstance(item, str) else item))
     return path if len(path) > 1 else path[0]
 
 
 def has_dots(keys: Any) -> bool:
-    """Return whether a key, or one of a list or mapping of keys, has a name with a dot."""
+    """Return whether a key, or a key of a list or mapping, has a name with a dot."""
     if isinstance(keys, str):
         return "." in keys
     if isinstance(keys, Mapping):
@@ -551,7 +565,7 @@ def resolve_key(key: NestedKey, data: Any) -> NestedKey:
 
     Args:
         key: A name, or a tuple of names.
-        data: A TensorDict or a composite spec; `None` if it is not known yet.
+        data: A TensorDict or a composite spec, or `None` if it is not known yet.
     """
     if not has_dots(key):
         return key
@@ -575,12 +589,12 @@ def remove_entry(container: Any, key: NestedKey) -> None:
 
 
 def dotted_text(key: NestedKey) -> str:
-    """Return a key as one text, its names joined by dots."""
+    """Return a key as a text, with the names joined by dots."""
     return key if isinstance(key, str) else ".".join(key)
 
 
 def key_list(keys: Keys | None) -> list[NestedKey]:
-    """Return keys as a list; a string is a single key.
+    """Return keys as a list. A string is a single key.
 
     Raises:
         WrongTypeError: If it is neither a string nor a list of keys.
@@ -589,7 +603,7 @@ def key_list(keys: Keys | None) -> list[NestedKey]:
         return []
     given: Any = keys
     if not isinstance(given, Iterable) or isinstance(given, Tensor):
-        raise WrongTypeError(f"the keys are {keys!r:.60}; expected a string, or a list of keys")
+        raise WrongTypeError(f"the keys are {keys!r:.60}, expected a string, or a list of keys")
     return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
@@ -602,7 +616,7 @@ def number_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Te
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise WrongTypeError(f"{name} is {value!r:.60}; expected a number, or a tensor of numbers") from error
+        raise WrongTypeError(f"{name} is {value!r:.60}, expected a number, or a tensor of numbers") from error
 
 
 def prefixed_key(prefix: str, key: NestedKey) -> NestedKey:
@@ -640,7 +654,7 @@ def update_specs_by_trial(function: Any, spec: CompositeSpec, *, in_time: bool =
     Args:
         function: The function.
         spec: The spec.
-        in_time: Whether the function needs a time axis, along which the zeros are then one step.
+        in_time: Whether the function needs a time axis, along which the zeros are then a single step.
     """
     zeros = spec.zero().unsqueeze(-1) if in_time else spec.zero()
     before = _leaves(zeros)
@@ -659,12 +673,12 @@ def _leaves(batch: Any) -> dict[NestedKey, Any]:
 def transform_problems(transform: Any) -> list[str]:
     """Return why something is neither a transform nor a function."""
     if isinstance(transform, type) and issubclass(transform, nn.Module):
-        return [f"transform is the class {transform.__name__}; expected an instance, {transform.__name__}(...)"]
+        return [f"transform is the class {transform.__name__}, expected an instance, {transform.__name__}(...)"]
     if callable(transform):
         return []
-    named = " (names are those of steps, which `preprocess` and `derive` apply)" if isinstance(transform, str) else ""
+    named = " (names are for steps, which `preprocess` and `derive` apply)" if isinstance(transform, str) else ""
     return [
-        f"transform {transform!r} is not callable; expected a transform or a function, as RewardScaling(0, 0.1){named}"
+        f"transform {transform!r} is not callable, expected a transform or a function, as RewardScaling(0, 0.1){named}"
     ]
 
 

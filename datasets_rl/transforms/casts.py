@@ -27,9 +27,9 @@ class DTypeCastTransform(Transform):
         torch.float16
 
     Args:
-        dtype_in: Dtype of the entries to cast; not checked for entries that `in_keys` names.
+        dtype_in: Dtype of the entries to cast. Not checked for entries that `in_keys` names.
         dtype_out: Dtype of the results.
-        in_keys: Keys of the entries to cast; every entry of dtype `dtype_in` by default.
+        in_keys: Keys of the entries to cast, every entry of dtype `dtype_in` by default.
         in_keys_inv: Keys of the entries that `inv` writes, cast to `dtype_in`.
     """
 
@@ -83,7 +83,7 @@ class DTypeCastTransform(Transform):
 
 
 class DoubleToFloat(DTypeCastTransform):
-    """Cast float64 to float32; `inv` casts float32 to float64.
+    """Cast float64 to float32. `inv` casts float32 to float64.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -93,7 +93,7 @@ class DoubleToFloat(DTypeCastTransform):
         torch.float32
 
     Args:
-        in_keys: Keys of the entries to cast; every entry of dtype float64 by default.
+        in_keys: Keys of the entries to cast, every entry of dtype float64 by default.
         in_keys_inv: Keys of the entries that `inv` writes, as float64.
     """
 
@@ -113,7 +113,7 @@ class DoubleToFloat(DTypeCastTransform):
 class DeviceCastTransform(Transform):
     """Rearrange a batch to a device.
 
-    A whole batch in main memory is first copied to one block, page-locked for a GPU, which moves by one copy.
+    A whole batch in main memory is first copied to a single block, page-locked for a GPU, which moves by one copy.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -124,9 +124,9 @@ class DeviceCastTransform(Transform):
 
     Args:
         device: Device of the result.
-        orig_device: Device to which `inv` moves data that is written to the buffer; the data is not moved by default.
-        in_keys: Keys of the entries to move; the whole batch by default.
-        in_keys_inv: Keys of the entries that `inv` writes; all entries by default.
+        orig_device: Device to which `inv` moves data that is written to the buffer. By default the data is not moved.
+        in_keys: Keys of the entries to move, the whole batch by default.
+        in_keys_inv: Keys of the entries that `inv` writes, all entries by default.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class DeviceCastTransform(Transform):
             if self.device.type == "cpu" or not _is_in_main_memory(batch):
                 return batch.to(self.device, non_blocking=True)
             block = batch.consolidate(pin_memory=torch.cuda.is_available())
-            return block.to(self.device, non_blocking=True).copy()  # a block is locked; its copy has the same tensors
+            return block.to(self.device, non_blocking=True).copy()  # a block is locked, its copy has the same tensors
         # A TensorDict with a device moves every entry that is set to that device.
         return super().transform_batch(batch.clear_device_())
 
@@ -158,7 +158,7 @@ class DeviceCastTransform(Transform):
         return value.to(self.device, non_blocking=True)
 
     def inv(self, data: Any) -> Any:
-        """Rearrange data that is written to the buffer to `orig_device`; without `orig_device`, return it unchanged."""
+        """Rearrange data that is written to the buffer to `orig_device`, or return the data unchanged."""
         if self.orig_device is None:
             return data
         if self.in_keys_inv:
@@ -194,7 +194,7 @@ def _is_in_main_memory(batch: Any) -> bool:
 
 
 class PinMemoryTransform(Transform):
-    """Copy a batch on the CPU to page-locked memory, which a GPU reads faster; without a GPU, return it unchanged."""
+    """Copy a batch on the CPU to page-locked memory, which a GPU reads faster. Without a GPU, return the batch."""
 
     @override
     def transform_batch(self, batch: Any) -> Any:
@@ -209,4 +209,4 @@ def _as_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (TypeError, RuntimeError) as error:
-        raise WrongTypeError(f"the device is {device!r:.60}; expected a device, such as 'cuda:0'") from error
+        raise WrongTypeError(f"the device is {device!r:.60}, expected a device, such as 'cuda:0'") from error

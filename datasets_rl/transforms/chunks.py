@@ -38,7 +38,7 @@ class ActionChunkTransform(WindowTransform):
         chunk_key: Key of the chunks.
         pad_key: Key of the padding mask, bool [..., H].
         time_dim: Time axis of the action, counted from the last axis (negative).
-        done_key: Key under "next" of the flag that ends a trajectory, if the batch has it; `None` for no flag.
+        done_key: Key under "next" of the flag that ends a trajectory, if the batch has it, or `None` for no flag.
 
     Raises:
         InvalidArgumentError: If `chunk_size` is below 1, or `time_dim` is not negative.
@@ -84,7 +84,7 @@ class ActionChunkTransform(WindowTransform):
         index = action.ndim + self.time_dim
         if index < 0:
             raise InvalidArgumentError(
-                f"the action has shape {list(action.shape)}; expected a time axis at {self.time_dim}"
+                f"the action has shape {list(action.shape)}, expected a time axis at {self.time_dim}"
             )
         return TimeAxis(tuple(action.shape[: index + 1]), index)
 
@@ -96,7 +96,7 @@ class ActionChunkTransform(WindowTransform):
         if done is not None and tuple(done.shape[: len(axis.shape)]) != axis.shape:
             raise InvalidArgumentError(
                 f"the axes of the action up to time_dim = {self.time_dim} are {list(axis.shape)}, and {self.done_key} under"
-                f" next has shape {list(done.shape)}; expected the same axes",
-                hint="pass the time axis of the action as time_dim=...; -2 for actions [..., T, A]",
+                f" next has shape {list(done.shape)}, expected the same axes",
+                hint="pass the time axis of the action as time_dim=..., which is -2 for actions [..., T, A]",
             )
         return axis.ends(done)

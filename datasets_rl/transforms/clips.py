@@ -14,7 +14,7 @@ from datasets_rl.transforms.base import Keys, Transform, number_tensor
 
 
 class ClipTransform(Transform):
-    """Clip entries; `inv` clips as well.
+    """Clip entries, also in `inv`.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -25,8 +25,8 @@ class ClipTransform(Transform):
 
     Args:
         in_keys: Keys of the entries to clip.
-        low: Minimum, a number; `None` for no minimum.
-        high: Maximum, a number; `None` for no maximum.
+        low: Minimum, a number, or `None` for no minimum.
+        high: Maximum, a number, or `None` for no maximum.
 
     Raises:
         InvalidArgumentError: If neither limit is given, a limit is not a number, or `low` is not below `high`.
@@ -49,9 +49,9 @@ class ClipTransform(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.low, self.high = _as_limit(low), _as_limit(high)
         if self.low is None and self.high is None:
-            raise InvalidArgumentError("low and high are both missing; expected at least one number")
+            raise InvalidArgumentError("low and high are both missing, expected at least one number")
         if self.low is not None and self.high is not None and self.low >= self.high:
-            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}; expected low < high")
+            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}, expected low < high")
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
@@ -71,5 +71,5 @@ def _as_limit(value: Any) -> float | None:
         return None
     limit = number_tensor(value, "a limit")
     if limit.numel() != 1:
-        raise InvalidArgumentError(f"a limit is {value}; expected a single number")
+        raise InvalidArgumentError(f"a limit is {value}, expected a single number")
     return float(limit)

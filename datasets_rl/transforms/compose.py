@@ -61,26 +61,26 @@ class Compose(Transform):
         """
         transforms, count = list(self), len(self)
         if not -count <= index <= count:
-            raise InvalidArgumentError(f"index is {index}; expected {-count} to {count}")
+            raise InvalidArgumentError(f"index is {index}, expected {-count} to {count}")
         transforms.insert(index, transform)
         self._replace(transforms)
         return self
 
     def pop(self, index: int | None = None) -> Any:
-        """Remove the transform at an index, by default the last one, and return it."""
+        """Remove the transform at an index, by default the last transform, and return the transform."""
         transforms = list(self)
         transform = transforms.pop(-1 if index is None else index)
         self._replace(transforms)
         return transform
 
     def __setitem__(self, index: Any, transform: Any) -> None:
-        """Replace the transform at an index, or those of a slice."""
+        """Replace the transform at an index, or the transforms of a slice."""
         transforms = list(self)
         transforms[index] = transform
         self._replace(transforms)
 
     def __delitem__(self, index: int | slice) -> None:
-        """Remove the transform at an index, or those of a slice."""
+        """Remove the transform at an index, or the transforms of a slice."""
         transforms = list(self)
         del transforms[index]
         self._replace(transforms)
@@ -98,7 +98,7 @@ class Compose(Transform):
         return apply_transforms(self.transforms, batch, is_own=True)
 
     def inv(self, data: Any) -> Any:
-        """Apply the inverse transforms; return `None`, for nothing to write, as soon as one of them does."""
+        """Apply the inverse transforms. Return `None`, for nothing to write, as soon as a transform does."""
         for transform in reversed(self.transforms):
             inverse = getattr(transform, "inv", None)
             if inverse is not None and data is not None:
@@ -114,7 +114,7 @@ class Compose(Transform):
         return own_reads(list(self.transforms), storage)
 
     def update_specs(self, spec: CompositeSpec) -> None:
-        """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""
+        """Transform a spec in place with all transforms. Functions are applied to zeros to find the resulting spec."""
         for transform in self.transforms:
             if isinstance(transform, Transform):
                 transform.bind(spec)
@@ -178,14 +178,14 @@ def apply_transforms(transforms: Iterable[Any], batch: Any, *, is_own: bool = Fa
         is_own: Whether no other object uses the TensorDict, so that its entries may be replaced.
 
     Raises:
-        InvalidArgumentError: If one of them returns None.
+        InvalidArgumentError: If a function returns None.
     """
     for transform in transforms:
         in_place = (
             isinstance(transform, Transform)
             and type(transform).forward in {Transform.forward, Compose.forward}
             and not (transform._forward_hooks or transform._forward_pre_hooks)  # noqa: SLF001 - of torch
-            # Functions accept values that are not TensorDicts; for such values, calling a transform raises the error.
+            # Functions accept values that are not TensorDicts. For such values, calling a transform raises the error.
             and is_tensor_collection(batch)
         )
         batch = transform.on_own(batch if is_own else transform.own(batch)) if in_place else transform(batch)

@@ -23,7 +23,7 @@ class RandomCropTensorDict(Transform):
 
     Args:
         sub_seq_len: Number of steps of a subsequence.
-        sample_dim: Time axis in the batch size; negative values count from the last axis.
+        sample_dim: Time axis in the batch size. Negative values count from the last axis.
         mask_key: Key of the padding mask: True for steps, and False for the padding after them.
 
     Raises:
@@ -49,7 +49,7 @@ class RandomCropTensorDict(Transform):
             lengths = get_entry(batch, self.mask_key).reshape(batch.shape).sum(axis, keepdim=True)
         if bool((lengths < self.sub_seq_len).any()):
             raise InvalidArgumentError(
-                f"a trajectory of the batch has {int(lengths.min())} steps; expected at least sub_seq_len = "
+                f"a trajectory of the batch has {int(lengths.min())} steps, expected at least sub_seq_len = "
                 f"{self.sub_seq_len}"
             )
         shape = [1 if dim == axis else size for dim, size in enumerate(batch.shape)]
@@ -67,7 +67,7 @@ class RandomCropTensorDict(Transform):
         axis = self.sample_dim + len(shape) if self.sample_dim < 0 else self.sample_dim
         if not 0 <= axis < len(shape):
             raise InvalidArgumentError(
-                f"sample_dim is {self.sample_dim}; expected an axis of the batch size {list(shape)}"
+                f"sample_dim is {self.sample_dim}, expected an axis of the batch size {list(shape)}"
             )
         return axis
 
@@ -89,12 +89,12 @@ class BurnInTransform(Transform):
                     burn_in = C   | result [B, T - C], with the state after s_C-1 at its first step
 
     Args:
-        modules: One or several networks, which run on the first steps without gradients; with an empty list, the first
-            steps are only removed.
+        modules: Networks, or a single network, which run on the first steps without gradients. With an empty list, the
+            first steps are only removed.
         burn_in: Number of first steps, C.
         out_keys: Keys of the states: the entry that a module writes under "next" is written to the first step of the
             result. By default all entries that the modules write under "next".
-        context_key: Key of the first steps in the result, as a TensorDict [B, C]; the result then has batch size [B].
+        context_key: Key of the first steps in the result, as a TensorDict [B, C]. The result then has batch size [B].
             By default, the first steps are discarded.
 
     Raises:
@@ -126,7 +126,7 @@ class BurnInTransform(Transform):
         """
         if batch.ndim < 2 or batch.shape[-1] <= self.burn_in:
             raise InvalidArgumentError(
-                f"the batch size is {list(batch.shape)}; expected [..., T] with T > {self.burn_in}"
+                f"the batch size is {list(batch.shape)}, expected [..., T] with T > {self.burn_in}"
             )
         context, rest = batch[..., : self.burn_in], batch[..., self.burn_in :]
         if self.burn_in and len(self.networks):

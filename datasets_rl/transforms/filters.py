@@ -23,21 +23,21 @@ class FiniteTensorDictCheck(Transform):
     def transform_batch(self, batch: Any) -> Any:
         for key, value in batch.items(include_nested=True, leaves_only=True):
             if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
-                raise InvalidArgumentError(f"{key} has elements that are not finite; expected finite numbers")
+                raise InvalidArgumentError(f"{key} has elements that are not finite, expected finite numbers")
         return batch
 
 
 class PolicyAgeFilter(Transform):
-    """Remove steps whose behavior policy is too old, from sampled batches and from written data.
+    """Remove the steps of behavior policies that are too old, from sampled batches and from written data.
 
     A sampled batch may have fewer rows than requested.
 
     Args:
         current_version: Version of the current policy, an integer, or a function that returns it.
         max_policy_lag: Maximum difference between the current version and that of a step.
-        policy_version_key: Key of the version of the policy of each step, integers [B, ...]; of several versions, the
-            oldest counts.
-        strict: Whether a missing version is an error; if not, the data is not filtered, with a warning.
+        policy_version_key: Key of the version of the policy of each step, integers [B, ...]. If there are several
+            versions, the oldest version counts.
+        strict: Whether a missing version is an error. If not, the data is not filtered, with a warning.
 
     Raises:
         InvalidArgumentError: If `max_policy_lag` is negative.

@@ -44,7 +44,7 @@ Padding = Literal["same", "constant", "zeros"]
 
 
 _RGB = 3
-"""Number of channels of the images whose stacks have a loop of their own."""
+"""Number of channels of the images that are stacked by a separate loop."""
 _MAX_UNCHECKED_FRAMES = 1_000
 """Number of frames per stack above which the required memory is compared with the memory of the machine."""
 _BLOCK_BYTES = 1 << 20
@@ -54,7 +54,7 @@ _INTEGERS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def _step_bytes(batch: Any, key: NestedKey) -> int:
-    """Return the number of bytes per step of an entry of a batch; 0 if the key is missing."""
+    """Return the number of bytes per step of an entry of a batch, or 0 if the key is missing."""
     value = batch.get(key, None)
     return 0 if value is None or is_group(value) else value.nbytes // max(batch.numel(), 1)
 
@@ -62,9 +62,9 @@ def _step_bytes(batch: Any, key: NestedKey) -> int:
 class CatFrames(OverTime):
     """Concatenate the last N frames of an entry.
 
-    In a buffer, the frames are read from the storage, so that every sampler works, including those of single steps. An
-    entry under "next" gets the stack of the following step, so that ``next.x`` of a step is ``x`` of the next step, as
-    TED requires:
+    In a buffer, the frames are read from the storage, so that every sampler works, including samplers of single steps.
+    An entry under "next" gets the stack of the following step, so that ``next.x`` of a step is ``x`` of the next step,
+    as TED requires:
 
         step            0          1          2      | 3  (next episode)
         x, N = 3        0 0 0      0 0 1      0 1 2  | 3 3 3
@@ -73,9 +73,10 @@ class CatFrames(OverTime):
     TorchRL stacks the values under "next" among themselves: at step 0 the result is 1 1 1, which no environment
     returns.
 
-    An unknown final observation consists of zeros. It is the last frame of only one stack, that under "next" of the
-    last step, which ``("next", "final_known")`` marks. With `future`, it would also be in earlier stacks; there it
-    counts as padding, and padding "same" replaces it by the last known frame.
+    An unknown final observation consists of zeros. It is the last frame of only a single stack, the stack
+    under "next" of the last step, which ``("next", "final_known")`` marks. With `future`, earlier
+    stacks would have this observation too. There the observation is padding, which "same" replaces by the last
+    known frame.
 
         >>> from datasets_rl import load
         >>> from datasets_rl.transforms import CatFrames
@@ -85,24 +86,24 @@ class CatFrames(OverTime):
 
     Args:
         N: Number of frames per stack.
-        dim: Axis of a frame along which the frames are concatenated, negative; -(number of axes of a frame + 1) stacks
-            the frames along a new first axis. By default the axis of the channels of an image; a new first axis for
-            images [H, W] and for numbers; and the first axis of other entries.
-        in_keys: Keys of the frames; ``["pixels"]`` by default.
-        out_keys: Keys of the stacks; `in_keys` by default.
+        dim: Axis of a frame along which the frames are concatenated, negative. -(number of axes of a frame + 1) stacks
+            the frames along a new first axis. By default, this is the axis of the channels of an image, a new first
+            axis for images [H, W] and for numbers, and the first axis of other entries.
+        in_keys: Keys of the frames, ``["pixels"]`` by default.
+        out_keys: Keys of the stacks, `in_keys` by default.
         padding: Padding before the first frame of an episode: "same" (the first frame), "constant" or "zeros".
         padding_value: Value of the padding "constant".
         as_inverse: Whether to stack frames when data is written to the buffer, instead of when it is sampled. The data
             must be in order along the time axis.
         future: Whether to stack the current frame and the next N - 1 frames instead.
-        mask_key: Key of the padding mask, bool [*batch, N]; no mask by default.
-        check_layout: Whether to refuse images for which `dim` is not the axis of the channels: -3 for images whose
-            shape is that of images [H, W, C], or -1 for those of images [C, H, W].
+        mask_key: Key of the padding mask, bool [*batch, N], no mask by default.
+        check_layout: Whether to refuse images for which `dim` is not the axis of the channels: -3 for images of a
+            shape [H, W, C], or -1 for images of a shape [C, H, W].
 
     Raises:
-        InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems. When called, if
+        InvalidArgumentError: If `N`, `dim` or `padding` is invalid. The message lists all problems. When called, if
             `dim` is not the axis of the channels of an image, or an earlier `MultiStepTransform` or `QChunkTransform` has
-            replaced the next frames by later ones.
+            replaced the next frames by later frames.
     """
 
     per_step = True
@@ -137,7 +138,7 @@ class CatFrames(OverTime):
         return range(self.N) if self.future else range(1 - self.N, 1)
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read the frames from the storage, see `OverTime`; with `as_inverse`, return the batch unchanged."""
+        """Read the frames from the storage, see `OverTime`. With `as_inverse`, return the batch unchanged."""
         return data if self.as_inverse else super().gather(storage, rows, data)
 
     @override
@@ -214,12 +215,12 @@ class CatFrames(OverTime):
         """Return a transform and a sampler for a buffer that stores single frames.
 
         The transform also stacks the frames under "next", and removes stacks from data that is written, unless they
-        replace the frames. It reads frames from the storage, so that the sampler draws single steps; TorchRL's sampler
-        draws slices of N steps, of which its transform returns the last ones.
+        replace the frames. It reads frames from the storage, so that the sampler draws single steps. TorchRL's sampler
+        draws slices of N steps, of which the transform returns the last steps.
 
         Args:
-            batch_size: Number of steps of a batch, as the argument of `sample`; not used, because each step has a
-                stack.
+            batch_size: Number of steps of a batch, as the argument of `sample`. The argument is not used, because
+                each step has a stack.
             **sampler_kwargs: Arguments of `SliceSampler`.
         """
         from datasets_rl.samplers.slices import SliceSampler
@@ -260,7 +261,7 @@ class CatFrames(OverTime):
         return values
 
     def _root_key(self, key: NestedKey) -> NestedKey | None:
-        """Return the root key of the frames before the frame of a key under "next"; `None` for other keys."""
+        """Return the root key of the frames before the frame of a key under "next", or `None` for other keys."""
         if self.future or isinstance(key, str) or key[0] != NEXT:
             return None
         return key[1] if len(key) == 2 else key[1:]
@@ -287,18 +288,18 @@ class CatFrames(OverTime):
         return batch
 
     def _check_follows(self, batch: Any) -> None:
-        """Check that the frames under "next" follow those of their steps: n-step targets replace them by later ones."""
+        """Check that the frames under "next" follow the frames of the steps, because n-step targets have later frames."""
         steps = batch.get(STEPS_TO_NEXT, None)
         if steps is not None and any(key[0] == NEXT for key in self.in_keys) and (steps > 1).any():
             raise InvalidArgumentError(
-                f"the next frames are up to {int(steps.max())} steps after those of their steps, by an earlier transform;"
-                " a stack of both would leave out the frames between them",
+                f"the next frames are up to {int(steps.max())} steps after the frames of the steps, by an earlier transform,"
+                " and a stack of both would leave out the frames between them",
                 hint="put CatFrames and TimeMaxPool before MultiStepTransform and QChunkTransform",
             )
 
     @property
     def is_of_past(self) -> bool:
-        """Whether the stack of a state consists of that state and of earlier ones of its episode, and of padding."""
+        """Whether the stack of a state consists of that state, of earlier states of the episode, and of padding."""
         return not (self.future or self.as_inverse) and self.mask_key is None and self.done_key in {None, "done"}
 
     def stack_rows(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[Any]:
@@ -316,7 +317,7 @@ class CatFrames(OverTime):
         self._require_memory(len(last), frames.nbytes // max(len(frames), 1))
         axis = self._axis(shape)
         place = len(shape) + axis if axis else 0
-        # The elements before the axis, and those that stay together.
+        # The elements before the axis, and the elements that stay together.
         outer, inner = math.prod(shape[:place]), math.prod(shape[place:])
         stacks = np.empty((len(last), outer, self.N, inner), frames.dtype)
         flat = frames.reshape(len(frames), outer, inner)
@@ -328,7 +329,7 @@ class CatFrames(OverTime):
         return stacks.reshape(len(last), *joined)
 
     def _taken(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-        """Yield the first frame of each stack, then the second one, and so on, [M, ...] each."""
+        """Yield the first frame of each stack, then the second frame, and so on, [M, ...] each."""
         for offset in self._offsets:
             rows = last + offset
             values = frames[np.maximum(rows, first)]
@@ -337,12 +338,12 @@ class CatFrames(OverTime):
             yield values
 
     def _axis(self, shape: Sequence[int]) -> int:
-        """Return the axis of concatenation of frames of a shape, negative; 0 for a new first axis."""
+        """Return the axis of concatenation of frames of a shape, negative, or 0 for a new first axis."""
         if self.dim is None:
             return channel_axis(shape)
         if -self.dim > len(shape) + 1:
             raise InvalidArgumentError(
-                f"dim is {self.dim}; expected at least {-len(shape) - 1} for frames of shape {list(shape)}"
+                f"dim is {self.dim}, expected at least {-len(shape) - 1} for frames of shape {list(shape)}"
             )
         if -self.dim == len(shape) + 1:
             return 0
@@ -357,11 +358,11 @@ class CatFrames(OverTime):
         return _concatenate_frames(frames, axis, dim) if dim else frames
 
     def inv(self, data: Any) -> Any:
-        """Stack the frames of data that is written to the buffer, with `as_inverse`; else return the data unchanged."""
+        """Stack the frames of data that is written to the buffer, with `as_inverse`, or return the data unchanged."""
         return super().transform_batch(self.own(data)) if self.as_inverse else data
 
     def transform_batch(self, batch: Any) -> Any:
-        """Stack the frames of a batch; with `as_inverse`, return the batch unchanged."""
+        """Stack the frames of a batch. With `as_inverse`, return the batch unchanged."""
         return batch if self.as_inverse else super().transform_batch(batch)
 
     @override
@@ -395,7 +396,7 @@ def _copy_frames(stacks: NDArray[Any], frames: Sequence[NDArray[Any]]) -> None:
 
     Args:
         stacks: The stacks, [M, P, N, D].
-        frames: The first frame of each stack, the second one, and so on, [M, P, D] each.
+        frames: The first frame of each stack, the second frame, and so on, [M, P, D] each.
     """
     pixel_bytes = stacks.shape[-1] * stacks.itemsize
     if pixel_bytes == _RGB and stacks.shape[1] > 1:
@@ -412,15 +413,15 @@ def _copy_frames(stacks: NDArray[Any], frames: Sequence[NDArray[Any]]) -> None:
 
 
 def _append_frame(frames: Tensor, last: Tensor, axis: int) -> Tensor:
-    """Concatenate the frames before the last one, and the last one."""
+    """Concatenate the frames before the last frame, and the last frame."""
     if frames.dtype is torch.uint8 and type(frames) is Tensor and frames.is_cpu and last.is_cpu:
-        # The threads that torch starts for images wait for each other where those of the decoder have just run.
+        # The threads that torch starts for images wait for each other where the threads of the decoder have just run.
         return torch.from_numpy(np.concatenate([frames.numpy(), last.numpy()], axis))
     return torch.cat([frames, last], axis)
 
 
 def _concatenate_frames(frames: Tensor, axis: int, dim: int) -> Tensor:
-    """Concatenate the frames along an axis of a frame, which is not its first; a view where the layout allows one.
+    """Concatenate the frames along an axis of a frame, which is not its first axis, as a view if possible.
 
     Args:
         frames: The frames, [*batch, N, ...].
@@ -437,7 +438,7 @@ def _concatenate_frames(frames: Tensor, axis: int, dim: int) -> Tensor:
         out = np.empty((math.prod(frames.shape[:axis]), math.prod(frames.shape[axis + 1 : -1]), count * channels), "u1")
         interleave(frames.reshape(len(out), count, -1).contiguous().numpy(), out)
         return torch.from_numpy(out).view(*moved.shape[:-2], count * channels)
-    # A copy of each frame takes a third of the time of one copy with the axes in another order.
+    # A copy of each frame takes a third of the time of a single copy with the axes in another order.
     result = torch.empty(moved.shape, dtype=frames.dtype, device=frames.device)
     for number, frame in enumerate(frames.unbind(axis)):
         result.select(dim - 1, number).copy_(frame)
@@ -448,7 +449,7 @@ def _unknown_frames(known: Tensor | None, shape: Sequence[int]) -> Tensor:
     """Return which frames after the first are an unknown final observation or a repetition of it, bool [*batch, N].
 
     Args:
-        known: Whether each frame is known, bool [*batch, N, ...]; `None` if all are.
+        known: Whether each frame is known, bool [*batch, N, ...], or `None` if all are.
         shape: The shape [*batch, N].
     """
     if known is None:

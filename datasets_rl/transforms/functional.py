@@ -31,14 +31,14 @@ def cat_frames(
         result     0 0 0    0 0 1    0 1 2
 
     Args:
-        tensor: Frames of one trajectory, [..., T, ...].
+        tensor: Frames of a trajectory, [..., T, ...].
         N: Number of frames of a stack.
         dim: Axis along which the frames are concatenated, negative.
-        padding: What replaces frames before the first one of a trajectory: "same" (the first frame) or "constant".
+        padding: What replaces frames before the first frame of a trajectory: "same" (the first frame) or "constant".
         padding_value: Value of the padding "constant".
         time_dim: Time axis, negative.
-        done_mask: Which frames of a stack belong to an earlier trajectory, bool [..., T, N]: the first ones of the
-            stack. By default the steps are one trajectory.
+        done_mask: Which frames of a stack belong to an earlier trajectory, bool [..., T, N]: the first frames of
+            the stack. By default the steps are a single trajectory.
 
     Raises:
         InvalidArgumentError: If an axis is not negative, or the padding is unknown.
@@ -72,9 +72,9 @@ def rgb_to_grayscale(img: Tensor, num_output_channels: int = 1) -> Tensor:
         InvalidArgumentError: If the images have other channels, or the number is neither 1 nor 3.
     """
     if img.ndim < 3 or img.shape[-3] != 3:
-        raise InvalidArgumentError(f"an image has shape {list(img.shape)}; expected [..., 3, H, W]")
+        raise InvalidArgumentError(f"an image has shape {list(img.shape)}, expected [..., 3, H, W]")
     if num_output_channels not in {1, 3}:
-        raise InvalidArgumentError(f"num_output_channels is {num_output_channels}; expected 1 or 3")
+        raise InvalidArgumentError(f"num_output_channels is {num_output_channels}, expected 1 or 3")
     red, green, blue = img.unbind(-3)
     luma = (_LUMA[0] * red).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
     gray = luma.to(img.dtype).unsqueeze(-3)

@@ -1,4 +1,4 @@
-"""What transforms read from other rows of a storage than those of the batch."""
+"""What transforms read from rows of a storage beside the rows of the batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotRowsError(Exception):
 
 
 class TransformedStorage:
-    """View of a storage whose steps have passed through some transforms, for a later transform that reads other rows.
+    """View of a storage after some transforms of the steps, for a later transform that reads other rows.
 
     rewards in the storage     r_0   r_1   r_2        MultiStepTransform after RewardClipping
     rewards that it reads    c(r_0) c(r_1) c(r_2)     sums clipped rewards, instead of clipping the sum
@@ -88,8 +88,8 @@ class TransformedStorage:
             if data.ndim != rows.ndim:
                 raise NotRowsError
             raise InvalidArgumentError(
-                f"the transforms return {len(data)} steps for {len(rows)} rows of the storage; expected the same number",
-                hint="put transforms that leave steps out after those that read other steps",
+                f"the transforms return {len(data)} steps for {len(rows)} rows of the storage, expected the same number",
+                hint="put transforms that leave steps out after transforms that read other steps",
             )
         return data
 
@@ -109,19 +109,19 @@ class TransformedStorage:
         return Windows(entries, outside, rows_in(window))
 
     def column(self, key: Key) -> Tensor:
-        """Return one entry of all stored steps, [N, ...]; the steps are read in chunks."""
+        """Return an entry of all stored steps, [N, ...]. The steps are read in chunks."""
         chunks = _row_chunks(len(self))
         return torch.cat([get_entry(self.take(rows), key) for rows in chunks])
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...]."""
+        """Return a field of some rows, [B, ...]."""
         column = self.column(key)
         return column.index_select(0, rows.to(column.device))
 
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return the trajectories of the storage; transforms do not affect them."""
+        """Return the trajectories of the storage. Transforms do not affect them."""
         return self._storage.trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
 
 
@@ -141,9 +141,9 @@ def take_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
 
 
 def own_reads(transforms: Sequence[Any], storage: Any) -> Collection[Key]:
-    """Return the keys of a batch of a storage that one of some transforms reads and writes separately.
+    """Return the keys of a batch of a storage that a transform reads and writes separately.
 
-    It is the first one that reads other rows, unless earlier ones use what it reads.
+    This is the first transform that reads other rows, unless earlier transforms use the same entries.
     """
     for number, transform in enumerate(transforms):
         if hasattr(type(transform), "own_reads"):
@@ -165,7 +165,7 @@ def _reads_unchanged(transform: Any, earlier: Sequence[Any]) -> bool:
         if other._dotted or other._forward_hooks or other._forward_pre_hooks:  # noqa: SLF001 - of a transform and a module
             return False
         used = [_path(key) for key in (*other.in_keys, *other.out_keys)]
-        # One of them may be the group of the other.
+        # Either key may be the group of the other.
         if any(all(map(eq, key, path)) for key in read for path in used):
             return False
     return True

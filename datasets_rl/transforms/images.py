@@ -1,4 +1,4 @@
-"""Transforms of images [..., C, H, W], channels first; only `ToTensorImage` reads images [..., H, W, C]."""
+"""Transforms of images [..., C, H, W], channels first. Only `ToTensorImage` reads images [..., H, W, C]."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class ToTensorImage(_ImageTransform):
         (torch.Size([4, 3, 84, 64]), tensor(1.))
 
     Args:
-        from_int: Whether to divide by 255; by default if the dtype is an integer.
+        from_int: Whether to divide by 255, by default if the dtype is an integer.
         unsqueeze: Whether to insert a leading axis in an image without leading axes.
-        dtype: Dtype of the result; torch's default dtype by default.
-        in_keys: Keys of the images; ``["pixels"]`` by default.
+        dtype: Dtype of the result, torch's default dtype by default.
+        in_keys: Keys of the images, ``["pixels"]`` by default.
         shape_tolerant: Whether to keep the axes of images whose channels (C of 1 or 3) are already first.
         check_layout: Whether to refuse images whose shape is that of images with their channels first.
 
@@ -110,7 +110,7 @@ class ToTensorImage(_ImageTransform):
     @override
     def transform_value(self, value: Tensor) -> Tensor:
         if value.ndim < 3:
-            raise InvalidArgumentError(f"an image has shape {list(value.shape)}; expected [..., H, W, C]")
+            raise InvalidArgumentError(f"an image has shape {list(value.shape)}, expected [..., H, W, C]")
         channels_first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
         if self.check_layout and not channels_first:
             hint = "the channels of these images are first: leave ToTensorImage out, or pass shape_tolerant=True"
@@ -139,10 +139,10 @@ class Resize(_ImageTransform):
         torch.Size([4, 3, 32, 32])
 
     Args:
-        w: New size of the axis H, which is what `w` means in TorchRL; or a pair of the sizes of H and W.
-        h: New size of the axis W; `w` by default.
-        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic"; the last two with antialiasing.
-        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        w: New size of the axis H, which is what `w` means in TorchRL, or a pair of the sizes of H and W.
+        h: New size of the axis W, `w` by default.
+        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic". The last two use antialiasing.
+        in_keys: Keys of the images [..., C, H, W], ``["pixels"]`` by default.
 
     Raises:
         InvalidArgumentError: If a size is not a positive integer, or the interpolation is unknown.
@@ -166,7 +166,7 @@ class Resize(_ImageTransform):
         # torchvision's InterpolationMode is an enumeration with these values.
         self.interpolation = str(getattr(interpolation, "value", interpolation))
         if self.interpolation not in _MODES:
-            raise InvalidArgumentError(f"interpolation is {self.interpolation!r}; expected one of {', '.join(_MODES)}")
+            raise InvalidArgumentError(f"interpolation is {self.interpolation!r}, expected one of {', '.join(_MODES)}")
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class Resize(_ImageTransform):
         mode = _MODES[self.interpolation]
         smooth = mode in _SMOOTH
         images = value.reshape(-1, *value.shape[-3:])
-        # torch interpolates uint8 on the CPU, with vector instructions; other integers must be converted to floats.
+        # torch interpolates uint8 on the CPU, with vector instructions. Other integers must be converted to floats.
         as_float = not (value.is_floating_point() or (value.dtype == torch.uint8 and value.is_cpu))
         scaled = functional.interpolate(
             images.float() if as_float else images,
@@ -192,7 +192,10 @@ class Resize(_ImageTransform):
         return scaled.reshape(*value.shape[:-2], *size)
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the new size; with "nearest", or "bilinear" of integers, it keeps the overall bounds."""
+        """Return the spec of the new size.
+
+        With "nearest", or "bilinear" of integers, the spec keeps the overall bounds.
+        """
         scaled, bounds = any_like(self.transform_value(spec.zero())), bounds_of(spec)
         # Interpolated floats may exceed a bound by rounding, and bicubic interpolation, with negative weights, by more.
         nearest = self.interpolation.startswith("nearest")
@@ -204,7 +207,7 @@ class Resize(_ImageTransform):
 
 
 class Crop(_ImageTransform):
-    """Crop a rectangle of images; the area outside of an image is filled with zeros.
+    """Crop a rectangle of images. The area outside of an image is filled with zeros.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -214,11 +217,11 @@ class Crop(_ImageTransform):
         torch.Size([4, 3, 32, 40])
 
     Args:
-        w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
-        h: Size along the axis W; `w` by default.
+        w: Size along the axis H, which is what `w` means in TorchRL. Or a pair of the sizes along H and W.
+        h: Size along the axis W, `w` by default.
         top: First pixel of the rectangle along H.
         left: First pixel of the rectangle along W.
-        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        in_keys: Keys of the images [..., C, H, W], ``["pixels"]`` by default.
         check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:
@@ -250,7 +253,7 @@ class Crop(_ImageTransform):
 
 
 class CenterCrop(_ImageTransform):
-    """Crop the center of images; the area outside of an image is filled with zeros.
+    """Crop the center of images. The area outside of an image is filled with zeros.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -260,9 +263,9 @@ class CenterCrop(_ImageTransform):
         torch.Size([4, 3, 32, 32])
 
     Args:
-        w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
-        h: Size along the axis W; `w` by default.
-        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        w: Size along the axis H, which is what `w` means in TorchRL. Or a pair of the sizes along H and W.
+        h: Size along the axis W, `w` by default.
+        in_keys: Keys of the images [..., C, H, W], ``["pixels"]`` by default.
         check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:
@@ -285,7 +288,7 @@ class CenterCrop(_ImageTransform):
         self.w, self.h = _size_pair(w, h)
 
     def transform_value(self, value: Tensor) -> Tensor:
-        """Return the center of one entry; an offset of half a pixel is rounded to the even pixel, as in torchvision."""
+        """Return the center of one entry. An offset of half a pixel is rounded to the even pixel, as in torchvision."""
         self._check_channels_first(value)
         height, width = value.shape[-2:]
         return _crop(value, _center_offset(height, self.w), _center_offset(width, self.h), self.w, self.h)
@@ -309,7 +312,7 @@ class GrayScale(_ImageTransform):
     def transform_value(self, value: Tensor) -> Tensor:
         if value.ndim < 3 or value.shape[-3] not in {1, 3}:
             raise InvalidArgumentError(
-                f"an image has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]",
+                f"an image has shape {list(value.shape)}, expected [..., 3, H, W] or [..., 1, H, W]",
                 hint=_CHANNELS_FIRST,
             )
         if value.shape[-3] == 1:
@@ -320,7 +323,7 @@ class GrayScale(_ImageTransform):
 def _size_pair(w: Any, h: int | None) -> tuple[int, int]:
     pair = tuple(w) if isinstance(w, (tuple, list)) else (w, w if h is None else h)
     if len(pair) != 2 or any(not isinstance(size, int) or size < 1 for size in pair):
-        raise InvalidArgumentError(f"the size is {pair}; expected two integers >= 1")
+        raise InvalidArgumentError(f"the size is {pair}, expected two integers >= 1")
     return pair[0], pair[1]
 
 

@@ -76,7 +76,7 @@ class SelectTransform(Transform):
         ['observation']
 
     Args:
-        *selected_keys: Keys of the entries to keep; the key of a group keeps the whole group.
+        *selected_keys: Keys of the entries to keep. The key of a group keeps the whole group.
         keep_rewards: Whether to keep the reward at the root as well.
         keep_dones: Whether to keep the flags at the root that end an episode as well.
     """
@@ -133,7 +133,10 @@ class ExcludeTransform(Transform):
         return batch if self.inverse else batch.exclude(*self.excluded_keys)
 
     def inv(self, data: Any) -> Any:
-        """With `inverse`, remove the entries from data that is written to the buffer; else return it unchanged."""
+        """With `inverse`, remove the entries from data that is written to the buffer.
+
+        Else return the data unchanged.
+        """
         if not self.inverse:
             return data
         if isinstance(data, list):

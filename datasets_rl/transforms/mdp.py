@@ -35,7 +35,7 @@ def step_mdp(
 
     Args:
         tensordict: A step, or a batch of steps.
-        next_tensordict: TensorDict to write the result to; a new TensorDict by default.
+        next_tensordict: TensorDict to write the result to, a new TensorDict by default.
         keep_other: Whether to keep the entries at the root that have no counterpart under "next".
         exclude_reward: Whether to leave out the rewards.
         exclude_done: Whether to leave out the flags that end an episode.

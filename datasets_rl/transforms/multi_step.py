@@ -51,10 +51,11 @@ class MultiStepTransform(OverTime):
     full ring buffer.
 
     Batches with ``("next", "final_known")`` come from a dataset that lacks some final observations. A target never uses
-    an unknown observation: if a truncated episode ends with one, the windows that reach it end one step earlier, at the
-    last known observation. Only the last transition of the episode has no earlier state to end at; both `nonterminal`
-    and ``("next", "final_known")`` are False for it, so that the latter is the mask that excludes it. A terminated
-    episode needs no final observation, so its windows are not shortened.
+    an unknown observation: if a truncated episode ends with an unknown observation, the windows
+    that reach this end are one step shorter, and end at the last known observation. Only the last transition of the
+    episode has no earlier state to end at. Both `nonterminal` and ``("next", "final_known")`` are False for it, so that
+    the latter is the mask that excludes it. A terminated episode needs no final observation, so its windows are not
+    shortened.
 
         step               0              1              2          f unknown, truncated, n = 2
         next.reward        r0 + g r1      r1             r2
@@ -62,15 +63,15 @@ class MultiStepTransform(OverTime):
         nonterminal        True           True           False
         next.final_known   True           True           False
 
-    All entries under "next" are those of the last step of the window, including the flags that end an episode. TorchRL
-    keeps the flags of the first step, and thus bootstraps from a terminal state within the window; it also transforms
+    All entries under "next" are from the last step of the window, including the flags that end an episode. TorchRL
+    keeps the flags of the first step, and thus bootstraps from a terminal state within the window. It also transforms
     data when it is written, and thus loses the last steps of every `extend`. This class stores single steps and
     transforms them when they are sampled.
 
-    The transform also writes ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
-    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value
-    of the next observation counts, that is, whether the last step is not terminated and the observation after it is
-    known.
+    The transform also writes ``("next", "original_reward")`` and, at the root, in the shape of the batch as in
+    TorchRL, ``"steps_to_next_obs"``, int64 [...], ``"gamma"``, float [...], and ``"nonterminal"``, bool [...].
+    ``"nonterminal"`` is whether the value of the next observation counts, that is, whether the last step is not
+    terminated and the observation after that step is known.
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
@@ -82,12 +83,12 @@ class MultiStepTransform(OverTime):
         (torch.Size([32, 1]), True)
 
     Args:
-        n_steps: Maximum number of steps of a window, n, at least 1; may be changed at any time.
+        n_steps: Maximum number of steps of a window, n, at least 1. The attribute may be changed at any time.
         gamma: Discount factor.
-        reward_keys: Keys of the rewards, under "next"; ``["reward"]`` by default.
-        done_keys: Keys under "next" of flags that keep the values of the first step of the window, as in TorchRL; none
+        reward_keys: Keys of the rewards, under "next", ``["reward"]`` by default.
+        done_keys: Keys under "next" of flags that keep the values of the first step of the window, as in TorchRL. None
             by default.
-        mask_key: Key of the mask that is False for padding, in batches of padded trajectories; by default ``"mask"`` or
+        mask_key: Key of the mask that is False for padding, in batches of padded trajectories. By default ``"mask"`` or
             ``("collector", "mask")``, where `split_trajectories` writes it. `nonterminal` of padding is False.
 
     Raises:
@@ -192,7 +193,7 @@ class MultiStepTransform(OverTime):
         return values
 
     def _compiled_values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any] | None:
-        """Return the same as `_values` from one loop; `None` for rewards that the loop does not support."""
+        """Return the same as `_values` from a single loop, or `None` for rewards that the loop does not support."""
         if not all(
             rewards.ndim == _LOOP_NDIM and rewards.dtype in _LOOP_DTYPES and rewards.is_cpu for rewards in entries
         ):
@@ -239,7 +240,7 @@ class MultiStepTransform(OverTime):
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
-        """Add the specs of the written entries; sums of rewards are unbounded."""
+        """Add the specs of the written entries. Sums of rewards are unbounded."""
         for name in self.reward_keys:
             spec.set(under_next(prefixed_key("original_", name)), spec[under_next(name)])
             spec.set(under_next(name), any_like(float_rewards(spec[under_next(name)].zero())))
@@ -255,7 +256,7 @@ class MultiStep(MultiStepTransform):
     Args:
         gamma: Discount factor.
         n_steps: Maximum number of steps of a window, n, at least 1.
-        mask_key: Key of the mask that is False for padding; by default ``("collector", "mask")`` or ``"mask"``.
+        mask_key: Key of the mask that is False for padding. By default ``("collector", "mask")`` or ``"mask"``.
     """
 
     def __init__(self, gamma: float, n_steps: int, *, mask_key: NestedKey = ("collector", "mask")) -> None:
@@ -264,7 +265,7 @@ class MultiStep(MultiStepTransform):
 
 @lru_cache(maxsize=64)
 def discount_powers(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the powers 0 to n of a discount factor, [n + 1]; callers do not modify them."""
+    """Return the powers 0 to n of a discount factor, [n + 1]. Callers do not modify them."""
     return gamma ** torch.arange(n_steps + 1, dtype=dtype, device=device)
 
 
@@ -281,7 +282,7 @@ def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:
 
     Args:
         known: Whether the state after each step is known, bool [M, ...].
-        terminated: Whether the episode terminates at each step, bool [M, ...]; `None` if the data has no such flag.
+        terminated: Whether the episode terminates at each step, bool [M, ...], or `None` if the data has no such flag.
     """
     usable = known if terminated is None else known | terminated
     return usable.reshape(len(usable), -1).all(-1)
@@ -295,8 +296,8 @@ def _shorten_windows(outside: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, T
         usable: Whether a target may use the state after the last step of each window, bool [M].
 
     Returns:
-        The number of the last step of each window, int64 [M]; which steps are outside of the shortened window, bool
-        [M, n]; and whether a target may use the state after its last step, bool [M, 1].
+        The number of the last step of each window, int64 [M], which steps are outside of the shortened window, bool
+        [M, n], and whether a target may use the state after its last step, bool [M, 1].
     """
     usable = usable.to(outside.device)
     steps = (~outside).sum(-1)

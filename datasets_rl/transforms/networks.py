@@ -20,10 +20,10 @@ class ModuleTransform(Transform):
 
     Args:
         module: Module of a TensorDict, such as a TensorDictModule.
-        module_factory: Function that returns the module; instead of `module`.
+        module_factory: Function that returns the module, given instead of `module`.
         no_grad: Whether to run the module without gradients.
         inverse: Whether to apply the module to written data instead of sampled batches.
-        device: Device of the module; batches are moved to it and back.
+        device: Device of the module. Batches are moved to this device and back.
 
     Raises:
         InvalidArgumentError: If not exactly one of `module` and `module_factory` is given.

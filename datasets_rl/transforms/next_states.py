@@ -35,14 +35,14 @@ class NextObservationDelta(Transform):
         stored      observation  s_t      next.delta.observation  s_t+1 - s_t, float16
         sampled     observation  s_t      next.observation  s_t + delta
 
-    The differences are rounded. TorchRL writes them in an environment; here, `inv` computes them when data is written
+    The differences are rounded. TorchRL writes them in an environment. Here, `inv` computes them when data is written
     to the buffer. Missing entries are ignored.
 
     Args:
-        in_keys: Keys of the entries at the root; by default all tensors at the root and under "next" that have a
+        in_keys: Keys of the entries at the root. By default all tensors at the root and under "next" that have a
             floating-point dtype.
         delta_dtype: Dtype of the stored differences.
-        restore_dtype: Dtype of the sampled entries under "next"; "root" for that of the entry at the root.
+        restore_dtype: Dtype of the sampled entries under "next", or "root" for the dtype of the entry at the root.
         drop_delta: Whether to remove the differences from sampled batches.
         excluded_dtypes: Dtypes that the default of `in_keys` leaves out.
 
@@ -68,7 +68,7 @@ class NextObservationDelta(Transform):
                 "restore_dtype",
                 "root",
             ):
-                raise InvalidArgumentError(f"{name} is {dtype!r}; expected a floating-point dtype")
+                raise InvalidArgumentError(f"{name} is {dtype!r}, expected a floating-point dtype")
         self.delta_dtype, self.restore_dtype = delta_dtype, restore_dtype
         self.drop_delta, self.excluded_dtypes = drop_delta, excluded_dtypes
         self._all_keys = in_keys is None
@@ -120,7 +120,7 @@ class NextObservationDelta(Transform):
 
 
 class NextStateReconstructor(Transform):
-    """Write entries under "next" that were not stored: those of the following row of the batch.
+    """Write entries under "next" that were not stored, from the following row of the batch.
 
         observation          a_0  a_1  a_2 | b_0  b_1        slices of two trajectories
         next.observation     a_1  a_2  nan | b_1  nan
@@ -131,11 +131,11 @@ class NextStateReconstructor(Transform):
 
     Args:
         keys: Keys of the entries at the root.
-        traj_key: Key of the trajectory number; `None` for no check.
-        done_key: Key of the flag that ends a trajectory; `None` for no check.
-        step_count_key: Key of a step count, which must increase by 1; `None` for no check.
-        fill_value: Value where the next step is not in the batch; for integers, pass a number.
-        strict: Whether a missing key is an error; if not, its check is left out.
+        traj_key: Key of the trajectory number, or `None` for no check.
+        done_key: Key of the flag that ends a trajectory, or `None` for no check.
+        step_count_key: Key of a step count, which must increase by 1, or `None` for no check.
+        fill_value: Value where the next step is not in the batch. For integers, pass a number.
+        strict: Whether a missing key is an error. If not, its check is left out.
     """
 
     shown = ("traj_key",)
@@ -159,7 +159,7 @@ class NextStateReconstructor(Transform):
     def transform_batch(self, batch: Any) -> Any:
         if batch.ndim != 1:
             raise InvalidArgumentError(
-                f"the batch size is {list(batch.shape)}; expected a flat one, [B]: rows of trajectories"
+                f"the batch size is {list(batch.shape)}, expected a flat batch size, [B]: rows of trajectories"
             )
         continued = self._continued(batch)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):

@@ -16,7 +16,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 
 class Normalizer(nn.Module):
-    """An affine normalization of tensors [..., *S], and its inverse, as a module whose buffers are part of a policy.
+    """An affine normalization of tensors [..., *S], and its inverse, as a module with buffers that are part of a policy.
 
         y = (x - shift) / scale          x = y * scale + shift
 
@@ -30,7 +30,7 @@ class Normalizer(nn.Module):
     Args:
         shift: Numbers to subtract, [*S].
         scale: Numbers to divide by, [*S].
-        clip: Whether normalized values are clipped to [-1, 1]; True for all elements, or bool [*S].
+        clip: Whether normalized values are clipped to [-1, 1]. True for all elements, or bool [*S].
 
     Raises:
         InvalidArgumentError: If the shapes differ, or a scale is 0 or not finite.
@@ -46,7 +46,7 @@ class Normalizer(nn.Module):
         if shift.shape != scale.shape or not (scale.isfinite() & (scale != 0)).all():
             raise InvalidArgumentError(
                 f"shift has shape {list(shift.shape)} and scale {list(scale.shape)}, with values from "
-                f"{scale.min().item():g} to {scale.max().item():g}; expected the same shape, and finite scales other than 0"
+                f"{scale.min().item():g} to {scale.max().item():g}, expected the same shape, and finite scales other than 0"
             )
         self.register_buffer("shift", shift.clone())
         self.register_buffer("scale", scale.clone())
@@ -93,7 +93,7 @@ class Normalizer(nn.Module):
     def quantile(
         cls, values: Any, low: float = 0.01, high: float = 0.99, *, eps: float = 1e-8, mask: Any = None
     ) -> Self:
-        """Return the normalization of two quantiles to -1 and 1; values outside are clipped.
+        """Return the normalization of two quantiles to -1 and 1. Values outside are clipped.
 
             y = clip(2 (x - q_low) / (q_high - q_low + eps) - 1, -1, 1)
 
@@ -104,13 +104,13 @@ class Normalizer(nn.Module):
             low: The probability of the lower quantile.
             high: The probability of the upper quantile.
             eps: A constant that is added to the difference of the quantiles.
-            mask: Which elements are normalized, bool [*S]; the others, such as a gripper, are unchanged.
+            mask: Which elements are normalized, bool [*S]. The others, such as a gripper, are unchanged.
 
         Raises:
             InvalidArgumentError: If the probabilities are out of order or out of range.
         """
         if not 0 <= low < high <= 1:
-            raise InvalidArgumentError(f"low is {low} and high is {high}; expected 0 <= low < high <= 1")
+            raise InvalidArgumentError(f"low is {low} and high is {high}, expected 0 <= low < high <= 1")
         values = _as_double(values)
         lower, upper = (_quantile(values, probability) for probability in (low, high))
         return cls._quantile(lower, upper, *values.aminmax(dim=0), eps=eps, mask=mask)
@@ -139,24 +139,24 @@ class Normalizer(nn.Module):
 
             >>> Normalizer.from_statistics(dataset.statistics["action"], "quantile")
 
-        "standard" and "limits" are those of the class methods of these names. "quantile" uses the quantiles 0.01 and
+        "standard" and "limits" are the class methods of these names. "quantile" uses the quantiles 0.01 and
         0.99, as `BOUNDS_Q99` of Octo and OpenVLA. In a dataset of more than 65,536 steps they are those of a sample of
         65,536 steps: the true probability of a sampled quantile is 0.01 +- 0.0008 (two standard deviations). For exact
         ones, use `quantile` with the values of all steps.
 
         Args:
-            statistics: Min, max, mean and std, and for "quantile" q01 and q99, numbers or lists [*S]: those of a field
-                of a dataset, or of LeRobot.
+            statistics: Min, max, mean and std, and for "quantile" q01 and q99, numbers or lists [*S], from a field
+                of a dataset, or from LeRobot.
             kind: The normalization.
             mask: For "quantile", which elements are normalized, bool [*S].
-            eps: As in the class method; by default its default.
+            eps: As in the class method, with the same default.
 
         Raises:
             InvalidArgumentError: If the kind does not exist, or a number is missing or not finite.
         """
         names = _USED_STATISTICS.get(kind)
         if names is None:
-            raise InvalidArgumentError(f"kind is {kind!r}; expected one of {', '.join(_USED_STATISTICS)}")
+            raise InvalidArgumentError(f"kind is {kind!r}, expected one of {', '.join(_USED_STATISTICS)}")
         numbers = [_known_numbers(statistics, name) for name in names]
         if kind == "standard":
             return cls._standard(*numbers, eps=1e-3 if eps is None else eps)
@@ -165,7 +165,7 @@ class Normalizer(nn.Module):
         return cls._quantile(*numbers, eps=1e-8 if eps is None else eps, mask=mask)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Return normalized values of the same shape, [..., *S]; integers become float32."""
+        """Return normalized values of the same shape, [..., *S]. Integers become float32."""
         values = values if values.is_floating_point() else values.float()
         result = (values - self.shift.to(values.dtype)) / self.scale.to(values.dtype)
         return torch.where(self.clip, result.clamp(-1, 1), result)
@@ -192,7 +192,7 @@ def _known_numbers(statistics: Mapping[str, Any], name: str) -> Tensor:
     if numbers is None or not numbers.isfinite().all():
         given = f"{statistics[name]!s:.60}" if name in statistics else f"missing among {', '.join(statistics)}"
         raise InvalidArgumentError(
-            f"the statistic {name} is {given}; expected finite numbers",
+            f"the statistic {name} is {given}, expected finite numbers",
             hint="use the class method with the values of all steps",
         )
     return numbers
@@ -202,12 +202,12 @@ def _as_double(array: Any) -> Tensor:
     """Return values [N, *S] as float64."""
     values = torch.as_tensor(array).double()
     if not values.ndim or not len(values):
-        raise InvalidArgumentError(f"values have shape {list(values.shape)}; expected [N, ...] with at least one step")
+        raise InvalidArgumentError(f"values have shape {list(values.shape)}, expected [N, ...] with at least one step")
     return values
 
 
 def _quantile(values: Tensor, probability: float) -> Tensor:
-    """Return a quantile over the first axis with linear interpolation; `torch.quantile` is limited to 2**24 values."""
+    """Return a quantile over the first axis with linear interpolation. `torch.quantile` is limited to 2**24 values."""
     position = probability * (len(values) - 1)
     lower = int(position)
     ordered = values.sort(0).values

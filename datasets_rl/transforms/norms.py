@@ -35,7 +35,7 @@ class _Affine(Transform):
         self.register_buffer("loc", _as_tensor(loc))
         self.register_buffer("scale", _as_tensor(scale))
         if standard_normal and self.scale is not None and bool((self.scale == 0).any()):
-            raise InvalidArgumentError(f"scale is {self.scale.tolist()}; expected numbers other than 0")
+            raise InvalidArgumentError(f"scale is {self.scale.tolist()}, expected numbers other than 0")
 
     @override
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -50,9 +50,9 @@ class _Affine(Transform):
         if loc is None or scale is None:
             raise InvalidArgumentError(
                 f"loc and scale of {type(self).__name__} are not set",
-                hint="pass both, or call init_stats(dataset); the step normalize computes them in a recipe",
+                hint="pass both, or call init_stats(dataset). In a recipe, the step normalize computes them",
             )
-        # Floats keep their dtype, even if the statistics have a wider one.
+        # Floats keep their dtype, even if the statistics have a wider dtype.
         dtype = value.dtype if value.is_floating_point() else loc.dtype
         return loc.to(value.device, dtype), scale.to(value.device, dtype)
 
@@ -83,10 +83,10 @@ class ObservationNorm(_Affine):
 
     Args:
         loc: Location: a number, or a tensor that broadcasts with the entry of one step. In a recipe, the statistics of
-            another dataset, such as the one that a policy was trained on.
+            another dataset, such as the dataset that a policy was trained on.
         scale: Scale: a number, or a tensor that broadcasts with the entry of one step.
-        in_keys: Keys of the entries to normalize; ``"observation"`` and ``("next", "observation")`` by default. TorchRL
-            has no default, although its documentation assumes one.
+        in_keys: Keys of the entries to normalize, ``"observation"`` and ``("next", "observation")`` by default. TorchRL
+            has no default, although the documentation of TorchRL assumes a default.
         in_keys_inv: Keys of the entries that `inv` writes, denormalized.
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
         eps: Threshold for `init_stats`: elements whose standard deviation is at most `eps` are shifted, but not scaled.
@@ -119,11 +119,11 @@ class ObservationNorm(_Affine):
         TorchRL's method of the same name steps an environment to collect data.
 
         Args:
-            source: A dataset or its manifest, whose stored statistics are used without reading data; or a TensorDict or
-                a tensor, whose statistics are computed.
-            reduce_dim: Axes of a tensor to average over; by default the batch axes of a TensorDict, or the first axis
+            source: A dataset or a manifest with stored statistics, which are used without reading data, or a TensorDict
+                or a tensor to compute the statistics of.
+            reduce_dim: Axes of a tensor to average over. By default the batch axes of a TensorDict, or the first axis
                 of a tensor.
-            key: Key of the entry; the first of `in_keys` by default.
+            key: Key of the entry, the first of `in_keys` by default.
 
         Returns:
             The transform.
@@ -154,9 +154,9 @@ class RewardScaling(_Affine):
         tensor([ 9.5000, 19.5000])
 
     Args:
-        loc: Location, a number or a tensor; 0 by default, and required in TorchRL.
-        scale: Scale, a number or a tensor; 1 by default, and required in TorchRL.
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default, their key in TED.
+        loc: Location, a number or a tensor, 0 by default, and required in TorchRL.
+        scale: Scale, a number or a tensor, 1 by default, and required in TorchRL.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default, their key in TED.
         standard_normal: Whether `loc` and `scale` are a mean and a standard deviation.
     """
 
@@ -206,7 +206,7 @@ def _stored_statistics(manifest: Manifest, key: NestedKey) -> tuple[Tensor, Tens
         return torch.tensor(mean, dtype=dtype), torch.tensor(std, dtype=dtype)
     except (TypeError, RuntimeError):
         raise InvalidArgumentError(
-            f"the mean of {name} is {mean} and its standard deviation is {std}; expected numbers"
+            f"the mean of {name} is {mean} and its standard deviation is {std}, expected numbers"
         ) from None
 
 
@@ -218,7 +218,7 @@ def _computed_statistics(source: Any, key: NestedKey, reduce_dim: int | Sequence
         axes = 0 if reduce_dim is None else reduce_dim
     else:
         raise InvalidArgumentError(
-            f"source is a {type(source).__name__}; expected a dataset, a manifest, a TensorDict or a tensor"
+            f"source is a {type(source).__name__}, expected a dataset, a manifest, a TensorDict or a tensor"
         )
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
     values = source.double()

@@ -61,11 +61,11 @@ class RNDTransform(Transform):
     run without gradients.
 
     Args:
-        target_network: Network with fixed random parameters, from observations to features [..., F]; gradients of its
+        target_network: Network with fixed random parameters, from observations to features [..., F]. Gradients of its
             parameters are turned off.
         predictor_network: Network that is trained to predict these features.
-        in_keys: Key of the observation; ``("next", "observation")`` by default.
-        out_keys: Key of the reward, [..., 1]; ``("next", "intrinsic_reward")`` by default.
+        in_keys: Key of the observation, ``("next", "observation")`` by default.
+        out_keys: Key of the reward, [..., 1], ``("next", "intrinsic_reward")`` by default.
         normalize_obs: Whether to normalize observations.
         normalize_reward: Whether to divide rewards by their running standard deviation.
         obs_clip: Maximum absolute value of a normalized observation.
@@ -98,7 +98,7 @@ class RNDTransform(Transform):
 
     @property
     def obs_rms(self) -> RunningMeanStd | None:
-        """Running statistics of the observations; `None` before the first batch."""
+        """Running statistics of the observations, or `None` before the first batch."""
         return self._obs_rms
 
     @property

@@ -8,7 +8,7 @@ from datasets_rl.transforms.base import Keys, Transform
 class ObservationTransform(Transform):
     """Base class of transforms of observations: `in_keys` are ``["observation", "pixels"]`` by default.
 
-    The arguments are those of `Transform`.
+    The arguments are documented in `Transform`.
     """
 
     def __init__(

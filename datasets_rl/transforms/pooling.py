@@ -21,12 +21,12 @@ class TimeMaxPool(CatFrames):
         x           -1         3            2
         result      max(0, -1) max(-1, 3)   max(3, 2)
 
-    As in TorchRL, values before the first step of a trajectory are 0. TorchRL computes the maxima in an environment; in
+    As in TorchRL, values before the first step of a trajectory are 0. TorchRL computes the maxima in an environment. In
     a buffer, the values are read from the storage, as by `CatFrames`.
 
     Args:
-        in_keys: Keys of the entries; ``["observation"]`` by default.
-        out_keys: Keys of the maxima; `in_keys` by default.
+        in_keys: Keys of the entries, ``["observation"]`` by default.
+        out_keys: Keys of the maxima, `in_keys` by default.
         T: Number of values.
         reset_key: Not used: it is the key of an environment.
 
@@ -53,7 +53,7 @@ class TimeMaxPool(CatFrames):
 
     @override
     def stack_rows(self, frames: NDArray[Any], last: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the maxima of values in memory, for whole episodes, [M, ...]; see `CatFrames.stack_rows`."""
+        """Return the maxima of values in memory, for whole episodes, [M, ...]. See `CatFrames.stack_rows`."""
         return reduce(np.maximum, self._taken(frames, last, first))
 
     def _repr_arguments(self) -> dict[str, Any]:

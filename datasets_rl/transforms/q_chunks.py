@@ -30,12 +30,12 @@ class QChunkTransform(OverTime):
         chunk.reward            1  2        2  4        4  4     at_end = "cross": 4 8, the 8 of the next episode
         chunk.valid             x  x        x  x        x  .
 
-    Entries of the TensorDict ``"chunk"``: ``"action"`` and ``"next_action"``, [*batch, H, ...]; and in the shape
-    [*batch, H], ``"reward"``, the discounted sum of the rewards up to each step; ``"mask"``, float, 0 from a termination
-    on; ``"terminal"``, bool, True from the end of the trajectory on; and ``"valid"``, bool, True for steps of the
-    trajectory.
+    Entries of the TensorDict ``"chunk"``: ``"action"`` and ``"next_action"``, [*batch, H, ...]. Entries of
+    the shape [*batch, H]: ``"reward"``, the discounted sum of the rewards up to each step, ``"mask"``, float, 0 from a
+    termination on, ``"terminal"``, bool, True from the end of the trajectory on, and ``"valid"``, bool, True for steps
+    of the trajectory.
 
-    As with `MultiStepTransform`, the entries under "next" are those of the last step of the chunk that is in the
+    As with `MultiStepTransform`, the entries under "next" are from the last step of the chunk that is in the
     trajectory, except the reward, which is the sum of the chunk, [*batch, 1]. ``"steps_to_next_obs"``, int64 [*batch], is
     the number of these steps, ``"gamma"``, [*batch], the power of the discount factor that applies to the next observation, and ``"nonterminal"``, bool [*batch], is False if the chunk
     reaches a termination or an unknown final observation:
@@ -164,7 +164,7 @@ class QChunkTransform(OverTime):
         )
         if reward.shape[-1] != 1:
             raise InvalidArgumentError(
-                f"the reward of a step has {reward.shape[-1]} components; expected 1",
+                f"the reward of a step has {reward.shape[-1]} components, expected 1",
                 hint="sum the components with LineariseRewards first",
             )
         rewards = float_rewards(reward.squeeze(-1))
@@ -182,7 +182,7 @@ class QChunkTransform(OverTime):
         }
 
     def _compiled_results(self, read: dict[str, Tensor], outside: Tensor) -> dict[str, Tensor]:
-        """Return the same as `_results` for windows of a storage, from one loop where it supports them."""
+        """Return the same as `_results` for windows of a storage, from a single loop where possible."""
         reward, flags = read["reward"], (read["done"], read["terminated"])
         dtypes = reward.dtype in {torch.float32, torch.float64} and {flag.dtype for flag in flags} == {torch.bool}
         shapes = {value.shape for value in (reward, *flags)} == {(*outside.shape, 1)}

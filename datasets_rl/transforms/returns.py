@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _REWARD: NestedKey = (NEXT, "reward")
 
 _AT_ONCE = 1 << 20
-"""Largest number of steps whose sums are computed together: 0.2 s."""
+"""Largest number of steps of which sums are computed together: 0.2 s."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class RewardSums(OverTime):
     """Base class of transforms that compute entries from the rewards of whole trajectories.
 
     In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
-    first batch after a write takes longer. Of more than 2**20 steps, those of the trajectories of a batch are computed when
-    they are needed, and cached: at most 4 bytes a step, or 8 for float64.
+    first batch after a write takes longer. Of more than 2**20 steps, the sums of the trajectories of a batch are
+    computed on demand, and cached: at most 4 bytes a step, or 8 for float64.
     """
 
     def __init__(self, in_keys: Keys | None, out_keys: Keys, done_key: NestedKey | None = None) -> None:
@@ -76,7 +76,7 @@ class RewardSums(OverTime):
 
         Args:
             rewards: Rewards in flat order, [M, ...], float32 or float64.
-            ends: Which steps are the last of their trajectory, bool [M].
+            ends: Which steps are the last of a trajectory, bool [M].
         """
 
     @override
@@ -88,11 +88,11 @@ class RewardSums(OverTime):
         return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in sums_by_name.items()}
 
     def sums_by_row(self, storage: Any, rows: Tensor) -> dict[str, Tensor]:
-        """Return tables of sums, [rows of the storage, ...] by name, which have those of the trajectories of some rows.
+        """Return tables of sums, [rows of the storage, ...] by name, filled in for the trajectories of some rows.
 
         Args:
             storage: Storage to read from.
-            rows: Rows whose trajectories are needed, int64 [n].
+            rows: Rows of the needed trajectories, int64 [n].
         """
         origin, state = getattr(storage, "origin", storage), (storage.write_count, storage.rewrite_count)
         cached = self._cache
@@ -163,8 +163,8 @@ class ReturnsToGo(RewardSums):
         next.reward      r0                   r1          r2
         returns_to_go    r0 + g r1 + g^2 r2   r1 + g r2   r2
 
-    A buffer reads the later rewards from the storage, so that every sampler works, including those of single steps. The
-    sums are computed in float64, and have the dtype of the rewards: a batch has the values that a recipe stores.
+    A buffer reads the later rewards from the storage, so that every sampler works, including samplers of single steps.
+    The sums are computed in float64, and have the dtype of the rewards: a batch has the values that a recipe stores.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -175,8 +175,8 @@ class ReturnsToGo(RewardSums):
 
     Args:
         gamma: Discount factor, g.
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the sums; ``"returns_to_go"`` by default.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
+        out_keys: Keys of the sums, ``"returns_to_go"`` by default.
         scale: Number by which the sums are divided.
         failure: Reward of every step of a failed episode, if rewards are sparse: an episode of only such rewards counts as
             one that never ends, whose return-to-go is failure / (1 - gamma) in every step. This is the rule of Cal-QL
@@ -203,8 +203,8 @@ class ReturnsToGo(RewardSums):
         super().__init__(in_keys, "returns_to_go" if out_keys is None else out_keys, done_key)
         check(
             share_problems(gamma=gamma),
-            unless(scale != 0, "scale is 0; expected another number"),
-            unless(failure is None or gamma != 1, "gamma is 1; expected a smaller number with failure"),
+            unless(scale != 0, "scale is 0, expected another number"),
+            unless(failure is None or gamma != 1, "gamma is 1, expected a smaller number with failure"),
         )
         self.gamma, self.scale, self.failure = gamma, scale, failure
 
@@ -227,8 +227,8 @@ class Reward2GoTransform(RewardSums):
         reward to go     3      4      4  | 8
 
     As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order,
-    along the time axis; or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, they are
-    computed when steps or whole episodes (`split_trajs`) are sampled. The sums of padding are 0.
+    along the time axis, or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, the
+    sums are computed when steps or whole episodes (`split_trajs`) are sampled. The sums of padding are 0.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -241,8 +241,8 @@ class Reward2GoTransform(RewardSums):
 
     Args:
         gamma: Discount factor.
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the sums; `in_keys` by default.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
+        out_keys: Keys of the sums, `in_keys` by default.
         done_key: Key under "next" of the flag that ends an episode.
     """
 
@@ -265,7 +265,7 @@ class Reward2GoTransform(RewardSums):
         return _discounted_to(ends, rewards, self.gamma)
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Add the sums to a batch of a read-only storage as temporary entries; leave other batches unchanged."""
+        """Add the sums to a batch of a read-only storage as temporary entries. Leave other batches unchanged."""
         if not storage.read_only:
             return data
         if self._reads_rows(data):
@@ -296,10 +296,10 @@ class Reward2GoTransform(RewardSums):
         return self.write_results(batch, self._sums_along(batch, axis, ends))
 
     def transform_batch(self, batch: Any) -> Any:
-        """Write the sums from the storage to a batch; batches of a writable storage already contain their sums.
+        """Write the sums from the storage to a batch. Batches of a writable storage already contain their sums.
 
         Raises:
-            InvalidArgumentError: If the batch does not contain them.
+            InvalidArgumentError: If the batch does not contain the sums.
         """
         sums = self.pop_gathered(batch)
         if sums:
@@ -307,12 +307,12 @@ class Reward2GoTransform(RewardSums):
         if missing := [key for key in self.out_keys if batch.get(key, None) is None]:
             raise InvalidArgumentError(
                 f"the batch has no rewards to go, {missing}: {type(self).__name__} computes them when data is written",
-                hint="append the transform before extend; for a batch of whole episodes, call its method inv",
+                hint="append the transform before extend. For a batch of whole episodes, call the method inv of the transform",
             )
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
-        """Set the specs of the sums, which are unbounded; a batch of zeros would lack them, as they are written."""
+        """Set the specs of the sums, which are unbounded. A batch of zeros would lack the sums, which are written."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec.set(out_key, any_like(float_rewards(spec[in_key].zero())))
 
@@ -333,8 +333,8 @@ class RewardSum(RewardSums):
         tensor([1., 2., 1., 2.])
 
     Args:
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the sums; ``("next", "episode_reward")`` by default.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
+        out_keys: Keys of the sums, ``("next", "episode_reward")`` by default.
     """
 
     in_recipes = True
@@ -354,7 +354,7 @@ class TargetReturn(RewardSums):
 
         next.reward             1      2      4  | 8          target_return = 10
         target_return          10      9      7  | 10
-        next.target_return      9      7      3  | 2          "reduce"; with "constant", 10 throughout
+        next.target_return      9      7      3  | 2          "reduce", or 10 throughout with "constant"
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -367,8 +367,8 @@ class TargetReturn(RewardSums):
     Args:
         target_return: Target return at the first step of every episode.
         mode: "reduce" to subtract the rewards so far, or "constant".
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
-        out_keys: Keys of the target returns, at the root and under "next"; ``"target_return"`` by default.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
+        out_keys: Keys of the target returns, at the root and under "next", ``"target_return"`` by default.
         reset_key: No effect: the data of a buffer has no resets.
 
     Raises:
@@ -439,12 +439,12 @@ class InTrajectory(OverTime):
 
 
 class StepCounter(InTrajectory):
-    """Count the steps of each trajectory: 0 at the root of the first step, and one more under "next".
+    """Count the steps of each trajectory: 0 at the root of the first step, and 1 more under "next".
 
         step_count           0   1   2 | 0
         next.step_count      1   2   3 | 1
 
-    If a ring buffer has overwritten the beginning of a trajectory, counting starts at its oldest stored step.
+    If a ring buffer has overwritten the beginning of a trajectory, counting starts at the oldest stored step.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -455,8 +455,8 @@ class StepCounter(InTrajectory):
         tensor([1, 2, 1, 2])
 
     Args:
-        max_steps: Number of steps after which a trajectory is marked as truncated; unlimited by default.
-        truncated_key: Key under "next" of the flag that marks it.
+        max_steps: Number of steps after which a trajectory is marked as truncated, unlimited by default.
+        truncated_key: Key under "next" of the flag that marks this end.
         step_count_key: Key of the counts, at the root and under "next".
         update_done: Whether to set "done" under "next" to True as well.
 
@@ -512,17 +512,18 @@ class DensifyReward(OverSlices):
         result         3  3  3 | 7  7 | 0        discount = 1
 
     It is `datasets_rl.returns.reward2go` of the steps of the batch, [..., T, 1], which are consecutive, as `SliceSampler`
-    draws them; see `Reward2GoTransform` for single steps.
+    draws them. See `Reward2GoTransform` for single steps.
 
     Args:
         reward_key: Key of the rewards under "next".
         done_key: Key under "next" of the flag that ends a trajectory, of the shape of the rewards.
-        reward_key_out: Key of the results under "next"; `reward_key` by default.
+        reward_key_out: Key of the results under "next", `reward_key` by default.
         time_dim: Not used, as in TorchRL: the time axis is the last but one of the rewards.
         discount: Discount factor.
 
     Raises:
-        InvalidArgumentError: If a buffer has drawn a batch in which a step without a flag is not followed by the next one.
+        InvalidArgumentError: If a buffer has drawn a batch in which a step without a flag is not followed by the next
+            step.
     """
 
     shown = ("discount",)
@@ -555,8 +556,8 @@ class DensifyReward(OverSlices):
             joined = axis.flatten(self.continued(values, axis)) | self.ends(batch, axis)
             if not joined.all():
                 raise InvalidArgumentError(
-                    f"DensifyReward sums the rewards of consecutive steps; step {int(joined.int().argmin())} of the batch is "
-                    "not followed by the next one of its trajectory",
+                    f"DensifyReward sums the rewards of consecutive steps, but step {int(joined.int().argmin())} of the batch is "
+                    "not followed by the next step of the trajectory",
                     hint="sample slices with SliceSampler, or use Reward2GoTransform, which reads the later steps itself",
                 )
         return batch.set(self.out_keys[0], reward2go(reward, done, self.discount))
@@ -575,7 +576,7 @@ def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:
 
     Args:
         rewards: Rewards of consecutive steps, [N, ...].
-        ends: Whether each step is the last one of its trajectory, bool [N].
+        ends: Whether each step is the last step of a trajectory, bool [N].
     """
     opens = ends.roll(1).flip(0)
     carry = (~opens).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1))

@@ -32,9 +32,9 @@ class RewardClipping(Transform):
         tensor([-1.0000,  0.5000,  1.0000])
 
     Args:
-        clamp_min: Minimum reward; `None` for no minimum.
-        clamp_max: Maximum reward; `None` for no maximum.
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        clamp_min: Minimum reward, or `None` for no minimum.
+        clamp_max: Maximum reward, or `None` for no maximum.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
 
     Raises:
         InvalidArgumentError: If neither limit is given, or the minimum is greater than the maximum.
@@ -53,10 +53,10 @@ class RewardClipping(Transform):
     ) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
         if clamp_min is None and clamp_max is None:
-            raise InvalidArgumentError("clamp_min and clamp_max are both missing; expected at least one number")
+            raise InvalidArgumentError("clamp_min and clamp_max are both missing, expected at least one number")
         if clamp_min is not None and clamp_max is not None and clamp_min > clamp_max:
             raise InvalidArgumentError(
-                f"clamp_min is {clamp_min} and clamp_max is {clamp_max}; expected clamp_max to be at least as large as clamp_min"
+                f"clamp_min is {clamp_min} and clamp_max is {clamp_max}, expected clamp_max to be at least as large as clamp_min"
             )
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
 
@@ -80,7 +80,7 @@ class BinarizeReward(Transform):
         tensor([0, 0, 1], dtype=torch.int8)
 
     Args:
-        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        in_keys: Keys of the rewards, ``("next", "reward")`` by default.
         threshold: The greatest reward that becomes 0.
     """
 
@@ -102,7 +102,7 @@ class BinarizeReward(Transform):
 
 
 class SignTransform(Transform):
-    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same.
+    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry. `inv` does the same.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -146,8 +146,8 @@ class LineariseRewards(Transform):
 
     Args:
         in_keys: Keys of the rewards, [*, R].
-        out_keys: Keys of the sums, [*, 1]; `in_keys` by default.
-        weights: Weight of each reward, [R], for all keys; 1 by default.
+        out_keys: Keys of the sums, [*, 1], `in_keys` by default.
+        weights: Weight of each reward, [R], for all keys, 1 by default.
 
     Raises:
         InvalidArgumentError: If the weights have several axes.
@@ -163,7 +163,7 @@ class LineariseRewards(Transform):
         super().__init__(in_keys, out_keys)
         tensor = None if weights is None else number_tensor(weights, "weights")
         if tensor is not None and tensor.ndim > 1:
-            raise InvalidArgumentError(f"the weights have shape {list(tensor.shape)}; expected [R]")
+            raise InvalidArgumentError(f"the weights have shape {list(tensor.shape)}, expected [R]")
         self.register_buffer("weights", tensor)
 
     @override
@@ -173,7 +173,7 @@ class LineariseRewards(Transform):
             return value.sum(-1, keepdim=True)
         if weights.numel() != value.shape[-1]:
             raise InvalidArgumentError(
-                f"there are {value.shape[-1]} rewards and {weights.numel()} weights; expected the same number"
+                f"there are {value.shape[-1]} rewards and {weights.numel()} weights, expected the same number"
             )
         return (weights.to(value.device) * value).sum(-1, keepdim=True)
 
@@ -201,8 +201,8 @@ class SuccessReward(Transform):
         tensor([ 0., 10.])
 
     Args:
-        success_key: Key of the signal, bool or 0 and 1; ``("next", "success")`` by default.
-        reward_key: Key of the reward; ``("next", "reward")`` by default.
+        success_key: Key of the signal, bool or 0 and 1, ``("next", "success")`` by default.
+        reward_key: Key of the reward, ``("next", "reward")`` by default.
         scale: Reward of success.
     """
 

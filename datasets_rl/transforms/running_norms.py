@@ -62,12 +62,12 @@ class RunningNorm(Transform):
     shown = ("decay", "frozen")
 
     names: ClassVar[tuple[str, str, str]]
-    """Names of the statistics: those of entry 0 are the buffers ``<name>_0``."""
+    """Names of the statistics. The statistics of entry 0 are the buffers ``<name>_0``."""
 
     def __init__(self, in_keys: Keys, out_keys: Keys | None, *, decay: float, eps: float, lock: Any) -> None:
         super().__init__(in_keys, out_keys)
         if not is_number(decay) or not 0 < decay <= 1:
-            raise InvalidArgumentError(f"decay is {decay!r}; expected a number in (0, 1]")
+            raise InvalidArgumentError(f"decay is {decay!r}, expected a number in (0, 1]")
         self.decay, self.eps, self.lock = decay, eps, lock
         self._frozen = False
         for number in range(len(self.in_keys)):
@@ -82,7 +82,7 @@ class RunningNorm(Transform):
             number: Number of the entry among `in_keys`.
             value: The entry, [*batch, ...].
             ndim: Number of the batch axes.
-            held: The statistics so far; `None` before the first batch.
+            held: The statistics so far, or `None` before the first batch.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class RunningNorm(Transform):
         """Return the mean and the standard deviation that an entry is normalized by."""
 
     def held(self, number: int, batch: Any) -> Statistics | None:
-        """Return the statistics of an entry; `None` before the first batch."""
+        """Return the statistics of an entry, or `None` before the first batch."""
         del batch
         # Faster than the attributes, which are looked up in Python.
         first, second, third = (self._buffers[f"{name}_{number}"] for name in self.names)
@@ -135,10 +135,10 @@ class RunningNorm(Transform):
         return loc, scale
 
     def to_observation_norm(self, key: NestedKey | None = None) -> ObservationNorm:
-        """Return an `ObservationNorm` with the current statistics of one entry.
+        """Return an `ObservationNorm` with the current statistics of an entry.
 
         Args:
-            key: Key of the entry; the first of `in_keys` by default.
+            key: Key of the entry, the first of `in_keys` by default.
 
         Raises:
             InvalidArgumentError: If no data has been normalized or fitted.
@@ -155,7 +155,7 @@ class RunningNorm(Transform):
         )
 
     def frozen_copy(self) -> Self:
-        """Return a frozen copy, whose statistics no longer change.
+        """Return a frozen copy with statistics that no longer change.
 
         Raises:
             InvalidArgumentError: If no data has been normalized or fitted.
@@ -181,7 +181,7 @@ class RunningNorm(Transform):
         return self
 
     def denorm(self, tensordict: Any) -> Any:
-        """Return a copy of a batch with the entries under `in_keys` restored from the normalized ones under `out_keys`.
+        """Return a copy of a batch with the entries under `in_keys` restored from the normalized entries under `out_keys`.
 
         Missing entries are ignored.
 
@@ -197,7 +197,7 @@ class RunningNorm(Transform):
 
     @property
     def loc(self) -> TensorDict:
-        """Means of the entries, by `in_keys`; see `scale`."""
+        """Means of the entries, by `in_keys`. See `scale`."""
         return self._affine()[0]
 
     @property
@@ -222,15 +222,15 @@ class VecNorm(RunningNorm):
         >>> norm = VecNorm(in_keys=["observation"], decay=0.999)               # statistics updated by every batch
 
     Args:
-        in_keys: Keys of the entries to normalize, each with separate statistics; ``"observation"`` and ``("next",
-            "reward")`` by default.
+        in_keys: Keys of the entries to normalize, each with separate statistics. By default ``"observation"`` and
+            ``("next", "reward")``.
         shared_td: TensorDict in shared memory with the statistics, which several processes update: for each key its
             decaying sum, `<key>_sum`, sum of squares, `<key>_ssq`, and number of steps, `<key>_count`.
         lock: Lock that is held while the statistics are updated.
         decay: Factor by which the weight of earlier steps decreases with each batch, in (0, 1].
         eps: Minimum standard deviation to divide by.
-        shapes: Shapes of the statistics, one for each key; by default those of the entries of one step. All axes before
-            are averaged.
+        shapes: Shapes of the statistics, one for each key. By default the shapes of the entries of a single step.
+            All axes before are averaged.
         new_api: Whether to return a `VecNormV2` instead.
 
     Raises:
@@ -268,7 +268,7 @@ class VecNorm(RunningNorm):
             self._buffers[f"count_{number}"] = torch.zeros((), dtype=torch.float64)
 
     def fit(self, data: Any) -> VecNorm:
-        """Replace the statistics by those of data, freeze them, and return the transform."""
+        """Replace the statistics by the statistics of data, freeze them, and return the transform."""
         for number, key in enumerate(self.in_keys):
             self.hold(number, data, self.added(number, self.tensor(data, key), data.ndim, None))
         return self.freeze()
@@ -344,7 +344,7 @@ class VecNormV2(RunningNorm):
     Args:
         in_keys: Keys of the entries to normalize, each with separate statistics.
         lock: Lock that is held while the statistics are updated.
-        stateful: Whether the transform holds the statistics; if not, they are read from and written to the batch, as
+        stateful: Whether the transform holds the statistics. If not, they are read from and written to the batch, as
             ``"_vecnorm_loc"``, ``"_vecnorm_var"`` and ``"_vecnorm_count"``, with the entries `in_keys`.
         decay: Factor by which the weight of earlier data decreases, in (0, 1].
         eps: Minimum standard deviation to divide by.
@@ -372,7 +372,7 @@ class VecNormV2(RunningNorm):
     ) -> None:
         super().__init__(in_keys, out_keys, decay=decay, eps=eps, lock=lock)
         if not stateful and (shared_data is not None or reduce_batch_dims):
-            raise InvalidArgumentError("shared_data and reduce_batch_dims need statistics; expected stateful=True")
+            raise InvalidArgumentError("shared_data and reduce_batch_dims need statistics, expected stateful=True")
         self.stateful, self.reduce_batch_dims = stateful, reduce_batch_dims
         for number, key in enumerate(self.in_keys if shared_data is not None else ()):
             loc, var, count = (get_entry(shared_data, flat_key((name, key))) for name in self.names)

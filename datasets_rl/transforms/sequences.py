@@ -35,13 +35,13 @@ class SequenceTransform(RewardSums):
     sequence. The sums are computed once, and cached until the storage changes: at once for all steps of a small storage,
     and of more than 2**20 steps by trajectory, when a batch needs them.
 
-    Entries: ``"observation"`` and ``"action"``, [*batch, K, ...]; ``"returns_to_go"``, [*batch, K, 1]; ``"timesteps"``,
-    int64 [*batch, K], counted from the first stored step of the trajectory; and ``"mask"``, bool [*batch, K], False for
+    Entries: ``"observation"`` and ``"action"``, [*batch, K, ...], ``"returns_to_go"``, [*batch, K, 1], ``"timesteps"``,
+    int64 [*batch, K], counted from the first stored step of the trajectory, and ``"mask"``, bool [*batch, K], False for
     padding. With `pad_done`, also ``"rewards"``, [*batch, K, 1], and ``"dones"``, int64 [*batch, K], 1 where the
     episode terminates.
 
     The padding of observations is 0 after normalization. The code of Chen et al. pads before it normalizes, so that its
-    padding is ``-mean / std``; the mask hides it from the attention of the network.
+    padding is ``-mean / std``. The mask hides the padding from the attention of the network.
 
         >>> from datasets_rl import load
         >>> from datasets_rl.transforms import SequenceTransform
@@ -53,12 +53,12 @@ class SequenceTransform(RewardSums):
         length: Number of steps of a sequence, K, at least 1.
         pad_side: Side of the padding of a sequence that exceeds its trajectory, "left" or "right".
         reward_scale: Factor of the returns to go.
-        mean: Mean to subtract from observations; 0 by default.
-        std: Divisor of observations after that; 1 by default.
+        mean: Mean to subtract from observations, 0 by default.
+        std: Divisor of observations after that, 1 by default.
         pad_action: Value of the padding of actions.
-        pad_done: Value of the padding of ``"dones"``; `None` for neither ``"rewards"`` nor ``"dones"``.
-        max_timestep: Largest time step; unlimited by default.
-        extra_return: Whether ``"returns_to_go"`` has K + 1 entries: also the one after the last step of the sequence,
+        pad_done: Value of the padding of ``"dones"``, or `None` for neither ``"rewards"`` nor ``"dones"``.
+        max_timestep: Largest time step, unlimited by default.
+        extra_return: Whether ``"returns_to_go"`` has K + 1 entries: also the entry after the last step of the sequence,
             which is 0 at the end of the trajectory.
         observation_key: Key of the observations.
         action_key: Key of the actions.
@@ -236,8 +236,8 @@ class SequenceTransform(RewardSums):
             outside: Which steps are padding before the shift, bool [M, W].
 
         Returns:
-            The shift, `None` for none; which steps are padding afterwards, bool [M, K]; and which returns to go are 0,
-            bool [M, W].
+            The shift, or `None` for no shift, which steps are padding afterwards, bool [M, K], and which returns to go
+            are 0, bool [M, W].
         """
         padding, after = outside[:, : self.length], outside
         if self.pad_side == "right":
@@ -284,7 +284,7 @@ def _shifted(values: Tensor, shift: _Shift | None, length: int) -> Tensor:
 
 
 def _select_windows(table: Tensor, windows: Windows) -> Tensor:
-    """Return the values of windows, [M, W, ...], a copy; those outside of a trajectory are arbitrary.
+    """Return the values of windows, [M, W, ...], a copy. Values outside of a trajectory are arbitrary.
 
     To copy a run of consecutive rows takes hardly longer than to copy a row.
 

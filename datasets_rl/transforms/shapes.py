@@ -25,7 +25,7 @@ class _AxesTransform(Transform):
     per_step = True
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
+        """Apply the shape operation to the spec. Return an unbounded spec if its class does not support it."""
         try:
             moved: TensorSpec = spec.rearranged(self.transform_value)
         except InvalidArgumentError:
@@ -79,9 +79,9 @@ class UnsqueezeTransform(_AxesTransform):
 
 
 class SqueezeTransform(UnsqueezeTransform):
-    """Remove an axis of size 1; `inv` inserts it.
+    """Remove an axis of size 1. `inv` inserts it.
 
-    The arguments are those of `UnsqueezeTransform`.
+    The arguments are documented in `UnsqueezeTransform`.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -134,12 +134,12 @@ class PermuteTransform(_AxesTransform):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        check(unless(isinstance(dims, Sequence), f"dims is {dims!r}; expected a list of axes"))
+        check(unless(isinstance(dims, Sequence), f"dims is {dims!r}, expected a list of axes"))
         self.dims = tuple(dims)
         self.axes = len(self.dims)
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
-            raise InvalidArgumentError(f"dims are {self.dims}; expected each of {list(range(-count, 0))} once")
+            raise InvalidArgumentError(f"dims are {self.dims}, expected each of {list(range(-count, 0))} once")
         self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
     @override
@@ -152,7 +152,7 @@ class PermuteTransform(_AxesTransform):
 
 
 class FlattenObservation(_AxesTransform):
-    """Merge consecutive axes into one.
+    """Merge consecutive axes into a single axis.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -164,7 +164,7 @@ class FlattenObservation(_AxesTransform):
     Args:
         first_dim: First axis to merge, negative: counted from the last axis.
         last_dim: Last axis to merge, negative: counted from the last axis.
-        in_keys: Keys of the entries to flatten; ``["pixels"]`` by default.
+        in_keys: Keys of the entries to flatten, ``["pixels"]`` by default.
         allow_positive_dim: Whether the axes may be counted from the first axis, including the batch size.
 
     Raises:
@@ -193,7 +193,7 @@ class FlattenObservation(_AxesTransform):
 
 
 class CatTensors(Transform):
-    """Concatenate several entries into one.
+    """Concatenate several entries into a single entry.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -203,7 +203,7 @@ class CatTensors(Transform):
         torch.Size([4, 5])
 
     Args:
-        in_keys: Keys of the entries; by default all states with one axis per step: the entries that a batch has both at
+        in_keys: Keys of the entries. By default all states with one axis per step: the entries that a batch has both at
             the root and under "next", without rewards and flags.
         out_key: Key of the result.
         dim: Axis along which the entries are concatenated, counted from the last axis.
@@ -253,7 +253,7 @@ class CatTensors(Transform):
         ]
         if not states:
             raise InvalidArgumentError(
-                "no entry is both at the root and under 'next'; expected states", hint="pass in_keys=[...]"
+                "no entry is both at the root and under 'next', expected states", hint="pass in_keys=[...]"
             )
         return sorted(states, key=_order_of)
 

@@ -18,7 +18,7 @@ from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, ke
 
 
 class RandomShift(Transform):
-    """Shift images by a random number of pixels along each axis; pixels at the border are repeated.
+    """Shift images by a random number of pixels along each axis. Pixels at the border are repeated.
 
     This is the augmentation of DrQ-v2 (Yarats et al., 2021, `RandomShiftsAug`) as a copy of pixels: exact for uint8
     images, on any device, and with the same random numbers.
@@ -33,11 +33,11 @@ class RandomShift(Transform):
         torch.Size([4, 3, 84, 84])
 
     Args:
-        pad: Largest shift to each side; each shift is uniform over the 2 * pad + 1 possible ones.
-        in_keys: Keys of the images; ``["pixels"]`` by default, or the keys of `same_for`.
-        same_for: Keys that get one common shift per row, such as the observation and the next observation; the images
+        pad: Largest shift to each side. Each shift is uniform over the 2 * pad + 1 possible shifts.
+        in_keys: Keys of the images, ``["pixels"]`` by default, or the keys of `same_for`.
+        same_for: Keys that get a common shift per row, such as the observation and the next observation. The images
             of each other key are shifted independently.
-        p: Probability with which a batch is shifted; all of its images are, or none.
+        p: Probability with which a batch is shifted, with all of its images.
         channels_last: Whether images are [..., height, width, channels] instead of [..., channels, height, width].
         check_layout: Whether to refuse images whose shape is that of the other layout.
 
@@ -65,7 +65,7 @@ class RandomShift(Transform):
         missing = [key for key in self.same_for if key not in self.in_keys]
         check(
             size_problems(0, pad=pad),
-            unless(is_number(p) and 0 <= p <= 1, f"p is {p!r}; expected 0 to 1"),
+            unless(is_number(p) and 0 <= p <= 1, f"p is {p!r}, expected 0 to 1"),
             unless(not missing, f"same_for has {missing}, which are not in in_keys"),
         )
         self.pad, self.p, self.channels_last = pad, p, channels_last
@@ -97,20 +97,20 @@ class RandomShift(Transform):
 
         Args:
             images: Images, [*batch, C, H, W], or [*batch, H, W, C] with `channels_last`.
-            shifts: Shifts along x and y, int64 [images, 2], from 0 to 2 * pad; `pad` leaves an image unchanged.
+            shifts: Shifts along x and y, int64 [images, 2], from 0 to 2 * pad. `pad` leaves an image unchanged.
 
         Raises:
             InvalidArgumentError: If the images have fewer than three axes, or the number of shifts differs from that of
                 the images.
         """
         if images.ndim < 3:
-            raise InvalidArgumentError(f"an image has shape {list(images.shape)}; expected at least three axes")
+            raise InvalidArgumentError(f"an image has shape {list(images.shape)}, expected at least three axes")
         self._check_images(images.shape)
         if len(shifts) != images.shape[:-3].numel():
             raise InvalidArgumentError(
                 f"there are {len(shifts)} shifts for {images.shape[:-3].numel()} images of shape"
                 f" {list(images.shape[-3:])}",
-                hint="leave keys out of same_for whose images have other leading axes",
+                hint="leave the keys of images with other leading axes out of same_for",
             )
         pad, tall = self.pad, -3 if self.channels_last else -2
         flat = images.reshape(-1, *images.shape[-3:])
@@ -148,7 +148,7 @@ def _repeat_border(images: Tensor, pad: int, tall: int) -> Tensor:
     Args:
         images: Images, [B, C, H, W] or [B, H, W, C].
         pad: Number of pixels to add on each side.
-        tall: Axis of the height, negative; the next axis is that of the width.
+        tall: Axis of the height, negative. The next axis is the width.
     """
     wide = tall + 1
     height, width = images.shape[tall], images.shape[wide]

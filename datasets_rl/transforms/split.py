@@ -24,7 +24,7 @@ def split_trajectories(
     done_key: NestedKey | None = None,
     as_nested: bool | torch.layout = False,
 ) -> Any:
-    """Split consecutive steps into trajectories, each padded with zeros to the length of the longest one.
+    """Split consecutive steps into trajectories, each padded with zeros to the length of the longest trajectory.
 
         steps [7]      a_0 a_1 a_2 b_0 b_1 c_0 c_1
 
@@ -32,9 +32,9 @@ def split_trajectories(
                        b_0 b_1  0               1 1 0
                        c_0 c_1  0               1 1 0
 
-    A trajectory ends where the trajectory number changes; without numbers, at a flag. Padding of a slice sampler, which
-    repeats the last step where ``("collector", "mask")`` is False, stays in its slice and becomes zeros: n padded
-    slices of T steps result in [n, T]. `("next", "done")` of padding is False.
+    A trajectory ends where the trajectory number changes, or at a flag if there are no numbers. Padding of a slice
+    sampler, which repeats the last step where ``("collector", "mask")`` is False, stays in its slice and becomes zeros:
+    n padded slices of T steps result in [n, T]. `("next", "done")` of padding is False.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -46,13 +46,13 @@ def split_trajectories(
 
     Args:
         rollout_tensordict: Steps in chronological order, [..., T], such as the slices that a sampler returns.
-        prefix: Prefix of the key of the numbers, ``(prefix, "traj_ids")``, and of the mask; by default ``"collector"``
+        prefix: Prefix of the key of the numbers, ``(prefix, "traj_ids")``, and of the mask. By default ``"collector"``
             if the steps have that entry, and otherwise no prefix.
-        trajectory_key: Key of the trajectory number; the mask is written to the same group. By default the first
+        trajectory_key: Key of the trajectory number. The mask is written to the same group. By default the first
             existing key of ``"slice_id"``, ``("collector", "traj_ids")``, ``"traj_ids"`` and ``"episode"``, or with a
-            prefix only ``(prefix, "traj_ids")``; if none exists, the numbers are written to ``"traj_ids"`` under the
+        the prefix only ``(prefix, "traj_ids")``. If none exists, the numbers are written to ``"traj_ids"`` under the
             prefix.
-        done_key: Key under "next" of the flag that ends a trajectory, in addition to the numbers; without numbers,
+        done_key: Key under "next" of the flag that ends a trajectory, in addition to the numbers. Without numbers,
             "done" by default.
         as_nested: Whether to return nested tensors, without padding and mask, if the lengths differ: True for the
             strided layout, or a layout.
@@ -125,7 +125,7 @@ def _find_ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: Nes
     if numbers is None and done is None:
         raise InvalidArgumentError(
             "the steps have neither a trajectory number nor a flag at the end of trajectories",
-            hint="pass the key of one of them: trajectory_key=... or done_key=...",
+            hint="pass the key of such an entry: trajectory_key=... or done_key=...",
         )
     ends = axis.ends(done)
     if numbers is not None:

@@ -27,7 +27,7 @@ class ExpandAs(Transform):
     Args:
         in_key: Key of the entry.
         ref_key: Key of the entry that has the shape.
-        out_key: Key of the result; `in_key` by default.
+        out_key: Key of the result, `in_key` by default.
     """
 
     shown = ("ref_key",)
@@ -49,7 +49,7 @@ class ExpandAs(Transform):
 
 
 class Stack(Transform):
-    """Stack entries of one shape along a new axis; `inv` splits an entry.
+    """Stack entries of the same shape along a new axis. `inv` splits an entry.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -61,15 +61,15 @@ class Stack(Transform):
     Args:
         in_keys: Keys of the entries to stack, tensors or TensorDicts.
         out_key: Key of the result.
-        in_key_inv: Key of the entry that `inv` splits and removes; written data without this entry is not changed.
+        in_key_inv: Key of the entry that `inv` splits and removes. Written data without this entry is not changed.
         out_keys_inv: Keys of the parts that `inv` writes.
         dim: Index of the new axis, negative: counted from the last axis of the result.
         allow_positive_dim: Whether `dim` may be counted from the first axis, including the batch size.
         del_keys: Whether to remove the entries from the batch.
 
     Raises:
-        InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set; if only one of `in_key_inv`
-            and `out_keys_inv` is given; or if `out_key` is one of `in_keys`.
+        InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set, if only one of `in_key_inv`
+            and `out_keys_inv` is given, or if `out_key` is one of `in_keys`.
     """
 
     shown = ("dim",)
@@ -92,7 +92,7 @@ class Stack(Transform):
         if (in_key_inv is None) != (out_keys_inv is None):
             raise InvalidArgumentError("expected both in_key_inv and out_keys_inv, or none of them")
         if out_key in self.in_keys:
-            raise InvalidArgumentError(f"out_key is {out_key!r}, which is one of in_keys; expected another key")
+            raise InvalidArgumentError(f"out_key is {out_key!r}, which is in in_keys, expected another key")
         parts = Transform(in_keys_inv=out_keys_inv)
         self.out_keys, self.out_keys_inv = [out_key], parts.in_keys_inv
         self.in_keys_inv = [] if in_key_inv is None else [in_key_inv]
@@ -117,7 +117,7 @@ class Stack(Transform):
         parts = stacked.unbind(self.dim)
         if len(parts) != len(self.out_keys_inv):
             raise InvalidArgumentError(
-                f"{self.in_keys_inv[0]} has {len(parts)} parts; expected {len(self.out_keys_inv)}, one for each key"
+                f"{self.in_keys_inv[0]} has {len(parts)} parts, expected {len(self.out_keys_inv)}, one for each key"
             )
         remove_entry(batch, self.in_keys_inv[0])
         for key, part in zip(self.out_keys_inv, parts, strict=True):

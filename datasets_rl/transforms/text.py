@@ -24,13 +24,13 @@ class Hash(UnaryTransform):
         out_keys: Keys of the hashes.
         in_keys_inv: Keys of the texts that `inv` writes, one for each hash.
         out_keys_inv: Keys of the hashes that `inv` reads.
-        hash_fn: Function from an object to a tensor, or with `seed` from an object and the seed; `reproducible_hash` by
-            default.
+        hash_fn: Function from an object to a tensor, or with `seed` from an object and the seed, by default
+            `reproducible_hash`.
         seed: Seed of the function.
         use_raw_nontensor: Whether the function receives the non-tensor entry of the TensorDict itself instead of its
             items.
         repertoire: Texts by the elements of their hash, see `hash_to_repertoire_key`, for the lookup by `inv`. If this
-            argument or `in_keys_inv` is given, the transform adds every text that it hashes; it does not copy the
+            argument or `in_keys_inv` is given, the transform adds every text that it hashes, without a copy of the
             dict.
     """
 
@@ -61,13 +61,19 @@ class Hash(UnaryTransform):
 
     @staticmethod
     def reproducible_hash(string: Any, seed: Any = None) -> Tensor:
-        """Return the SHA-256 of a seed followed by a text, uint8 [32], the same in every process; `None` is the empty text."""
+        """Return the SHA-256 of a seed followed by a text, uint8 [32], the same in every process.
+
+        `None` is the empty text.
+        """
         text = f"{'' if seed is None else seed}{'' if string is None else string}"
         return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
     @staticmethod
     def hash_to_repertoire_key(hash_tensor: Any) -> Any:
-        """Return the key of a hash in the repertoire: its elements, as nested tuples; an element has no tuple."""
+        """Return the key of a hash in the repertoire: its elements, as nested tuples.
+
+        The key of a single element is not a tuple.
+        """
         elements = hash_tensor.tolist() if isinstance(hash_tensor, Tensor) else hash_tensor
         return tuple(map(Hash.hash_to_repertoire_key, elements)) if isinstance(elements, list) else elements
 
@@ -106,14 +112,14 @@ class Hash(UnaryTransform):
 
 
 class Tokenizer(Transform):
-    """Replace text by token ids, int64 [..., L]; shorter texts are padded to the length of the longest one.
+    """Replace text by token ids, int64 [..., L]. Shorter texts are padded to the length of the longest text.
 
         >>> Tokenizer(["instruction"], ["tokens"], tokenizer=AutoTokenizer.from_pretrained("..."))
         >>> Tokenizer(["instruction"], ["tokens"], tokenizer=lambda text: list(text.encode()), max_length=64)
 
     Args:
         in_keys: Keys of the texts.
-        out_keys: Keys of the token ids; ``"attention_mask"`` in the same group is True for tokens and False for
+        out_keys: Keys of the token ids. ``"attention_mask"`` in the same group is True for tokens and False for
             padding.
         in_keys_inv: Keys of the texts that `inv` writes.
         out_keys_inv: Keys of the token ids that `inv` reads.
@@ -123,10 +129,10 @@ class Tokenizer(Transform):
             batch, instead of text after text.
         additional_tokens: Tokens to add to the vocabulary of the tokenizer, which needs a method `add_tokens`.
         skip_special_tokens: Whether `inv` leaves out special tokens.
-        add_special_tokens: Whether the tokenizer adds special tokens; ignored for a function.
+        add_special_tokens: Whether the tokenizer adds special tokens. A function ignores this argument.
         max_length: L for every batch: longer texts are truncated. By default L is the length of the longest text of the
             batch.
-        padding: Token id of the padding; 0 by default.
+        padding: Token id of the padding, 0 by default.
         return_attention_mask: Whether to write the mask.
 
     Raises:
@@ -154,7 +160,7 @@ class Tokenizer(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if not callable(tokenizer) and not hasattr(tokenizer, "encode"):
             raise InvalidArgumentError(
-                f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode",
+                f"tokenizer is {tokenizer!r}, expected a callable, or an object with a method encode",
                 hint="TorchRL downloads google-bert/bert-base-uncased here: pass a tokenizer that was loaded from files, "
                 "such as tokenizer=AutoTokenizer.from_pretrained(FOLDER)",
             )
@@ -199,7 +205,7 @@ class Tokenizer(Transform):
         """
         if self.max_length is None:
             raise InvalidArgumentError(
-                "the number of tokens of a batch depends on its texts; expected a fixed length", hint="pass max_length"
+                "the number of tokens of a batch depends on its texts, expected a fixed length", hint="pass max_length"
             )
         for out_key in self.out_keys:
             shape = (*spec.shape, self.max_length)

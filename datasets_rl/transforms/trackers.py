@@ -47,13 +47,13 @@ class InitTracker(InTrajectory):
 
 
 class TrajCounter(InTrajectory):
-    """Number the trajectories: 0 for the first one of the storage or of the batch, and so on.
+    """Number the trajectories: 0 for the first trajectory of the storage or of the batch, and so on.
 
         step                 0   1   2 | 0   1 | 0
         traj_count           0   0   0 | 1   1 | 2
         next.traj_count      0   0   0 | 1   1 | 2
 
-    The oldest stored trajectory is number 0, also in a ring buffer that has overwritten earlier ones.
+    The oldest stored trajectory is number 0, also in a ring buffer that has overwritten earlier trajectories.
 
         >>> import torch
         >>> from tensordict import TensorDict

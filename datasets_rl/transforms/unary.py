@@ -50,7 +50,7 @@ class UnaryTransform(Transform):
         check_callable(fn)
         if self.in_keys_inv and inv_fn is None:
             raise InvalidArgumentError(
-                f"in_keys_inv are {self.in_keys_inv}, but inv_fn is missing; expected a function"
+                f"in_keys_inv are {self.in_keys_inv}, but inv_fn is missing, expected a function"
             )
         self.fn, self.inv_fn, self.use_raw_nontensor = fn, inv_fn, use_raw_nontensor
 
@@ -79,12 +79,12 @@ class UnaryTransform(Transform):
 
 
 def items_of(value: Any) -> Any:
-    """Return a non-tensor value as plain Python, an object or nested lists of objects; return a tensor unchanged."""
+    """Return a non-tensor value as plain Python, an object or nested lists of objects. Return a tensor unchanged."""
     return value.tolist() if is_non_tensor(value) else value
 
 
 def map_items(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to a tensor, or to each object of nested lists; stack the results if they are tensors."""
+    """Apply a function to a tensor, or to each object of nested lists. Stack the results if they are tensors."""
     if not isinstance(value, list):
         return function(value)
     results = [map_items(function, item) for item in value]

@@ -17,9 +17,9 @@ class DecodeVideoTransform(Transform):
     Args:
         in_keys: Keys of the references: entries with a method ``decode(device=..., dtype=...)``, such as
             `VideoClipRef`.
-        out_keys: Keys of the frames; `in_keys` by default.
-        device: Device of the frames; by default that of the reference.
-        dtype: Dtype of the frames; by default that of the reference.
+        out_keys: Keys of the frames, `in_keys` by default.
+        device: Device of the frames. By default that of the reference.
+        dtype: Dtype of the frames. By default that of the reference.
     """
 
     def __init__(self, *, in_keys: Keys, out_keys: Keys | None = None, device: Any = None, dtype: Any = None) -> None:
@@ -31,7 +31,7 @@ class DecodeVideoTransform(Transform):
         decode = getattr(value, "decode", None)
         if decode is None:
             raise InvalidArgumentError(
-                f"an entry of {self.in_keys} is a {type(value).__name__}; expected references with a method decode"
+                f"an entry of {self.in_keys} is a {type(value).__name__}, expected references with a method decode"
             )
         frames: Tensor = decode(device=self.device, dtype=self.dtype)
         return frames

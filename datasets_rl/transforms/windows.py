@@ -44,7 +44,7 @@ _MAX_SHARED_BYTES = 1024
 """Number of bytes per step up to which an entry is read together with entries of other windows, in a common window."""
 
 _MAX_RUN = 4
-"""Number of consecutive steps for each step that is needed, up to which they are read by one copy."""
+"""Number of consecutive steps for each step that is needed, up to which the steps are read by a single copy."""
 
 WindowPadding = Literal["repeat", "zero", "drop"]
 WindowMask = Literal["valid", "is_pad"]
@@ -54,29 +54,29 @@ class WindowTransform(OverTime):
     """Replace entries by the window of their values around each step, such as the last observations and next actions.
 
         step of the episode     0        1        2
-        x, window (1, 2)        0 0 1 2  0 1 2 2  1 2 2 2      one step before, two steps after; pad = "repeat"
+        x, window (1, 2)        0 0 1 2  0 1 2 2  1 2 2 2      one step before, two steps after, pad = "repeat"
         x_is_pad                x . . .  . . . x  . . x x
 
     `delta_timestamps` takes the steps at given seconds from each step instead, which need not be consecutive.
 
-    In a buffer of single steps, the values are read from the storage, so that every sampler works; small
-    entries are read at once. Values under "next" are those of the steps of the window. In a batch of slices [..., T],
+    In a buffer of single steps, the values are read from the storage, so that every sampler works. Small
+    entries are read at once. Values under "next" are taken at the steps of the window. In a batch of slices [..., T],
     windows are taken along the time axis. The key of a group, such as an observation of several sensors, stands for
-    every entry of the group; each has its mask, unless `mask_keys` has one for the group.
+    every entry of the group. Each entry has a mask, unless `mask_keys` has one for the group.
 
     Args:
-        windows: Number of steps before and after each step, ``(before, after)``, by key; or the range of the steps,
+        windows: Number of steps before and after each step, ``(before, after)``, by key, or the range of the steps,
             ``range(-before, after + 1)``. A window has W = before + 1 + after steps, and its entry the shape
             [*batch, W, ...].
         pad: Steps of the window outside of the trajectory: "repeat" its first or last step, "zero", or "drop", with
-            which no window may leave its trajectory; `sampler` returns a sampler that draws such steps.
+            which no window may leave its trajectory. `sampler` returns a sampler that draws such steps.
         mask: Convention of the masks, bool [*batch, W]: "valid" writes ``x_valid``, True for steps of the trajectory,
-            and "is_pad" ``x_is_pad``, True for padding; `None` for no masks.
+            and "is_pad" ``x_is_pad``, True for padding, or `None` for no masks.
         mask_keys: Keys of the masks by key of the entry, instead of ``x_valid`` or ``x_is_pad``.
-        out_keys: Keys of the windows, in the order of `windows`; the same keys by default.
+        out_keys: Keys of the windows, in the order of `windows`, the same keys by default.
 
     Raises:
-        InvalidArgumentError: If an argument is invalid; the message lists all problems.
+        InvalidArgumentError: If an argument is invalid. The message lists all problems.
     """
 
     per_step: ClassVar[bool] = True
@@ -94,16 +94,16 @@ class WindowTransform(OverTime):
         done_key: NestedKey | None = None,
     ) -> None:
         if not isinstance(windows, Mapping):
-            raise WrongTypeError(f"windows is {windows!r:.60}; expected a mapping, such as {{'action': (0, 7)}}")
+            raise WrongTypeError(f"windows is {windows!r:.60}, expected a mapping, such as {{'action': (0, 7)}}")
         super().__init__(list(windows), out_keys, done_key)
         problems = [
-            f"the window of {key!r} is {span!r}; expected two integers >= 0, or a range of steps"
+            f"the window of {key!r} is {span!r}, expected two integers >= 0, or a range of steps"
             for key, span in windows.items()
             if not _is_window(span)
         ]
         check(
             problems,
-            unless(bool(windows), "windows is empty; expected at least one key"),
+            unless(bool(windows), "windows is empty, expected at least one key"),
             choice_problems("repeat", "zero", "drop", pad=pad),
             choice_problems("valid", "is_pad", None, mask=mask),
         )
@@ -134,8 +134,8 @@ class WindowTransform(OverTime):
             x                       0 0 1  0 1 2  0 2 3  1 3 3
             x_is_pad                x . .  x . .  . . .  . . x
 
-        The values are those of the nearest step of the episode; ``x_is_pad``, bool [*batch, W], is True where the window
-        leaves the episode. Entries without seconds keep their shape.
+        The values are taken at the nearest step of the episode. ``x_is_pad``, bool [*batch, W], is True where the
+        window leaves the episode. Entries without seconds keep their shape.
 
         Args:
             delta_timestamps: Seconds from each step by key, [W] each, such as ``{"action": [0, 0.1, 0.2]}``. A number of
@@ -144,21 +144,21 @@ class WindowTransform(OverTime):
             tolerance_s: Largest difference between a number of seconds and that of its steps.
 
         Raises:
-            InvalidArgumentError: If no seconds are given for a key, or they are not those of a number of steps, or `fps` or
-                `tolerance_s` is invalid; the message lists all problems.
+            InvalidArgumentError: If no seconds are given for a key, or they are not of a number of steps, or `fps` or
+                `tolerance_s` is invalid. The message lists all problems.
         """
         seconds = {key: _finite_numbers(numbers) for key, numbers in delta_timestamps.items()}
         problems = [
-            f"delta_timestamps of {dotted_text(flat_key(key))!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
+            f"delta_timestamps of {dotted_text(flat_key(key))!r} is {delta_timestamps[key]!r}, expected a list of finite numbers of seconds"
             for key, numbers in seconds.items()
             if not numbers
         ]
         check(
-            unless(0 < fps < math.inf, f"fps is {fps}; expected a number of steps per second above 0"),
+            unless(0 < fps < math.inf, f"fps is {fps}, expected a number of steps per second above 0"),
             unless(
-                0 <= tolerance_s < math.inf, f"tolerance_s is {tolerance_s}; expected a number of seconds of at least 0"
+                0 <= tolerance_s < math.inf, f"tolerance_s is {tolerance_s}, expected a number of seconds of at least 0"
             ),
-            unless(bool(delta_timestamps), "delta_timestamps is empty; expected at least one key"),
+            unless(bool(delta_timestamps), "delta_timestamps is empty, expected at least one key"),
             problems,
         )
         steps = {key: [round(number * fps) for number in numbers] for key, numbers in seconds.items()}
@@ -172,8 +172,8 @@ class WindowTransform(OverTime):
                 problems.append(f"delta_timestamps of {dotted_text(flat_key(key))!r} has {', '.join(apart)}")
         if problems:
             raise InvalidArgumentError(
-                f"{'; '.join(problems)}; expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
-                hint="take the nearest ones; a larger tolerance_s rounds to them",
+                f"{'; '.join(problems)}, expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
+                hint="take the nearest multiples, to which a larger tolerance_s rounds",
             )
         made = cls(dict.fromkeys(delta_timestamps, (0, 0)), "repeat", "is_pad")
         made._offsets = [*map(_as_range, steps.values())]
@@ -189,18 +189,18 @@ class WindowTransform(OverTime):
         *,
         key_first_k: Mapping[Any, int] | None = None,
     ) -> Self:
-        """Return the sequences of Diffusion Policy (`SequenceSampler`): all keys have one window, without a mask.
+        """Return the sequences of Diffusion Policy (`SequenceSampler`): all keys have the same window, without a mask.
 
         A sequence of `horizon` steps starts at most `pad_before` steps before its episode, and ends at most `pad_after`
         steps after it. The batch has the step at position `pad_before`. Use the sampler that `sampler` returns.
 
         Args:
             horizon: Number of steps of a sequence.
-            pad_before: Number of steps that a sequence may start before its episode.
-            pad_after: Number of steps that a sequence may end after its episode.
+            pad_before: Number of steps that a sequence may start before the episode.
+            pad_after: Number of steps that a sequence may end after the episode.
             keys: Keys of the entries.
-            key_first_k: Number of first steps that are read of an entry, by key, such as those of images that a policy
-                observes; by default all.
+            key_first_k: Number of first steps that are read of an entry, by key, such as the steps of the images that a
+                policy observes. By default all steps are read.
 
         Raises:
             InvalidArgumentError: If the padding exceeds the horizon minus one, so that a sequence might have no step
@@ -210,12 +210,12 @@ class WindowTransform(OverTime):
         inside = horizon - 1 - pad_before - pad_after
         if inside < 0:
             raise InvalidArgumentError(
-                f"pad_before is {pad_before} and pad_after is {pad_after}; expected at most {horizon - 1} in total",
+                f"pad_before is {pad_before} and pad_after is {pad_after}, expected at most {horizon - 1} in total",
                 hint="as in the configurations of Diffusion Policy: the numbers of observed and executed steps, minus 1",
             )
         firsts = {key: min((key_first_k or {}).get(key, horizon), horizon) for key in keys}
         if short := {key: first for key, first in firsts.items() if first <= pad_before}:
-            raise InvalidArgumentError(f"key_first_k is {short}; expected more than pad_before = {pad_before}")
+            raise InvalidArgumentError(f"key_first_k is {short}, expected more than pad_before = {pad_before}")
         made = cls({key: (pad_before, first - 1 - pad_before) for key, first in firsts.items()}, mask=None)
         made._inside = (0, inside)
         return made
@@ -249,7 +249,7 @@ class WindowTransform(OverTime):
         """Return the sequences of robomimic's `SequenceDataset`, with padding at both ends.
 
         All keys have `frame_stack` - 1 steps before each step and `seq_length` steps from it. ``pad_mask`` is True for
-        steps of the episode; robomimic's has a last axis of size 1.
+        steps of the episode. The mask of robomimic has a last axis of size 1.
         """
         span = (frame_stack - 1, seq_length - 1)
         return cls(dict.fromkeys(keys, span), mask_keys=dict.fromkeys(keys, "pad_mask"))
@@ -278,7 +278,7 @@ class WindowTransform(OverTime):
         These are all steps, unless `pad` is "drop" or the preset is `diffusion_policy`.
 
         Args:
-            generator: Random generator of the sampler; by default torch's global generator.
+            generator: Random generator of the sampler. By default torch's global generator.
         """
         from datasets_rl.samplers.windows import WindowSampler
 
@@ -287,7 +287,7 @@ class WindowTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        # The batch was read without these: it gets them together with their windows.
+        # The batch was read without these entries, which arrive together with the windows.
         own = [key for key in self.own_reads(storage) if data.get(key, None) is None]
         values = self._values_of_wide(storage, rows, data, own) if own else {}
         limit, own_keys = _MAX_SHARED_BYTES * len(rows), {*map(flat_key, own)}
@@ -312,7 +312,7 @@ class WindowTransform(OverTime):
         for field in dict.fromkeys(key[1:] if key[0] == NEXT else key for key in own):
             keys = [key for key in (field, (NEXT, *field)) if key in own]
             reads: list[tuple[Key, _Entry | None]] = [(key, entries.get(flat_key(key))) for key in keys]
-            # A window that does not replace its entry leaves it in the batch.
+            # A window under another key leaves the entry in the batch.
             reads += [(key, None) for key, entry in reads if entry is not None and entry.out_key != entry.key]
             windows = [
                 storage.windows_around(rows, range(1) if entry is None else entry.offsets, end_key=self._end_key)
@@ -363,7 +363,7 @@ class WindowTransform(OverTime):
         return [key for field in sorted(fields) for key in (field, (NEXT, *field)) if key in wide]
 
     def _entries(self, batch: Any, missing: Sequence[Key] = ()) -> list[_Entry]:
-        """Return the entries of a batch, or of its spec, that get windows: those of the keys, and of their groups.
+        """Return the entries of a batch, or of its spec, that get windows: the entries of the keys, and of their groups.
 
         Args:
             batch: The batch, or its spec.
@@ -425,7 +425,7 @@ class _Entry:
         return dotted_text(self.key)
 
     def part(self, value: Tensor, outside: Tensor, offsets: Sequence[int]) -> dict[str, Tensor]:
-        """Return the window in one of more steps, and its padding, by name.
+        """Return the window as a part of a longer window, and the padding, by name.
 
         Args:
             value: The entry in the other window, [*batch, V, ...].
@@ -444,7 +444,7 @@ class _Entry:
 
 
 def _finite_numbers(values: Any) -> list[float]:
-    """Return numbers as floats; none if one of them is not finite, or the values are not numbers."""
+    """Return numbers as floats, or an empty list if a number is not finite, or the values are not numbers."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -468,7 +468,7 @@ def _common_offsets(windows: Iterable[Sequence[int]]) -> Sequence[int]:
 
 
 def _bytes_of(batch: Any, key: NestedKey) -> int:
-    """Return the number of bytes of an entry; 0 if only an earlier transform writes it."""
+    """Return the number of bytes of an entry, or 0 if only an earlier transform writes it."""
     value = batch.get(key, None)
     return 0 if value is None else value.nbytes
 

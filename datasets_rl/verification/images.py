@@ -1,4 +1,4 @@
-"""Reads of a dataset with damaged images, so that a verification reports them with all other problems."""
+"""Reads of a dataset with damaged images, so that a verification reports these images with all other problems."""
 
 from __future__ import annotations
 

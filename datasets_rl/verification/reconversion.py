@@ -2,12 +2,12 @@
 
 raw files   shard 0          shard 1
 reader      piece piece ...  piece ...      the reader that converted the files
-build       rows ...    | rows ...          whole episodes in the files of a conversion; deleted once they are compared
+build       rows ...    | rows ...          whole episodes in the files of a conversion, deleted once they are compared
 dataset     rows ...      rows ...          the same rows, final states and records of episodes
 
-Pixels that the dataset stores compressed are compared as they are read, and are not in the build.
+Pixels that the dataset stores compressed are compared while they are read, and are not in the build.
 
-A temporary build has some tens of megabytes, or one episode if that has more, and the videos of these episodes.
+A temporary build has some tens of megabytes, or a single larger episode, and the videos of these episodes.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from datasets_rl.ted.table import COMPUTED, EpisodeTable
 
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
-_KEEP_RAW = Remedy("download it with {}, which keeps all raw files", Argument("keep_raw", True))
+_KEEP_RAW = Remedy("download the dataset with {}, which keeps all raw files", Argument("keep_raw", True))
 _BUILD_BYTES = 64 << 20
 _BLOCK_BYTES = 4 << 20
 
 
 def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = ENTRY_FIELDS) -> Iterator[str]:
-    """Yield the differences between a manifest and the catalog entry of its dataset.
+    """Yield the differences between a manifest and the catalog entry of the dataset.
 
     Args:
         manifest: The manifest of the dataset.
@@ -80,7 +80,7 @@ def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = E
         stated = getattr(manifest, name)
         # Catalogs gain reference scores after datasets were stored.
         if stated != expected and not (name == "score" and not stated):
-            yield f"{name} is {short_text(stated)}; {entry.id} has {short_text(expected)}"
+            yield f"{name} is {short_text(stated)}, but {entry.id} has {short_text(expected)}"
 
 
 def reconversion_differences(
@@ -88,13 +88,13 @@ def reconversion_differences(
 ) -> Iterator[str]:
     """Convert all raw files again, and yield the differences of the result from the dataset.
 
-    This compares every value of every row, the record and the final states of every episode, the schema and the metadata;
-    and, if this version converted the dataset, also the catalog entry, the specs and the decisions.
+    This compares every value of every row, the record and the final states of every episode, the schema and the
+    metadata. If this version converted the dataset, the catalog entry, the specs and the decisions are also compared.
 
     Args:
-        stored: The dataset; fields may have been left out.
-        files: The path of each of its raw files.
-        kept: The folder of the raw files if they were kept; None if they were read in place.
+        stored: The dataset, of which fields may have been left out.
+        files: The path of each raw file of the dataset.
+        kept: The folder of the raw files if they were kept, or None if they were read in place.
         report: Called with each number of further steps.
 
     Raises:
@@ -117,7 +117,7 @@ def reconversion_differences(
         expected_files = {asset.path for asset in listing.assets}
         if files.keys() - expected_files or (not upstream.partial and files.keys() != expected_files):
             problem = (
-                f"raw is {short_text(sorted(files))}; the dataset consists of {short_text(sorted(expected_files))}"
+                f"raw is {short_text(sorted(files))}, but the dataset consists of {short_text(sorted(expected_files))}"
             )
             if upstream.partial:
                 raise FetchError("the files of the selection", [(str(kept or "the folder"), problem)], hint=_KEEP_RAW)
@@ -165,7 +165,7 @@ class _RawFiles(Upstream):
         archives = (file.url.partition("#")[0] for file in manifest.raw if file.url.startswith("tar:"))
         self._archive = next((f"file:{url.removeprefix('tar:')}" for url in archives), "")
         self.partial = bool(manifest.selection)
-        """Whether files may have been left out, so that they are not all files that the upstream lists."""
+        """Whether files may have been left out, so that the upstream lists more files."""
 
     def folder(self, path: str, urls: Sequence[str]) -> Folder:
         del urls
@@ -178,10 +178,10 @@ class _RawFiles(Upstream):
         return Folder("", self._revision, tuple(assets))
 
     def _whole_folder(self, path: str, names: Sequence[str]) -> Folder:
-        """List a folder of which only a part was selected, as the download did: by its answer, or in place."""
+        """List a folder of which only a part was selected, as the download did: by the stored answer, or in place."""
         if (answer := self.answered_folder(path)) is not None:
             return answer
-        if self._archive:  # of the user: no answer is stored for it
+        if self._archive:  # of the user: no answer is stored for an archive
             return self._list_folder(path, [self._archive])
         if not self._in_place or not names:
             raise self._not_listed(path)
@@ -191,10 +191,14 @@ class _RawFiles(Upstream):
     def _not_listed(self, path: str) -> FetchError:
         """Return the error of a folder that the download could not list either, as of a single file of the user.
 
-        Its failures are not empty: to a source, that would mean that neither an address nor the user has such files.
+        The failures are not empty: to a source, empty failures would mean that neither an address nor the user has such
+        files.
         """
         first = next(iter(self._files.values()))
-        failure = (first.parent.as_uri(), f"it has {first.name}, and no folder {path} with the files of the download")
+        failure = (
+            first.parent.as_uri(),
+            f"the folder has {first.name}, and no folder {path} with the files of the download",
+        )
         return FetchError(f"the list of the files of {path}", [failure], hint=_KEEP_RAW)
 
     def with_size(self, asset: Asset) -> Asset:
@@ -211,12 +215,12 @@ class _RawFiles(Upstream):
 
 
 class _Reconversion:
-    """The second conversion of a dataset, and the first difference of each of its fields.
+    """The second conversion of a dataset, and the first difference of each field.
 
     Args:
         stored: The dataset.
         job: The conversion that made the dataset.
-        files: The path of each of its raw files.
+        files: The path of each raw file of the dataset.
         folder: The folder of the temporary builds.
     """
 
@@ -231,7 +235,7 @@ class _Reconversion:
         self._pixels = tuple(
             field.key for field in stored.schema if field.image_form.takes_pixels and not field.image_form.is_array
         )
-        """The fields that are compared as they are read."""
+        """The fields that are compared while they are read."""
         self._known: list[bool] = []
         """Whether the final state of each episode in the temporary build is known, which pixels may decide."""
         self._row = 0
@@ -244,7 +248,7 @@ class _Reconversion:
         """Whether the reader gives the number of each episode."""
         self._metadata_names: set[str] = set()
         self._deferred: list[int] = []
-        """The rows whose wide states are blank in a temporary build: `DeferredStates` has them."""
+        """The rows of which wide states are blank in a temporary build: `DeferredStates` has these states."""
         self._first: dict[str, tuple[str, int]] = {}
         """The first difference of each field, and the number of differences."""
 
@@ -298,7 +302,7 @@ class _Reconversion:
         return build_manifest(self._job, reader, summary, self._folder.with_name("metadata"), [], [])
 
     def _convert(self, reader: EpisodeReader, shard: Shard, report: Report) -> None:
-        """Append the episodes of a shard to the temporary build, which is compared as soon as it is large enough."""
+        """Append the episodes of a shard to the temporary build, which is compared once the build is large enough."""
         names = [Path(path).name for path in shard.paths]
         text = f"{names[0]} and {len(names) - 1:,} more" if len(names) > 1 else names[0]
         writer = self._writer or self._open_build(reader)
@@ -339,7 +343,7 @@ class _Reconversion:
         return self._built - first
 
     def _compare_pixels(self, part: Episode | EpisodeBatch, row: int, episode: int) -> None:
-        """Compare the pixels of a piece that begins at a row, and whose first final state is that of an episode."""
+        """Compare the pixels of a piece that begins at a row, with the first final state at an episode."""
         count = part.count if isinstance(part, EpisodeBatch) else len(part)
         for key in self._pixels:
             values: Any = part.states[key] if key in part.states else part.steps[key]
@@ -420,7 +424,7 @@ class _Reconversion:
             self._record(name, noun, first + start, wrong, stored, expected)
 
     def _compare_states(self, row: int, states: Mapping[Key, NDArray[Any]]) -> None:
-        """Compare the states of one row."""
+        """Compare the states of a row."""
         for key, expected in states.items():
             stored = _values(self._stored, key, "row", row, row + 1)
             self._record(dotted_name(key), "row", row, _different_rows(stored, expected), stored, expected)
@@ -441,7 +445,7 @@ class _Reconversion:
         table = self._stored.episodes
         if (self._episode, self._row) != (len(table), table.steps):
             yield (
-                f"there are {len(table):,} episodes with {table.steps:,} steps; the raw files have {self._episode:,} "
+                f"there are {len(table):,} episodes with {table.steps:,} steps, but the raw files have {self._episode:,} "
                 f"with {self._row:,}"
             )
         for name in sorted(self._metadata_names ^ set(table.metadata_names)):
@@ -456,7 +460,7 @@ class _Reconversion:
             row = int(rows[0])
             starts, texts = zip(*self._shards[noun], strict=True)
             text = (
-                f"{name} at {noun} {first + row:,} is {_value_text(stored[row])}; "
+                f"{name} at {noun} {first + row:,} is {_value_text(stored[row])}, but "
                 f"{texts[bisect_right(starts, first + row) - 1]} has {_value_text(expected[row])}"
             )
             text, count = self._first.get(name, (text, 0))
@@ -464,14 +468,14 @@ class _Reconversion:
 
 
 def _forms(schema: Schema) -> ImageForms:
-    """Return the forms of images in a temporary build: those of the dataset, and pixels in place of compressed images."""
+    """Return the forms of images in a temporary build: as in the dataset, with pixels in place of compressed images."""
     return ImageForms(
         {field.key: ChosenForm("raw" if field.image_form.takes_pixels else field.form) for field in schema}
     )
 
 
 def _values(dataset: StoredDataset, key: Key, noun: str, start: int, stop: int) -> NDArray[Any]:
-    """Return the values of a field in rows, or its final states of episodes: images as they are, and texts as strings."""
+    """Return the values of a field in rows, or the final states of episodes: images unchanged, and texts as strings."""
     field, final = dataset.schema[key], noun == "episode"
     items = dataset.final_states(key) if final else dataset.items(key)
     if isinstance(items, ImageColumn):
@@ -517,7 +521,7 @@ def _value_text(value: Any) -> str:
 
 def _schema_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
     stated = {field.key: _column_of(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
-    # Images can have another form than in the files: the conversion measures which one is smaller.
+    # Images can have another form than in the files: the conversion measures which form is smaller.
     expected = {
         column.key: replace(stored_column(column), form=getattr(stated.get(column.key), "form", column.form))
         for column in reader.columns
@@ -525,7 +529,7 @@ def _schema_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[s
     }
     for key in [*stated, *(key for key in expected if key not in stated)]:
         if stated.get(key) != expected.get(key):
-            yield f"schema: {dotted_name(key)} is {stated.get(key)}; the raw files have {expected.get(key)}"
+            yield f"schema: {dotted_name(key)} is {stated.get(key)}, but the raw files have {expected.get(key)}"
 
 
 def _column_of(field: Field) -> Column:
@@ -540,7 +544,7 @@ def _statement_differences(stated: Manifest, expected: Manifest) -> Iterator[str
         for key in [*left, *(key for key in right if key not in left)]:
             if left.get(key) != right.get(key):
                 found, wanted = (short_text(one[key]) if key in one else "missing" for one in (left, right))
-                yield f"{name}.{key} is {found}; the raw files lead to {wanted}"
+                yield f"{name}.{key} is {found}, but the raw files lead to {wanted}"
 
 
 def _statements(manifest: Manifest, name: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def verify(
     Args:
         dataset: The id or the folder of the dataset, or the folder of a checkpoint, from `ReplayBuffer.dumps`: every
             byte is compared with the digests.
-        deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
+        deep: In addition to sizes and digests, check every rule of TED, check every value against the spec, detect NaN,
             infinity and jumps inside episodes, and recompute everything that the manifest states, from the dataset
             itself and from the catalog. If the raw files are available, repeat the conversion, into temporary
             builds beside the dataset, and compare every value with the dataset.
@@ -107,7 +107,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     """Check a version of a dataset.
 
     Raises:
-        FileNotFoundError: If the version is deleted in the meantime, because another version replaced it.
+        FileNotFoundError: If the version is deleted in the meantime, because another version replaced this version.
     """
     from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest
@@ -247,7 +247,8 @@ def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[
 def raw_files(manifest: Manifest, version: Path) -> Mapping[str, Path] | None:
     """Return the paths of the raw files of a version of a dataset, or None unless all files are available.
 
-    Files are available if the download kept them, or if the dataset was converted from local files that still exist.
+    Files are available if the download kept the raw files, or if the dataset was converted from local files that still
+    exist.
     """
     available: dict[str, Path] = {}
     raw = _raw_folder(version)

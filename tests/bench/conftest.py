@@ -100,7 +100,7 @@ def expect(expect_exactly):
 
     def expect(what, ratio, *, at_least=None, at_most=None):
         level = at_most or at_least
-        assert level in LEVELS or 1 / level in LEVELS, f"the level of {what} is {level}; expected one of {LEVELS}"
+        assert level in LEVELS or 1 / level in LEVELS, f"the level of {what} is {level}, expected one of {LEVELS}"
         if at_most:
             expect_exactly(what, ratio, at_most=at_most * MARGIN)
         else:
@@ -135,7 +135,7 @@ def expect_exactly(full, figures):
         print(f"\n{what}: {figure:.2f} ({limits})")
         test = os.environ["PYTEST_CURRENT_TEST"].partition("tests/bench/")[2].partition(" ")[0]
         figures[f"{test}: {what}"] = {"figure": float(f"{figure:.4g}"), "limit": limits}
-        assert not full or at_least <= figure <= at_most, f"{what} is {figure:.3f}; expected {limits}"
+        assert not full or at_least <= figure <= at_most, f"{what} is {figure:.3f}, expected {limits}"
 
     return expect_exactly
 

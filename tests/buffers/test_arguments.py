@@ -122,9 +122,9 @@ def test_a_key_is_refused_where_the_data_has_no_keys():
 @pytest.mark.parametrize(
     ("transform", "says"),
     [
-        ("normalize", "transform 'normalize' is not callable; expected a transform or a function.*`derive`"),
+        ("normalize", "transform 'normalize' is not callable, expected a transform or a function.*`derive`"),
         (["normalize", "x"], "'normalize' is not callable.*'x' is not callable"),
-        (DoubleToFloat, r"the class DoubleToFloat; expected an instance, DoubleToFloat\(...\)"),
+        (DoubleToFloat, r"the class DoubleToFloat, expected an instance, DoubleToFloat\(...\)"),
         ([DoubleToFloat], "the class DoubleToFloat"),
     ],
 )

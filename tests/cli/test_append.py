@@ -48,5 +48,5 @@ def test_a_file_is_not_the_folder_of_a_dataset(rlds, tmp_path):
         ran = rlds(*words, tmp_path / "notes.txt")
 
         assert ran.code == 3
-        assert "why: it is a file, expected the folder of a dataset\n" in ran.err
+        assert "why: the path is a file, expected the folder of a dataset\n" in ran.err
         assert "next: rlds download local/NAME --from-local PATH converts files of your own\n" in ran.err

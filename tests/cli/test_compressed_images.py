@@ -55,7 +55,7 @@ def test_a_frame_that_claims_more_than_its_shape_is_refused_before_memory_is_tak
     ran = rlds("verify", "local/frames", "--deep")
 
     assert ran.code == 5
-    assert "frame 9 is damaged: it is not 12,288 bytes that were compressed" in ran.out
+    assert "frame 9 is damaged: the result is not 12,288 bytes that were compressed" in ran.out
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
     assert rlds("describe", "local/frames").code == 5
 

@@ -323,7 +323,7 @@ def test_a_recording_does_not_begin_in_a_folder_of_others(shared):
             record(dataset)
         for name in ("CURRENT", "manifest.json"):
             (shared.home / dataset / name).unlink()
-        with pytest.raises(DatasetsRLError, match="it holds files that are not a dataset"):
+        with pytest.raises(DatasetsRLError, match="the folder holds files that are not a dataset"):
             record(dataset)
         for name in ("CURRENT", "manifest.json"):
             (shared.home / dataset / name).write_bytes(b"mine")

@@ -122,7 +122,7 @@ def test_a_name_that_is_too_long_for_a_file_is_wrong_usage_or_an_unknown_id(rlds
 @pytest.mark.parametrize(
     ("step", "code", "why"),
     [
-        ("reward_scaling:scale=Infinity", 2, "scale is inf; expected a finite number"),
+        ("reward_scaling:scale=Infinity", 2, "scale is inf, expected a finite number"),
         ("cat_frames:1000000000,in_keys=observation", 11, "bytes of memory"),
     ],
 )

@@ -295,7 +295,7 @@ def test_a_folder_of_a_dataset_that_is_a_link_is_refused_by_name(place, rlds, na
     refused = rlds("preprocess", place.stored, "-t", "reward_scaling:scale=2", "--in-place")
     assert refused.code == 5
     assert f"{place.root / name} is not as expected" in refused.err
-    assert "it is a symbolic link, expected a plain folder" in refused.err
+    assert "the path is a symbolic link, expected a plain folder" in refused.err
     assert tree(place.outside) == place.expected
 
 

@@ -176,7 +176,7 @@ def test_ctrl_c_prints_how_to_continue_and_the_dataset_is_unchanged(rlds, stored
         (
             ("demo/pendulum", "-t", "keep_episodes:0:20", "-t", "cast:float16", "-t", "keep_lengths:1000"),
             8,
-            "why: 0 of 20 episodes pass step 2 (keep_lengths: 1000); 20 of 75 reach it\n",
+            "why: 0 of 20 episodes pass step 2 (keep_lengths: 1000). 20 of 75 reach this step\n",
         ),
         (("demo/pendulum", "-t", "select:x"), 8, "there is no field x"),
     ],

@@ -201,7 +201,7 @@ def test_the_specs_have_the_key(tmp_path):
 def test_a_manifest_that_counts_other_unknown_observations_than_the_table_is_refused(tmp_path):
     stored = write_dataset(tmp_path / "toy", trajectories(), final_unknown=0)
 
-    with pytest.raises(IntegrityError, match=r"4 final observations are unknown; the manifest states 0"):
+    with pytest.raises(IntegrityError, match=r"4 final observations are unknown, but the manifest states 0"):
         _ = load(stored.folder).episodes
 
 

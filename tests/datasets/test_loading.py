@@ -111,7 +111,7 @@ def test_a_class_takes_ids_and_never_the_path_of_raw_files(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("given", "kind", "says"),
     [
-        ("./nothing", NotADatasetError, "nothing is not a dataset: it does not exist"),
+        ("./nothing", NotADatasetError, "nothing is not a dataset: the path does not exist"),
         ("nothing/td3", UnknownIdError, "no dataset 'nothing/td3'"),
         ("", UnknownIdError, "no dataset ''"),
         ("mix.toml", InvalidArgumentError, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),

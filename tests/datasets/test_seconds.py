@@ -188,7 +188,7 @@ def test_fields_are_named_as_in_lerobot_or_by_their_keys(folder, name, key):
 def test_wrong_arguments_are_named(folder):
     with pytest.raises(UnknownKeyError, match=r"observation\.images\.left"):
         load(folder, delta_timestamps={"observation.images.left": [0]})
-    with pytest.raises(InvalidArgumentError, match=r"'action' has 0.13 \(nearest: 0.1\); expected multiples of 1/10 s"):
+    with pytest.raises(InvalidArgumentError, match=r"'action' has 0.13 \(nearest: 0.1\), expected multiples of 1/10 s"):
         load(folder, delta_timestamps={"action": [0, 0.13]})
     assert load(folder, delta_timestamps={"action": [0, 0.13]}, tolerance_s=0.04)[:2]["action"].shape == (2, 2, 2)
     with pytest.raises(InvalidArgumentError, match="has action twice, once as 'actions'"):

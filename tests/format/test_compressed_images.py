@@ -220,7 +220,7 @@ def test_damaged_images_are_named_with_their_rows(episodes, dictionaries, tmp_pa
     data = np.load(tmp_path / "frame.npy")
     data[ends[11]] ^= 255
     np.save(tmp_path / "frame.npy", data)
-    with pytest.raises(IntegrityError, match="frame 12 is damaged: it is not 7,056 bytes that were compressed"):
+    with pytest.raises(IntegrityError, match="frame 12 is damaged: the result is not 7,056 bytes that were compressed"):
         DatasetStorage(StoredDataset(stored.folder)).get(torch.arange(20))
 
 

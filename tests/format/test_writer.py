@@ -51,9 +51,9 @@ def flags(*rows):
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        (episode(without=["action"]), "its columns are"),
-        (episode(without=["observation"]), "its columns are"),
-        (episode(without=["action", "next.reward", "next.terminated", "next.truncated"]), "it has no step"),
+        (episode(without=["action"]), "the columns are"),
+        (episode(without=["observation"]), "the columns are"),
+        (episode(without=["action", "next.reward", "next.terminated", "next.truncated"]), "the episode has no step"),
         (episode(without=["action"], extra=np.zeros((3, 2), F4)), "action is missing"),
         (episode(extra=np.zeros((3, 2), F4)), "extra"),
         (episode(action=np.zeros((3, 3), F4)), r"action is float32 \[3, 3\], expected float32 \[3, 2\]"),
@@ -63,7 +63,7 @@ def flags(*rows):
         (episode(next__truncated=np.zeros((3, 1), "i1")), "next.truncated is int8"),
         (episode(observation=np.zeros((2, 3), F4)), r"observation is float32 \[2, 3\]"),
         (episode(observation=np.zeros((5, 3), F4)), r"observation is float32 \[5, 3\]"),
-        (episode(0), "it has no step"),
+        (episode(0), "the episode has no step"),
     ],
 )
 def test_an_invalid_piece_is_refused_with_its_position(write, bad, problem):
@@ -106,7 +106,7 @@ def test_flags_are_set_on_the_last_row_only(write, monkeypatch, steps_of_a_block
 
 
 def test_a_dataset_has_at_least_one_step(write):
-    with pytest.raises(ConversionError, match="it has no step"):
+    with pytest.raises(ConversionError, match="the dataset has no step"):
         write().finish()
 
 
@@ -131,7 +131,7 @@ def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
     states = {("observation", "a"): np.ones((3, 1), F4), ("observation", "b"): np.ones((2, 1), F4)}
     steps = {key: array for key, array in trajectory(2).steps.items() if key != ("action",)}
 
-    with pytest.raises(ConversionError, match="one observation has a state after the last action"):
+    with pytest.raises(ConversionError, match="an observation has a state after the last action"):
         write(of).append(Episode(steps, states))
 
 

@@ -84,7 +84,7 @@ def plant(fault: Fault) -> None:
     file = ROOT / fault.path
     source = file.read_text("utf-8")
     if source.count(fault.text) != 1 or fault.text.count("\n") != fault.wrong.count("\n"):
-        raise ValueError(f"the file has the text {source.count(fault.text)} times; expected once, with as many lines")
+        raise ValueError(f"the file has the text {source.count(fault.text)} times, expected once, with as many lines")
     codes = dict(_codes(compile(source.replace(fault.text, fault.wrong), str(file), "exec")))
     gc.unfreeze()
     changed = 0

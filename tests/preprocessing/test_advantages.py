@@ -103,7 +103,7 @@ def test_a_missing_value_is_named():
     [
         ("gae:gamma=2,lmbda=-1", r"gamma is 2, expected a number in \[0, 1\]; lmbda is -1"),
         ("td_lambda:lmbda=1.5", "lmbda is 1.5"),
-        ("returns_to_go:failure=-1", "gamma is 1; expected a smaller number with failure"),
+        ("returns_to_go:failure=-1", "gamma is 1, expected a smaller number with failure"),
     ],
 )
 def test_factors_outside_of_the_unit_interval_are_refused(step, problem):

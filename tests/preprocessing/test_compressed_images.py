@@ -294,11 +294,11 @@ def test_images_are_compared_with_their_spec_without_a_warning(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("compress_images:observation", r"observation is float32 \[3\]; expected uint8 with at least one axis"),
-        ("compress_images:form=video", "form is 'video'; expected 'compressed' or 'encoded' or 'raw'"),
-        ("compress_images:form=encoded", r"pixels has the shape \[64, 64\]; expected images"),
+        ("compress_images:observation", r"observation is float32 \[3\], expected uint8 with at least one axis"),
+        ("compress_images:form=video", "form is 'video', expected 'compressed' or 'encoded' or 'raw'"),
+        ("compress_images:form=encoded", r"pixels has the shape \[64, 64\], expected images"),
         ("compress_images:quality=90", "quality is 90 with form=compressed"),
-        ("compress_images:form=encoded,quality=0", "quality is 0 with form=encoded; expected 1 to 100"),
+        ("compress_images:form=encoded,quality=0", "quality is 0 with form=encoded, expected 1 to 100"),
     ],
 )
 def test_what_cannot_be_compressed_is_refused(home, tmp_path, step, message):

@@ -287,7 +287,7 @@ def test_a_function_that_fails_is_reported_with_its_position_and_changes_nothing
     ("fn", "problem"),
     [
         (lambda step: step.exclude(("next", "reward")), "next.reward is missing"),
-        (lambda step: step["observation"], "it returned a Tensor; expected a TensorDict"),
+        (lambda step: step["observation"], "it returned a Tensor, expected a TensorDict"),
         (lambda _: None, "it returned a NoneType"),
         (lambda step: step.set("done", torch.ones(1, dtype=torch.bool)), "done is True in some steps"),
         (lambda step: step.set("name", "x"), "name is not a tensor"),
@@ -468,15 +468,15 @@ def test_a_step_that_cannot_be_fitted_is_an_error_with_the_existing_fields(folde
         ({"chunksize": 2, "num_chunks": 2}, "exclude each other"),
         (
             {"num_workers": -1, "mp_start_method": "thread"},
-            "num_workers is -1; expected at least 0; mp_start_method is 'thread'",
+            "num_workers is -1, expected at least 0; mp_start_method is 'thread'",
         ),
         ({"batched": True, "per": "episode"}, "batched is True and per is 'episode'"),
         ({"num_frames": 0}, "num_frames is 0"),
         ({"per": "row"}, "per is 'row'"),
-        ({"per": "step", "chunksize": 4}, "per is 'step'; chunksize and num_chunks are for functions of a batch"),
-        ({"per": "episode", "num_chunks": 4}, "per is 'episode'; chunksize and num_chunks are for"),
+        ({"per": "step", "chunksize": 4}, "per is 'step', but chunksize and num_chunks are for functions of a batch"),
+        ({"per": "episode", "num_chunks": 4}, "per is 'episode', but chunksize and num_chunks are for"),
         ({"batched": True, "chunksize": 0}, "chunksize is 0, which passes single steps"),
-        ({"chunksize": -2}, "chunksize is -2; expected at least 0"),
+        ({"chunksize": -2}, "chunksize is -2, expected at least 0"),
         ({"pool": object(), "num_workers": 2}, "a pool brings its own processes: num_workers"),
     ],
     ids=[

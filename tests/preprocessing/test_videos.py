@@ -197,5 +197,5 @@ def test_a_reader_of_a_deleted_version_says_so(home, tmp_path):
     for path in (result.folder / "videos").iterdir():
         path.unlink()
 
-    with pytest.raises(IntegrityError, match="it is missing: another version replaced the opened one"):
+    with pytest.raises(IntegrityError, match="the file is missing: another version replaced the opened version"):
         result.column(TOP)

@@ -119,7 +119,7 @@ def test_frames_of_another_size_than_the_typical_ones_never_become_patches(dicti
     assert (restored(data, ends, dictionary, 2, 64) == frames).all()
 
     patch, ends = compress(frames_of({9: BALL}), dictionary)
-    with pytest.raises(ConversionError, match="frame 0 is damaged: it is not 64 bytes"):
+    with pytest.raises(ConversionError, match="frame 0 is damaged: the result is not 64 bytes"):
         restored(patch, ends, dictionary, 1, 64)
 
 

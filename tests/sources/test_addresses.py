@@ -371,7 +371,7 @@ def test_a_dataset_whose_file_was_moved_away_is_opened_by_the_path(tmp_path, mon
 
     for name in (str(path), path, "./flat.hdf5", "flat.hdf5"):
         assert len(load(name)) == len(flat()["rewards"])
-    with pytest.raises(NotADatasetError, match="it does not exist"):
+    with pytest.raises(NotADatasetError, match="the path does not exist"):
         load(str(tmp_path / "other.hdf5"))
 
 
@@ -460,10 +460,10 @@ def test_the_command_prints_the_layout_before_and_after(written, capsys):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("missing.npz", "missing.npz cannot be read: it does not exist"),
+        ("missing.npz", "missing.npz cannot be read: the path does not exist"),
         ("notes.txt", "notes.txt is not a dataset, expected a folder, or a file that ends with .hdf5, .h5, .npz"),
-        ("empty", "empty cannot be read: it is neither a file"),
-        ("pipe.npz", "pipe.npz cannot be read: it is neither a file"),
+        ("empty", "empty cannot be read: the path is neither a file"),
+        ("pipe.npz", "pipe.npz cannot be read: the path is neither a file"),
     ],
 )
 def test_a_path_without_files_is_named_as_a_path(tmp_path, name, problem):

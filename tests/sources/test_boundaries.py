@@ -208,7 +208,7 @@ def test_groups_and_arrays_of_each_episode_are_episodes_in_numeric_order(convert
 
 def test_numbers_that_may_be_those_of_agents_are_refused_until_they_are_stated(convert, tmp_path):
     arrays = {f"{name}_{number}": np.ones((4, 2)) for name in ("obs", "action") for number in (0, 1)}
-    with pytest.raises(ConversionError, match="of episodes, of agents or of sensors"):
+    with pytest.raises(ConversionError, match="may count episodes, agents or sensors"):
         convert(arrays)
     (tmp_path / "mine" / "a.npz").unlink()
     (tmp_path / "mine" / "dataset.toml").unlink()

@@ -278,7 +278,7 @@ def test_a_dataset_all_of_whose_videos_are_faulty_is_an_error(convert, folder, d
     for path in (folder / "videos").rglob("*.mp4"):
         cut(path)
 
-    with pytest.raises(ConversionError, match="it has no step") as raised:
+    with pytest.raises(ConversionError, match="the dataset has no step") as raised:
         convert(OLD)
     left_out = [f"episode {number} was left out" for number in range(len(LENGTHS))]
     assert all(text in str(raised.value) for text in left_out)

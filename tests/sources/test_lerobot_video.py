@@ -156,7 +156,7 @@ def test_videos_keep_their_size(convert, folder, drawn):
 def test_without_videos_there_are_none_to_keep(convert, folder, drawn):
     write_old(folder, drawn, video=False)
 
-    with pytest.raises(ConversionError, match="images are to stay videos; the source has none"):
+    with pytest.raises(ConversionError, match="images are to stay videos, but the source has none"):
         convert(OLD)
 
 

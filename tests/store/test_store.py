@@ -251,7 +251,7 @@ def test_other_processes_receive_the_opened_version_of_a_dataset(folder):
     assert np.array_equal(sent.column(("next", "reward")), opened.column(("next", "reward")))
 
     store.prune(store.dataset_paths(ID))
-    with pytest.raises(IntegrityError, match="another version replaced it"):
+    with pytest.raises(IntegrityError, match="another version replaced the opened version, which was deleted"):
         pickle.loads(pickle.dumps(opened))
 
 
@@ -347,7 +347,7 @@ def test_sampling_goes_on_after_the_opened_version_was_pruned(folder):
     assert not dataset.stored.folder.exists()
     assert dataset.sample()["next", "reward"].shape == (4, 1)
     assert float(dataset[:]["next", "reward"].sum()) == before
-    with pytest.raises(IntegrityError, match="another version replaced it, and the opened version was deleted"):
+    with pytest.raises(IntegrityError, match="another version replaced the opened version, which was deleted"):
         pickle.loads(pickle.dumps(dataset))
 
 

@@ -85,7 +85,7 @@ class Forgetful(HalfSampler):
 
 
 class TestSamplerThatSavesHalfItsState(SamplerContract):
-    found_by, says = "test_a_loaded_state_gives_the_next_batches", "restore it in load_state_dict"
+    found_by, says = "test_a_loaded_state_gives_the_next_batches", "restore this state in load_state_dict"
 
     def make(self, generator=None):
         return Forgetful(generator)
@@ -114,7 +114,7 @@ class OfBackwards(StorageContract):
 
 
 class TestStorageThatLosesAnElement(OfBackwards):
-    found_by, says = "test_its_length_is_its_number_of_elements", "it has 9 elements"
+    found_by, says = "test_its_length_is_its_number_of_elements", "expected 9, the number of elements"
     storage_class = LosesOne
 
 
@@ -175,7 +175,7 @@ class InPlace(Doubled):
 
 
 class TestTransformThatChangesItsInput(TransformContract):
-    found_by, says = "test_the_input_does_not_change", "never modify one in place"
+    found_by, says = "test_the_input_does_not_change", "never modify a tensor in place"
     cases = {"in place": TransformCase(lambda: InPlace(["observation"]))}
 
 
@@ -269,7 +269,7 @@ class TestStepThatChangesItsInput(StepContract):
 
 
 class TestStepWithoutCases(StepContract):
-    found_by, says = "", "TestStepWithoutCases tests nothing: it has no cases. Give it `cases ="
+    found_by, says = "", "TestStepWithoutCases tests nothing, because the class has no cases. Set `cases ="
 
 
 class FirstBatchOnly(Csv):
@@ -281,7 +281,7 @@ class FirstBatchOnly(Csv):
 
 
 class TestExportThatKeepsTheLastBatch(ExportContract):
-    found_by, says = "test_the_division_into_batches_does_not_matter", "continue each batch where the last one ended"
+    found_by, says = "test_the_division_into_batches_does_not_matter", "continue each batch where the last batch ended"
     cases = {"csv": ExportCase(FirstBatchOnly, read_csv)}
 
 

@@ -106,7 +106,7 @@ class TestActions:
             (lambda: FlattenAction(-1, -2), "expected at most last_dim"),
             (lambda: FlattenAction().invert_value(torch.ones(6)), "shape of the merged axes is unknown"),
             (lambda: DiscreteActionProjection(3, 2), "max_actions is 2"),
-            (lambda: DiscreteActionProjection(2, 3).invert_value(torch.ones(4)), "has 4 elements; expected 3"),
+            (lambda: DiscreteActionProjection(2, 3).invert_value(torch.ones(4)), "has 4 elements, expected 3"),
             (lambda: ActionDiscretizer(3), "expected a spec with finite bounds"),
             (lambda: ActionTokenizerTransform(object()), "an object with encode and decode"),
             (lambda: ActionTokenizerTransform(object(), mode="x"), "mode is 'x'"),
@@ -116,7 +116,7 @@ class TestActions:
             (lambda: LineariseRewards(["a"], weights=torch.ones(2, 2)), r"expected \[R\]"),
             (lambda: LineariseRewards(["a"], weights=[1]).transform_value(torch.ones(2)), "2 rewards and 1 weights"),
             (lambda: Stack(["a"], "b", dim=0), "expected a negative axis"),
-            (lambda: Stack(["a"], "a"), "which is one of in_keys"),
+            (lambda: Stack(["a"], "a"), "which is in in_keys"),
             (lambda: Stack(["a"], "b", "c"), "expected both in_key_inv and out_keys_inv"),
             (lambda: NextObservationDelta(delta_dtype=torch.int8), "delta_dtype is torch.int8"),
             (lambda: NextStateReconstructor()(steps().reshape(1, 5)), r"the batch size is \[1, 5\]"),
@@ -129,7 +129,7 @@ class TestActions:
                 lambda: cat_frames(torch.ones(3), 2, 0, time_dim=0, padding="x"),
                 "dim is 0.*time_dim is 0.*padding is 'x'",
             ),
-            (lambda: rgb_to_grayscale(torch.ones(1, 2, 2)), r"shape \[1, 2, 2\]; expected \[..., 3, H, W\]"),
+            (lambda: rgb_to_grayscale(torch.ones(1, 2, 2)), r"shape \[1, 2, 2\], expected \[..., 3, H, W\]"),
             (lambda: rgb_to_grayscale(torch.ones(3, 2, 2), 2), "expected 1 or 3"),
             (lambda: CatTensors()(TensorDict(a=torch.ones(2))), "expected states"),
         ],
@@ -384,7 +384,7 @@ class TestOthers:
         assert result["both"].tolist() == [[1, 1], [0, 0]]
         assert torch.equal(stack.inv(result)["a", "x"], data["a", "x"])
         assert "a" in stack.inv(data)
-        with pytest.raises(InvalidArgumentError, match="has 3 parts; expected 2"):
+        with pytest.raises(InvalidArgumentError, match="has 3 parts, expected 2"):
             stack.inv(TensorDict(both=torch.ones(3, 2)))
 
     def test_states_are_concatenated_by_default(self):

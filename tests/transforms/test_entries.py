@@ -100,7 +100,7 @@ class TestKeys:
     def test_in_keys_and_out_keys_have_the_same_length(self):
         with pytest.raises(
             InvalidArgumentError,
-            match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\]; expected the same number of keys",
+            match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\], expected the same number of keys",
         ):
             RenameTransform(["a"], ["b", "c"])
 
@@ -135,7 +135,7 @@ class TestAxes:
         assert FlattenObservation(1, 2, ["a"], allow_positive_dim=True)(data)["a"].shape == (2, 12)
 
     def test_permutations_have_each_axis_once(self):
-        with pytest.raises(InvalidArgumentError, match=r"dims are \(-1, -3\); expected each of \[-2, -1\] once"):
+        with pytest.raises(InvalidArgumentError, match=r"dims are \(-1, -3\), expected each of \[-2, -1\] once"):
             PermuteTransform((-1, -3))
 
     def test_inverses_of_one_axis(self):
@@ -227,7 +227,7 @@ class TestNorms:
 
         assert norm(data)["observation"].tolist() == [[-1, 0], [1, 0]]
         assert norm.init_stats(data["observation"], reduce_dim=(0, 1)).loc == 3.5
-        with pytest.raises(InvalidArgumentError, match="source is a dict; expected a dataset"):
+        with pytest.raises(InvalidArgumentError, match="source is a dict, expected a dataset"):
             norm.init_stats({})
 
     def test_missing_statistics_are_an_error(self):
@@ -259,7 +259,7 @@ class TestNorms:
         )
 
         with pytest.raises(
-            InvalidArgumentError, match="the mean of a is None and its standard deviation is None; expected numbers"
+            InvalidArgumentError, match="the mean of a is None and its standard deviation is None, expected numbers"
         ):
             ObservationNorm().init_stats(manifest, key="a")
 
@@ -377,7 +377,7 @@ class TestCompose:
             Compose(3)
         with pytest.raises(InvalidArgumentError, match="3 is not callable"):
             Compose().append(3)
-        with pytest.raises(InvalidArgumentError, match="index is 2; expected 0 to 0"):
+        with pytest.raises(InvalidArgumentError, match="index is 2, expected 0 to 0"):
             Compose().insert(2, print)
 
     def test_functions_accept_any_pytree(self):
@@ -499,7 +499,7 @@ class TestText:
         assert set(made.keys()) == {"text", "tokens"}
         with pytest.raises(InvalidArgumentError, match="tokenizer is 3"):
             Tokenizer(["text"], tokenizer=3)
-        with pytest.raises(InvalidArgumentError, match="tokenizer is None; expected a callable") as caught:
+        with pytest.raises(InvalidArgumentError, match="tokenizer is None, expected a callable") as caught:
             Tokenizer(["text"])
         assert "tokenizer=AutoTokenizer.from_pretrained" in caught.value.hint
 
@@ -539,10 +539,10 @@ class TestPieces:
         data = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
 
         with pytest.raises(
-            InvalidArgumentError, match="a trajectory of the batch has 3 steps; expected at least sub_seq_len = 4"
+            InvalidArgumentError, match="a trajectory of the batch has 3 steps, expected at least sub_seq_len = 4"
         ):
             RandomCropTensorDict(4)(data)
-        with pytest.raises(InvalidArgumentError, match="sample_dim is 2; expected an axis of the batch size"):
+        with pytest.raises(InvalidArgumentError, match="sample_dim is 2, expected an axis of the batch size"):
             RandomCropTensorDict(1, sample_dim=2)(data)
         with pytest.raises(InvalidArgumentError, match="sub_seq_len is 0"):
             RandomCropTensorDict(0)

@@ -167,7 +167,7 @@ class TestResize:
         assert Resize(4, 5).transform_value(value) is value
 
     def test_other_filters_are_refused(self):
-        with pytest.raises(InvalidArgumentError, match="interpolation is 'lanczos'; expected one of nearest"):
+        with pytest.raises(InvalidArgumentError, match="interpolation is 'lanczos', expected one of nearest"):
             Resize(4, interpolation="lanczos")
 
     def test_transforms_of_torchvision_are_callables(self):
@@ -199,7 +199,9 @@ class TestLayout:
     def test_images_with_channels_last_are_refused(self, make, channels):
         data = TensorDict({"pixels": torch.zeros(2, 21, 16, channels, dtype=torch.uint8)}, [2])
 
-        with pytest.raises(InvalidArgumentError, match=r"expects images \[..., C, H, W\]; \[21, 16, \d\] is the shape"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"expects images \[..., C, H, W\], but \[21, 16, \d\] is the shape"
+        ):
             make()(data)
         with pytest.raises(InvalidArgumentError, match="is the shape of an image"):
             make().transform_spec(spec_from_data(data))
@@ -210,7 +212,9 @@ class TestLayout:
     def test_images_with_channels_first_are_refused(self, make, channels):
         data = TensorDict({"pixels": torch.zeros(2, channels, 21, 16, dtype=torch.uint8)}, [2])
 
-        with pytest.raises(InvalidArgumentError, match=r"expects images \[..., H, W, C\]; \[\d, 21, 16\] is the shape"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"expects images \[..., H, W, C\], but \[\d, 21, 16\] is the shape"
+        ):
             make()(data)
         make(check_layout=False)(data)
 
@@ -235,6 +239,6 @@ class TestLayout:
     @pytest.mark.parametrize("make", [*CHANNELS_FIRST[1:], *CHANNELS_LAST[1:], GrayScale])
     def test_vectors_are_refused(self, make):
         with pytest.raises(
-            InvalidArgumentError, match=r"reads pixels, which has shape \[7\] for each step; expected at"
+            InvalidArgumentError, match=r"reads pixels, which has shape \[7\] for each step, expected at"
         ):
             make()(TensorDict({"pixels": torch.rand(2, 5, 7)}, [2, 5]))

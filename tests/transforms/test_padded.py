@@ -281,7 +281,7 @@ class TestMultiStepOfSplitTrajectories:
         rb.append_transform(lambda batch: batch[batch["step"] > 2])
         rb.append_transform(MultiStep(0.5, 2))
 
-        with pytest.raises(InvalidArgumentError, match="steps for 128 rows of the storage; expected the same number"):
+        with pytest.raises(InvalidArgumentError, match="steps for 128 rows of the storage, expected the same number"):
             rb.sample()
 
 

@@ -113,11 +113,11 @@ def test_an_error_names_every_number_of_seconds_and_its_nearest_step():
 @pytest.mark.parametrize(
     ("seconds", "fps", "message"),
     [
-        ([], 10, r"of 'action' is \[\]; expected a list of finite numbers"),
+        ([], 10, r"of 'action' is \[\], expected a list of finite numbers"),
         ([math.nan], 10, r"of 'action' is \[nan\]"),
-        (0.1, 10, r"of 'action' is 0.1; expected a list"),
+        (0.1, 10, r"of 'action' is 0.1, expected a list"),
         (["now"], 10, r"of 'action' is \['now'\]"),
-        ([0], 0, "fps is 0; expected a number of steps per second above 0"),
+        ([0], 0, "fps is 0, expected a number of steps per second above 0"),
         ([0], math.inf, "fps is inf"),
     ],
 )

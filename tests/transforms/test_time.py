@@ -169,7 +169,7 @@ class TestFrames:
         assert torch.equal(CatFrames(2, -2)(data)["pixels"][1], torch.cat([first, second], 1))
         assert torch.equal(CatFrames(2, -1)(data)["pixels"][1], torch.cat([first, second], 2))
         assert torch.equal(CatFrames(2, -4)(data)["pixels"][1], torch.stack([first, second]))
-        with pytest.raises(InvalidArgumentError, match="dim is -5; expected at least -4 for frames of shape"):
+        with pytest.raises(InvalidArgumentError, match="dim is -5, expected at least -4 for frames of shape"):
             CatFrames(2, -5)(data)
 
     def test_frames_can_be_stacked_on_write(self):
@@ -475,7 +475,7 @@ class TestDatasets:
             rb = ReplayBuffer(
                 storage=DatasetStorage(stored), sampler=sampler, transform=Compose(several, stack), batch_size=32
             )
-            with pytest.raises(InvalidArgumentError, match="up to 2 steps after those of their steps"):
+            with pytest.raises(InvalidArgumentError, match="up to 2 steps after the frames of the steps"):
                 rb.sample()
 
         rb = ReplayBuffer(storage=DatasetStorage(stored), transform=several, batch_size=32)
@@ -503,7 +503,7 @@ class TestErrors:
         rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
 
         with pytest.raises(
-            InvalidArgumentError, match="reads other steps of the storage, whose batches are of type list"
+            InvalidArgumentError, match="reads other steps of the storage, but batches of this storage are of type list"
         ):
             rb.sample()
 

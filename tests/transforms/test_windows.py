@@ -249,7 +249,7 @@ def test_all_invalid_arguments_are_named():
         WindowTransform({})
     with pytest.raises(InvalidArgumentError, match="expected at most 3 in total"):
         WindowTransform.diffusion_policy(4, 2, 2)
-    with pytest.raises(InvalidArgumentError, match=r"key_first_k is \{'x': 1\}; expected more than pad_before = 1"):
+    with pytest.raises(InvalidArgumentError, match=r"key_first_k is \{'x': 1\}, expected more than pad_before = 1"):
         WindowTransform.diffusion_policy(4, 1, keys=["x"], key_first_k={"x": 1})
     with pytest.raises(InvalidArgumentError, match=r"length is 0.*pad_side is 'top'"):
         SequenceTransform(0, pad_side="top")

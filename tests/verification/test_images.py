@@ -43,7 +43,7 @@ def test_damaged_images_are_counted_and_listed_with_all_other_problems(tmp_path)
     }
     replace(stored.manifest, files=tuple(files), statistics=statistics).write(tmp_path)
 
-    problem = "is damaged: it is not 4,096 bytes that were compressed with this dictionary"
+    problem = "is damaged: the result is not 4,096 bytes that were compressed with this dictionary"
     problems = verify(tmp_path, deep=True).problems
     assert f"camera.npy has 2 damaged images: frame 12 {problem}; frame 31 {problem}" in problems
     assert any("statistics" in other and "next.reward" in other for other in problems)

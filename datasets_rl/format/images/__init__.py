@@ -28,7 +28,7 @@ FORMS: Mapping[str, str] = {
     "compressed": "compressed:CompressedForm",
     "video": "video:VideoForm",
 }
-"""The module and the class of each form by its name. Only modules of forms that a dataset has are imported."""
+"""The module and the class of each form by name. Only modules of forms that a dataset has are imported."""
 
 
 @cache

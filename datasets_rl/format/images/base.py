@@ -5,7 +5,7 @@
     writer                      what a `DatasetWriter` appends to: a `FieldWriter`
     ..._problems                what contradicts the form, in a schema or in an episode
 
-What a form does not override is so for values that are stored as they are in memory.
+The defaults of a form are for values that are stored in the layout of the memory.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class ImageForm:
     summary: ClassVar[str] = ""
     """How the images are stored, for descriptions: "PNG or JPEG". Empty for pixels."""
     is_array: ClassVar[bool] = False
-    """Whether the values are stored as they are in memory."""
+    """Whether the values are stored in the layout of the memory."""
     takes_pixels: ClassVar[bool] = False
-    """Whether a writer takes pixels, and images of any form, and stores their pixels without loss."""
+    """Whether a writer takes pixels, and images of any form, and stores the pixels without loss."""
     holds_files: ClassVar[bool] = False
     """Whether each image is a PNG or JPEG file, which an export can copy, and which takes long to decode."""
     in_shared_files: ClassVar[bool] = False
@@ -134,12 +134,12 @@ class ImageForm:
 
     @property
     def exported_as_pixels(self) -> bool:
-        """Whether exports have pixels instead of what is stored, if they do not copy shared files."""
+        """Whether exports have pixels instead of the stored bytes, unless an export copies shared files."""
         return not (self.is_array or self.holds_files)
 
     @property
     def places(self) -> list[tuple[str, Literal["step", "episode"]]]:
-        """The files of the steps and of the final states, if the field has these, and what they have an item for."""
+        """The files of the steps and of the final states, if the field has these, each with the noun of an item."""
         return [(self.file, "step"), (self.final_file, "episode")] if self.column.shared else [(self.file, "step")]
 
     def array_files(self) -> list[ArrayFile]:
@@ -160,7 +160,7 @@ class ImageForm:
         return path in {*(file.name for file in self.array_files()), *(file.name for file in self.whole_files())}
 
     def scattered_files(self) -> list[str]:
-        """Return the array files of which a batch reads a few bytes here and there, and that are not mapped as they are."""
+        """Return the array files of which a batch reads a few bytes here and there, and that are not mapped."""
         return []
 
     def field_problems(self, field: Field) -> Iterator[str]:
@@ -243,7 +243,7 @@ class FieldWriter:
         Args:
             buffer: Result of `new_buffer`.
             count: Number of rows.
-            final: Whether they are final states.
+            final: Whether the images are final states.
             deferred: Rows of the buffer, ascending, that `patch` may overwrite.
         """
         del deferred
@@ -254,7 +254,7 @@ class FieldWriter:
         self.streams[self.form.file].patch(row, values)
 
     def merge(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Renumber]:
-        """Prepare to append the files of another dataset, and return what changes in their blocks, by file.
+        """Prepare to append the files of another dataset, and return the changes of the blocks of these files, by file.
 
         Args:
             folder: The folder of the other dataset.

@@ -21,9 +21,9 @@ _lock = Lock()
 class ImageCache:
     """Cache of the decoded images of a column, in which image `row` has the slot ``row % slots``.
 
-    An image is copied to its slot when it is decoded for the second time, and not another one of the slot in between: a
-    cache as large as the column gets all images, and where images are rarely read again, few are copied. Neighboring
-    images never replace each other. Threads may share it.
+    An image is copied to its slot when the image is decoded for the second time, without another image of the slot in
+    between: a cache as large as the column gets all images, and where images are rarely read again, few are copied.
+    Neighboring images never replace each other. Threads may share a cache.
 
     Args:
         slots: Maximum number of images, at least 1.
@@ -43,7 +43,7 @@ class ImageCache:
         return self._images.nbytes
 
     def find(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Copy the images of some rows to positions of `out`, as far as the cache has them.
+        """Copy the images of some rows to positions of `out`, as far as the cache has these images.
 
         Args:
             rows: Row numbers, [n].
@@ -65,7 +65,7 @@ class ImageCache:
         return missing
 
     def add(self, rows: NDArray[np.int64], images: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
-        """Store copies of decoded images, of those that were decoded before.
+        """Store copies of decoded images, if they were decoded before.
 
         Args:
             rows: Row number of each image, [n], all different.

@@ -1,6 +1,6 @@
-"""Images of a stored field that are not stored as pixels: what readers see of them, whatever their form.
+"""Images of a stored field that are not stored as pixels, as readers see the images in every form.
 
-A batch asks for rows, and gets pixels in its own memory; each image is read once, however often it is in the batch.
+A batch asks for rows, and gets pixels in separate memory. Each image is read once, even if the batch has copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datasets_rl.ted.episode import StoredImages
 
 
 class ImageColumn(ABC):
-    """N images of one shape, indexed like an array.
+    """N images of the same shape, indexed like an array.
 
     Args:
         count: Number of images, N.
@@ -70,7 +70,7 @@ class ImageColumn(ABC):
         return pixels
 
     def new_cache(self, part: float) -> ImageCache | None:
-        """Return a cache for `take` of a part of all images, 1 for all; None if that is less than one image."""
+        """Return a cache for `take` of a part of all images, 1 for all, or None for less than a single image."""
         slots = min(int(len(self) * part), len(self))
         return ImageCache(slots, self._image_bytes) if slots else None
 
@@ -95,7 +95,7 @@ class ImageColumn(ABC):
 
     @abstractmethod
     def read_stored(self, start: int, stop: int) -> StoredImages:
-        """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
+        """Return the stored images of rows `start` to `stop`, which become an array on first access."""
 
     def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
         """Return values of rows `start` to `stop`, [n, ...], that are equal where the stored images are the same."""
@@ -108,7 +108,7 @@ class ImageColumn(ABC):
 
     @abstractmethod
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
-        """Write the pixels of these rows, [n], to these positions of `out`, [n]; an image without bytes is zeros.
+        """Write the pixels of these rows, [n], to these positions of `out`, [n]. An image without bytes is zeros.
 
         Raises:
             IntegrityError: If an image is damaged.
@@ -116,14 +116,14 @@ class ImageColumn(ABC):
 
 
 class SeparateImageColumn(ImageColumn):
-    """Images of which each has its own bytes; see `ImageColumn`.
+    """Images of which each has separate bytes. See `ImageColumn`.
 
         data    | image 0 | image 1    | image 2 |       uint8 [B]
         ends              ^ ends[0]    ^ ends[1] ^ ends[2]    int64 [N]
 
     Args:
         data: Bytes of all images, uint8 [B].
-        ends: Byte after the last one of each image in `data`, int64 [N].
+        ends: Byte after the last byte of each image in `data`, int64 [N].
         shape: Shape of the pixels of one image.
         path: The file, for messages.
     """
@@ -134,10 +134,10 @@ class SeparateImageColumn(ImageColumn):
         self._data, self._ends = np.asarray(data), np.asarray(ends)
 
     def extents(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first byte of each of these images, [n], and the byte after its last one, [n].
+        """Return the first byte of each of these images, [n], and the byte after the last byte of the image, [n].
 
         Raises:
-            IntegrityError: If the offsets are not those of images one after the other.
+            IntegrityError: If the offsets are not of consecutive images.
         """
         stops = self._ends[rows]
         starts = np.where(rows > 0, self._ends[np.maximum(rows - 1, 0)], 0)
@@ -173,7 +173,7 @@ class PixelsOnAccess(ABC):
         return len(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels; the first call decodes and keeps them.
+        """Return the pixels, which the first call decodes and keeps.
 
         Raises:
             IntegrityError: If an image cannot be decoded.

@@ -1,4 +1,4 @@
-"""Images that are stored compressed, each alone, with one dictionary for all of a field."""
+"""Images that are stored compressed, each alone, with a dictionary for all images of a field."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.schema import Field
 
-_DICTIONARY_MAX: Final = 16 << 20  # it is read into memory
+_DICTIONARY_MAX: Final = 16 << 20  # a dictionary is read into memory
 
 
 class CompressedForm(SeparateForm):
@@ -97,7 +97,7 @@ class CompressedWriter(SeparateWriter):
         super().__init__(form, folder)
         self._dictionary = dictionary
         self._reserved = (-1, 0)
-        """The last deferred row, and the first byte of its image."""
+        """The last deferred row, and the first byte of the image of this row."""
 
     @override
     def unknown(self) -> Any:
@@ -190,7 +190,7 @@ class CompressedBuffer:
 
 
 class CompressedImageColumn(SeparateImageColumn):
-    """Images of any shape, each a patch or a zstd frame; see `SeparateImageColumn`.
+    """Images of any shape, each a patch or a zstd frame. See `SeparateImageColumn`.
 
     Args:
         data: As in `SeparateImageColumn`.
@@ -223,7 +223,10 @@ class CompressedImageColumn(SeparateImageColumn):
 
 @dataclass(frozen=True, eq=False)
 class CompressedImages(StoredImages, PixelsOnAccess):
-    """Compressed images of some rows, which a writer with the same dictionary appends unchanged; see `PixelsOnAccess`."""
+    """Compressed images of some rows, which a writer with the same dictionary appends unchanged.
+
+    See `PixelsOnAccess`.
+    """
 
     form: ClassVar[Literal["encoded", "compressed", "video"]] = "compressed"
     noun: ClassVar[str] = CompressedForm.noun
@@ -232,7 +235,7 @@ class CompressedImages(StoredImages, PixelsOnAccess):
     starts: NDArray[np.int64]
     """First byte of each image in `data`, [n]."""
     stops: NDArray[np.int64]
-    """Byte after the last one of each image, [n]; an image without bytes is unknown."""
+    """Byte after the last byte of each image, [n]. An image without bytes is unknown."""
     numbers: NDArray[np.int64]
     """Row of each image, [n], for messages."""
     dictionary: FrameDictionary
@@ -283,9 +286,9 @@ class CompressedImages(StoredImages, PixelsOnAccess):
         )
 
     def joined(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of the images one after the other, [B], and the end of each, [n].
+        """Return the bytes of the images in order, [B], and the end of each, [n].
 
-        Images that are consecutive in `data` are one view of it, so that whole episodes take no loop over images.
+        Images that are consecutive in `data` are a single view, so that whole episodes take no loop over images.
         """
         edges = [0, *(np.flatnonzero(self.starts[1:] != self.stops[:-1]) + 1).tolist(), len(self)]
         runs = [self.data[self.starts[first] : self.stops[last - 1]] for first, last in pairwise(edges) if first < last]
@@ -307,7 +310,7 @@ def _decompress(
     numbers: NDArray[np.int64],
     path: Path,
 ) -> None:
-    """Decompress images; an error names the file and the rows."""
+    """Decompress images. An error names the file and the rows."""
     try:
         decompress(data, starts, stops, dictionary, out, positions, numbers=numbers)
     except ConversionError as error:

@@ -31,11 +31,11 @@ _IMAGE_AXES: Final = 3
 
 
 def encode(pixels: NDArray[np.uint8], quality: int | None = None) -> list[bytes]:
-    """Return images as PNG files, without loss, or as JPEG files, with loss; encoded in threads.
+    """Return images as PNG files, without loss, or as JPEG files, with loss, encoded in threads.
 
     Args:
-        pixels: Pixels, uint8 [n, rows, columns, channels], of 1 or 3 channels; for PNG also of 4.
-        quality: The quality of JPEG images, 1 to 100; None for PNG.
+        pixels: Pixels, uint8 [n, rows, columns, channels], of 1 or 3 channels, or for PNG also 4 channels.
+        quality: The quality of JPEG images, 1 to 100, or None for PNG.
     """
     from PIL import Image
 
@@ -118,7 +118,7 @@ class EncodedWriter(SeparateWriter):
 
 
 class EncodedImageColumn(SeparateImageColumn):
-    """Images of rows, columns and channels, each stored as a PNG or JPEG file; see `SeparateImageColumn`."""
+    """Images of rows, columns and channels, each stored as a PNG or JPEG file. See `SeparateImageColumn`."""
 
     @override
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
@@ -147,7 +147,7 @@ class EncodedImageColumn(SeparateImageColumn):
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumn(EncodedImages, PixelsOnAccess):
-    """Encoded images of some rows; see `PixelsOnAccess`."""
+    """Encoded images of some rows. See `PixelsOnAccess`."""
 
     shape_of_each: tuple[int, ...]
     path: Path
@@ -165,7 +165,7 @@ def _decode_images(
     numbers: Sequence[int],
     positions: Sequence[int],
 ) -> None:
-    """Decode images into some positions of `out`; those without bytes become zeros.
+    """Decode images into some positions of `out`. Images without bytes become zeros.
 
     Args:
         encoded: Bytes of each image, [n].

@@ -1,4 +1,4 @@
-"""Loops over the images of a batch, without Python between two of them; imported only when needed."""
+"""Loops over the images of a batch, without Python between two images. This module is imported only when needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from datasets_rl.loop_compiler import compile_for, copy_items
 
 EMPTY = np.iinfo(np.int64).min
-"""Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
+"""Row number of a slot of a cache without an image. While an image is copied to its slot, the number is ``~row``."""
 
 _NUMBERS, _IMAGES = numba.int64[::1], numba.uint8[:, ::1]
 _READ_ONLY = numba.types.Array(numba.int64, 1, "C", readonly=True)
@@ -19,12 +19,12 @@ _READ_ONLY_IMAGES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 
 @compile_for(numba.int64(_READ_ONLY, _NUMBERS, _NUMBERS))
 def find_firsts(rows: Any, firsts: Any, origins: Any) -> int:
-    """Find the position of the first occurrence of each row; return the number of distinct rows.
+    """Find the position of the first occurrence of each row, and return the number of distinct rows.
 
     Args:
         rows: Row numbers, [n].
         firsts: Output, [n]: position of the first occurrence of each distinct row, in order.
-        origins: Output, [n]: for each position, that of the first occurrence of its row.
+        origins: Output, [n]: for each position, the position of the first occurrence of its row.
     """
     size = 16
     while size < 2 * rows.size:
@@ -46,13 +46,13 @@ def find_firsts(rows: Any, firsts: Any, origins: Any) -> int:
 
 @compile_for(numba.void(_IMAGES, _NUMBERS, numba.int64, numba.int64))
 def copy_repeated(images: Any, origins: Any, first: int, last: int) -> None:
-    """Copy the image of another position to each of the positions `first` to `last`, unless it is its own.
+    """Copy the image of another position to each of the positions `first` to `last`, unless it is the same position.
 
     Args:
         images: Images, uint8 [n, bytes].
         origins: Position of the image of each position, [n]: that of an image that is not copied.
         first: First position.
-        last: Position after the last one.
+        last: Position after the last position.
     """
     size = images.shape[1]
     for position in range(first, last):
@@ -67,7 +67,7 @@ def compare_images(images: Any, others: Any, equal: Any, first: int, last: int) 
     Args:
         images: Images, uint8 [n, bytes].
         others: Images, uint8 [n, bytes].
-        equal: Output, bool [n]: which of them are equal.
+        equal: Output, bool [n]: which images are equal.
         first: Number of the first image.
         last: Number after the one of the last image.
     """
@@ -83,7 +83,7 @@ def compare_images(images: Any, others: Any, equal: Any, first: int, last: int) 
 def copy_cached(
     rows: Any, slots: Any, cached: Any, out: Any, positions: Any, missing: Any, first: int, last: int
 ) -> None:
-    """Copy the images `first` to `last` of some rows from a cache, as far as it has them.
+    """Copy the images `first` to `last` of some rows from a cache, as far as the cache has the images.
 
     Args:
         rows: Row numbers, [n].
@@ -107,7 +107,7 @@ def copy_cached(
 def reserve_slots(rows: Any, slots: Any, seen: Any) -> int:
     """Mark the slots of images that will be copied to a cache: those that were seen before, and are seen again.
 
-    Of two images with the same slot, the last one gets it.
+    Of two images with the same slot, the last image gets the slot.
 
     Args:
         rows: Row numbers, [n].
@@ -129,7 +129,7 @@ def reserve_slots(rows: Any, slots: Any, seen: Any) -> int:
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS, _IMAGES, _IMAGES, _NUMBERS, numba.int64, numba.int64))
 def add_images(rows: Any, slots: Any, cached: Any, images: Any, positions: Any, first: int, last: int) -> None:
-    """Copy the images `first` to `last` of some rows to the slots that are marked for them.
+    """Copy the images `first` to `last` of some rows to the slots that are marked for these images.
 
     Args:
         rows: Row numbers, [n].
@@ -149,7 +149,7 @@ def add_images(rows: Any, slots: Any, cached: Any, images: Any, positions: Any, 
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS))
 def mark_added(rows: Any, slots: Any) -> None:
-    """Mark the slots of copied images as theirs; see `reserve_slots`."""
+    """Mark the slots of copied images as occupied. See `reserve_slots`."""
     for row in rows:
         if slots[row % slots.size] == ~row:
             slots[row % slots.size] = row

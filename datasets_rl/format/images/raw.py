@@ -1,4 +1,4 @@
-"""Values that are stored as they are: numbers, and images as pixels."""
+"""Values that are stored unchanged: numbers, and images as pixels."""
 
 from __future__ import annotations
 

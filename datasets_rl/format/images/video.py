@@ -1,10 +1,10 @@
 """Images that are frames of the video files of the upstream, decoded on access.
 
-    rows          | p_0 | p_1 | p_5 | p_6 |      int64 [N], the packet of each frame; -1 is unknown
-    packets       | p_0 p_1 p_2 | p_3 ... p_9 |  the packets of all videos, one after the other
+    rows          | p_0 | p_1 | p_5 | p_6 |      int64 [N], the packet of each frame, -1 is unknown
+    packets       | p_0 p_1 p_2 | p_3 ... p_9 |  the packets of all videos, in order
     videos            a.mp4         b.mp4
 
-A batch decodes each frame once, and each group of pictures in one pass, see `datasets_rl.read.video`.
+A batch decodes each frame once, and each group of pictures in a single pass, see `datasets_rl.read.video`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class VideoForm(ImageForm):
     def _read_videos(self, stored: StoredDataset, path: Path) -> list[Video]:
         packets = stored.map(self.packets_file)
         if packets.dtype != PACKET or packets.ndim != 1:
-            problem = f"it is {packets.dtype} {list(packets.shape)}, expected {PACKET} [P]"
+            problem = f"the array is {packets.dtype} {list(packets.shape)}, expected {PACKET} [P]"
             raise IntegrityError(str(stored.folder / self.packets_file), [problem])
         videos = read_videos(stored.folder, stored.read_json(self.videos_file), packets, path)
         listed = {entry.path for entry in stored.manifest.files}
@@ -155,11 +155,11 @@ class VideoWriter(FieldWriter):
 
 
 class VideoColumn(ImageColumn):
-    """Images that are frames of videos; see `ImageColumn`.
+    """Images that are frames of videos. See `ImageColumn`.
 
     Args:
-        rows: Packet of each image among those of all videos, int64 [N].
-        videos: The videos, in the order of their packets.
+        rows: Packet of each image among the packets of all videos, int64 [N].
+        videos: The videos, in the order of the packets.
         shape: As in `ImageColumn`.
         path: As in `ImageColumn`.
     """
@@ -195,7 +195,7 @@ class VideoColumn(ImageColumn):
 
 @dataclass(frozen=True, eq=False)
 class VideoFrames(StoredImages, PixelsOnAccess):
-    """Frames of videos as images of some rows, which a writer stores with their files; see `PixelsOnAccess`."""
+    """Frames of videos as images of some rows, which a writer stores with the video files. See `PixelsOnAccess`."""
 
     form: ClassVar[Literal["encoded", "compressed", "video"]] = "video"
     noun: ClassVar[str] = VideoForm.noun
@@ -204,7 +204,7 @@ class VideoFrames(StoredImages, PixelsOnAccess):
     numbers: NDArray[np.int64]
     """Video of each image, [n]."""
     packets: NDArray[np.int64]
-    """Packet of each image in its video, [n]; `UNKNOWN` for an unknown one."""
+    """Packet of each image in its video, [n], or `UNKNOWN` for an unknown image."""
     shape_of_each: tuple[int, ...]
 
     @override
@@ -247,7 +247,7 @@ class VideoFrames(StoredImages, PixelsOnAccess):
         return replace(self, videos=tuple(videos), numbers=np.concatenate(numbers), packets=packets)
 
     def texts(self) -> NDArray[Any]:
-        """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
+        """Return which packet of which file each frame is, as text, [n]. The text of an unknown frame is empty."""
         texts = np.empty(len(self), object)
         for row, (number, packet) in enumerate(zip(self.numbers.tolist(), self.packets.tolist(), strict=True)):
             video = self.videos[number]
@@ -255,7 +255,7 @@ class VideoFrames(StoredImages, PixelsOnAccess):
         return texts
 
     def decode(self, out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
-        """Write the pixels to positions of `out`, [n]; an unknown image is zeros.
+        """Write the pixels to positions of `out`, [n]. An unknown image is zeros.
 
         Raises:
             IntegrityError: If a frame cannot be decoded, or its file is gone.
@@ -270,7 +270,7 @@ class VideoFrames(StoredImages, PixelsOnAccess):
         except ConversionError as error:
             raise IntegrityError(error.name, error.problems) from error
         except FileNotFoundError as error:
-            problem = "it is missing: another version replaced the opened one, which was deleted"
+            problem = "the file is missing: another version replaced the opened version, which was deleted"
             raise IntegrityError(str(error.filename), [problem], hint="open the dataset again") from error
         if len(firsts) < len(packets):
             origins = places[firsts][copies.reshape(-1)]

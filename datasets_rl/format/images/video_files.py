@@ -1,6 +1,6 @@
 """The video files of a dataset: each copied once, and listed by field.
 
-videos/<digest>.mp4      the upstream's files, unchanged, by their digest
+videos/<digest>.mp4      the upstream's files, unchanged, by digest
 <key>.videos.json        the videos of a field, in order
 <key>.packets.npy        the packets of these videos, in order
 """
@@ -73,7 +73,7 @@ class VideoFiles:
         return packets
 
     def add_partial(self, folder: Path, entries: Sequence[Mapping[str, Any]], packets: Path) -> PacketShifts:
-        """Store the videos of a partial dataset, and return the new numbers of its packets.
+        """Store the videos of a partial dataset, and return the new numbers of the packets.
 
         Args:
             folder: The folder of the partial dataset.
@@ -114,7 +114,7 @@ class VideoFiles:
         }
 
     def _add(self, video: Video) -> int:
-        """Store a video unless the video is stored already, and return the number of its first packet."""
+        """Store a video unless the video is stored already, and return the number of the first packet."""
         status = video.path.stat()
         source = video.path, status.st_size, status.st_mtime_ns
         if source not in self._names:
@@ -138,7 +138,7 @@ class VideoFiles:
         return video.name
 
     def _copy(self, path: Path) -> str:
-        """Copy a file of the upstream, which may change or be deleted, and return its name."""
+        """Copy a file of the upstream, which may change or be deleted, and return the name of the copy."""
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._folder / f".{uuid4().hex}.tmp"
         try:

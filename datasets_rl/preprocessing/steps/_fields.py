@@ -25,7 +25,7 @@ def require_keys(batch: EpisodeBatch, names: Iterable[str]) -> list[Key]:
     """Return the keys of the fields with these names.
 
     Raises:
-        InvalidArgumentError: If fields are missing; the error names all of them.
+        InvalidArgumentError: If fields are missing. The error names all of these fields.
     """
     keys = [as_key(name) for name in names]
     missing = [".".join(key) for key in keys if key not in batch.steps and key not in batch.states]
@@ -40,7 +40,7 @@ def with_steps(batch: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> Episod
 
 
 def map_fields(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
-    """Return the batch with a function applied to some fields; of a state, also to the final states."""
+    """Return the batch with a function applied to some fields, and to the final states of a field that is a state."""
     steps, states, final_states = dict(batch.steps), dict(batch.states), dict(batch.final_states)
     for key in keys:
         if key in steps:
@@ -52,7 +52,10 @@ def map_fields(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> Epis
 
 
 def rename_fields(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
-    """Return the batch with its fields renamed by a function; fields for which it returns None are dropped."""
+    """Return the batch with its fields renamed by a function.
+
+    Fields for which the function returns None are dropped.
+    """
 
     def renamed(values: Mapping[Key, V]) -> dict[Key, V]:
         return {new: value for key, value in values.items() if (new := name(key)) is not None}

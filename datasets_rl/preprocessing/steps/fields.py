@@ -46,7 +46,7 @@ def _names_in(batch: EpisodeBatch, names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass
 class Select(Step):
-    """Keep these fields, and those that every dataset has; a name includes the fields nested below it."""
+    """Keep these fields, and the fields that every dataset has. A name includes the fields that are nested below it."""
 
     keys: tuple[str, ...]
 
@@ -61,7 +61,7 @@ class Select(Step):
 
 @dataclass
 class Exclude(Step):
-    """Drop these fields; a name includes the fields nested below it."""
+    """Drop these fields. A name includes the fields nested below it."""
 
     keys: tuple[str, ...]
 
@@ -125,7 +125,7 @@ class Cast(Step):
 
     Args:
         dtype: bool, uint8, int8 to int64, or float16 to float64.
-        keys: The fields; by default all fields of the dtype `only`, or else all floating-point fields if `dtype` is a
+        keys: The fields. By default all fields of the dtype `only`, or else all floating-point fields if `dtype` is a
             floating-point dtype.
         only: The dtype of the fields to cast: ``cast:float32,only=float64`` does not change float16.
     """
@@ -137,9 +137,9 @@ class Cast(Step):
     def __post_init__(self) -> None:
         for name, dtype in {"dtype": self.dtype, "only": self.only or self.dtype}.items():
             if dtype not in DTYPES:
-                raise InvalidArgumentError(f"{name} is {dtype!r}; expected one of {', '.join(DTYPES)}")
+                raise InvalidArgumentError(f"{name} is {dtype!r}, expected one of {', '.join(DTYPES)}")
         if not (self.keys or self.only or self.dtype.startswith("float")):
-            raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
+            raise InvalidArgumentError(f"keys is empty, expected the fields that become {self.dtype}")
         if not self._suits_rewards and any(as_key(name) == NEXT_REWARD for name in self.keys):
             raise InvalidArgumentError(f"next.reward cannot become {self.dtype}, expected float32 or float64")
 
@@ -185,7 +185,7 @@ class Cast(Step):
 
 @dataclass
 class Concatenate(Step):
-    """Concatenate fields into one vector, or along an axis; the order of the fields is stored.
+    """Concatenate fields into one vector, or along an axis. The order of the fields is stored.
 
         observation.position [2], observation.velocity [3]     ->     observation [5]: 2 of position, 3 of velocity
 
@@ -195,7 +195,7 @@ class Concatenate(Step):
         keys: The fields, in the order of concatenation. A name of several fields stands for those that are numeric and
             not images, sorted by name: ``joint_2`` before ``joint_10``. By default all states below `key`.
         key: The name of the result, which replaces them.
-        dim: The axis of concatenation, counted from the last one, -1; by default all axes of a field become one.
+        dim: The axis of concatenation, counted from the last axis, -1. By default all axes of a field become one.
             Without it, the result holds floating-point numbers.
     """
 
@@ -208,7 +208,7 @@ class Concatenate(Step):
 
     def __post_init__(self) -> None:
         if self.dim is not None and self.dim >= 0:
-            raise InvalidArgumentError(f"dim is {self.dim}; expected a negative axis, counted from the last one")
+            raise InvalidArgumentError(f"dim is {self.dim}, expected a negative axis, counted from the last one")
         if fixed := [name for name in (self.key, *self.keys) if as_key(name) in FIXED]:
             raise InvalidArgumentError(f"{', '.join(fixed)} cannot be concatenated: every dataset has this field")
 
@@ -223,11 +223,11 @@ class Concatenate(Step):
             raise InvalidArgumentError(f"{', '.join(texts)} is not numeric")
         if others := [dotted_name(key) for key in keys if key not in batch.states and keys[0] in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is not a state, as {dotted_name(keys[0])} is; expected only states, or only fields of steps"
+                f"{', '.join(others)} is not a state, as {dotted_name(keys[0])} is, expected only states, or only fields of steps"
             )
         if others := [dotted_name(key) for key in keys if key in batch.states and keys[0] not in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is a state, and {dotted_name(keys[0])} is not; expected only states, or only fields of steps"
+                f"{', '.join(others)} is a state, and {dotted_name(keys[0])} is not, expected only states, or only fields of steps"
             )
         below = [key for key in (*batch.steps, *batch.states) if key[: len(target)] == target and key not in keys]
         if remaining := list(map(dotted_name, below)):

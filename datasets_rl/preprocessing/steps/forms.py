@@ -29,12 +29,12 @@ _MAX_QUALITY = 100
 
 @dataclass
 class CompressImages(DataStep):
-    """Store images compressed without loss; as PNG or JPEG, with form=encoded; or as pixels, with form=raw.
+    """Store images compressed without loss, as PNG or JPEG with form=encoded, or as pixels with form=raw.
 
     Args:
-        keys: The fields; by default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
+        keys: The fields. By default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
             compressed.
-        form: How they are stored: "compressed"; "encoded", as PNG without loss or, with `quality`, as JPEG; or "raw".
+        form: How the images are stored: "compressed", "encoded" (PNG without loss or, with `quality`, JPEG), or "raw".
             Images that are encoded stay as they are with "encoded".
         quality: The quality of JPEG images, 1 to 100. Their pixels are not quite the same: the metadata of the result
             name the loss.
@@ -46,11 +46,11 @@ class CompressImages(DataStep):
 
     def __post_init__(self) -> None:
         if self.form not in {"compressed", "encoded", "raw"}:
-            raise InvalidArgumentError(f"form is {self.form!r}; expected 'compressed', 'encoded' or 'raw'")
+            raise InvalidArgumentError(f"form is {self.form!r}, expected 'compressed', 'encoded' or 'raw'")
         is_quality = isinstance(self.quality, int) and 1 <= self.quality <= _MAX_QUALITY
         if self.quality is not None and not (is_quality and self.form == "encoded"):
             raise InvalidArgumentError(
-                f"quality is {self.quality!r} with form={self.form}; expected 1 to {_MAX_QUALITY} with form=encoded"
+                f"quality is {self.quality!r} with form={self.form}, expected 1 to {_MAX_QUALITY} with form=encoded"
             )
 
     @property
@@ -78,7 +78,7 @@ class CompressImages(DataStep):
             actual = ", ".join(
                 f"{dotted_name(key)} is {arrays[key].dtype} {list(arrays[key].shape[1:])}" for key in others
             )
-            raise InvalidArgumentError(f"{actual}; expected uint8 with at least one axis")
+            raise InvalidArgumentError(f"{actual}, expected uint8 with at least one axis")
         if self.form == "compressed":
             return replace(batch, compressed=batch.compressed | {*keys})
         if self.form == "encoded":
@@ -101,7 +101,7 @@ def _check_can_be_encoded(shapes: Mapping[Key, tuple[int, ...]]) -> None:
     ]
     if others:
         raise InvalidArgumentError(
-            f"{', '.join(others)}; expected images [rows, columns, channels] with 1 or 3 channels and at least "
+            f"{', '.join(others)}, expected images [rows, columns, channels] with 1 or 3 channels and at least "
             f"{WIDE_BYTES:,} bytes",
             hint="name other fields with keys=, or use form=compressed, which takes any shape",
         )

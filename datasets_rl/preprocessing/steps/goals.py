@@ -23,7 +23,7 @@ class HindsightGoals(DataStep):
 
         step           0     1     2                   achieved goals  a0 a1 a2 a3, where a3 is that of the final state
         final          a3    a3    a3                  one goal for each episode: stored once, as a state
-        future         a2    a3    a3                  a random goal after the step, of a1 a2 a3, a2 a3, a3; the same
+        future         a2    a3    a3                  a random goal after the step, of a1 a2 a3, a2 a3, a3. The same
                                                        goal is stored under "next"
         next.reward    `at` if the achieved goal at t + 1 is within a distance of the goal, else `otherwise`
 
@@ -53,7 +53,7 @@ class HindsightGoals(DataStep):
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         (key,), goal = require_keys(batch, [self.achieved]), as_key(self.goal)
         if key not in batch.states:
-            raise InvalidArgumentError(f"{self.achieved} is not a state; expected a field with a final value")
+            raise InvalidArgumentError(f"{self.achieved} is not a state, expected a field with a final value")
         achieved = np.array(batch.next_states(key))
         unknown = batch.table.stops[~batch.final_known] - 1
         achieved[unknown] = np.asarray(batch.states[key])[unknown]

@@ -41,7 +41,7 @@ def image_keys(batch: EpisodeBatch) -> list[Key]:
 def apply_channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """Apply a function of [N, C, H, W] to images, and return the result in the layout of the images.
 
-    The last axis is that of the channels if its size is 1, 3 or 4, and that of the first axis of an image is not.
+    The last axis has the channels if the size of this axis is 1, 3 or 4, and the size of the first axis is not.
     """
     result: NDArray[Any]
     if values.ndim - 1 == _HW:
@@ -69,7 +69,7 @@ class ToUint8(Step):
     """Convert floating-point images in [0, 1] to uint8: x * 255, rounded.
 
     Args:
-        keys: The fields; by default all floating-point images.
+        keys: The fields. By default all floating-point images.
     """
 
     keys: tuple[str, ...] = ()
@@ -91,9 +91,9 @@ class ToUint8(Step):
 
     def _to_bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
-            raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}; expected floating point")
+            raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}, expected floating point")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
             raise InvalidArgumentError(
-                f"{dotted_name(key)} holds {values.min():g} to {values.max():g}; expected values from 0 to 1"
+                f"{dotted_name(key)} holds {values.min():g} to {values.max():g}, expected values from 0 to 1"
             )
         return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # an array of uint8

@@ -66,7 +66,7 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
     if len(candidates) != 1:
         names = ", ".join(map(dotted_name, candidates)) or "none"
         raise InvalidArgumentError(
-            f"fields called success: {names}; expected exactly one", hint="pass the field to use as key="
+            f"fields called success: {names}, expected exactly one", hint="pass the field to use as key="
         )
     return candidates[0]
 
@@ -78,7 +78,7 @@ def check_bounds(low: float | None, high: float | None) -> None:
         InvalidArgumentError: If `low` is greater than `high`.
     """
     if low is not None and high is not None and low > high:
-        raise InvalidArgumentError(f"min is {low} and max is {high}; expected max to be at least as large as min")
+        raise InvalidArgumentError(f"min is {low} and max is {high}, expected max to be at least as large as min")
 
 
 def read_span(text: str) -> tuple[int, int | None, int]:
@@ -89,11 +89,11 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     """
     match = _SPAN.fullmatch(text)
     if match is None or not text:
-        raise InvalidArgumentError(f"{text!r} is not a range; expected {SPAN['form']}")
+        raise InvalidArgumentError(f"{text!r} is not a range, expected {SPAN['form']}")
     start = int(match[1] or 0)
     stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
-        raise InvalidArgumentError(f"{text!r} is an empty range; expected the stop to be greater than the start")
+        raise InvalidArgumentError(f"{text!r} is an empty range, expected the stop to be greater than the start")
     return start, stop, int(match[3] or 1)
 
 
@@ -116,7 +116,7 @@ def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray
 
 @dataclass
 class KeepReturns(DataStep):
-    """Keep the episodes whose return is in [`min`, `max`]."""
+    """Keep the episodes with a return in [`min`, `max`]."""
 
     min: float = -np.inf
     max: float = np.inf
@@ -129,7 +129,7 @@ class KeepReturns(DataStep):
 
 @dataclass
 class KeepLengths(DataStep):
-    """Keep the episodes whose number of steps is in [`min`, `max`]."""
+    """Keep the episodes with a number of steps in [`min`, `max`]."""
 
     min: int = 1
     max: int | None = None
@@ -145,12 +145,12 @@ class KeepLengths(DataStep):
 
 @dataclass
 class KeepTopReturns(DataStep):
-    """Keep the episodes with the highest returns, including all episodes that tie with the last one kept.
+    """Keep the episodes with the highest returns, including all episodes that tie with the last kept episode.
 
     Args:
         percent: The share to keep, greater than 0 and at most 100.
-        of: Whether it is a share of the episodes or of the steps. For steps, the best episodes are kept while their
-            total number of steps does not exceed the share; at least one episode is kept.
+        of: Whether `percent` is a share of the episodes or of the steps. For steps, the best episodes are kept while
+            their total number of steps does not exceed the share. At least one episode is kept.
     """
 
     percent: float = 10.0
@@ -161,7 +161,7 @@ class KeepTopReturns(DataStep):
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise InvalidArgumentError(f"percent is {self.percent}; expected a number greater than 0 and at most 100")
+            raise InvalidArgumentError(f"percent is {self.percent}, expected a number greater than 0 and at most 100")
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest return to keep."""
@@ -186,10 +186,10 @@ class KeepTopReturns(DataStep):
 
 @dataclass
 class KeepSuccess(DataStep):
-    """Keep the successful episodes: those in which a field is greater than 0 in any step, or in the final state.
+    """Keep the successful episodes, in which a field is greater than 0 in any step, or in the final state.
 
     Args:
-        key: The field; by default the only one called "success".
+        key: The field, by default the only field called "success".
         keep: If False, keep the other episodes instead.
     """
 
@@ -208,7 +208,7 @@ class KeepSuccess(DataStep):
 
 @dataclass
 class KeepWhere(DataStep):
-    """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last one.
+    """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last step.
 
         keep_where:next.reward,> 0.5            some reward is greater than 0.5
         keep_where:next.terminated,== true,last the episode is terminated, not truncated
@@ -216,7 +216,7 @@ class KeepWhere(DataStep):
         keep_where:info.task,== open the drawer the text of a step
 
     Args:
-        key: The field, as named in batches. If it has several elements, all of them must pass the test.
+        key: The field, as named in batches. If the field has several elements, all elements must pass the test.
         test: One of ==, !=, <, <=, > and >=, followed by a number, by true or false, or by a text.
         over: The steps that must pass the test: "any", "all", "first" or "last".
     """
@@ -227,7 +227,7 @@ class KeepWhere(DataStep):
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
-            raise InvalidArgumentError(f"test is {self.test!r}; expected {TEST['form']}")
+            raise InvalidArgumentError(f"test is {self.test!r}, expected {TEST['form']}")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -249,14 +249,14 @@ class KeepWhere(DataStep):
                 number = float({"true": 1, "false": 0}.get(operand.lower(), operand))
             except ValueError as error:
                 raise InvalidArgumentError(
-                    f"{self.key} holds numbers; expected a number, true or false after {compare}, not {operand!r}"
+                    f"{self.key} holds numbers, expected a number, true or false after {compare}, not {operand!r}"
                 ) from error
             passed = _TESTS[compare](_values_of(batch, key), number)
         return np.all(passed.reshape(batch.count, -1), axis=-1)  # type: ignore[no-any-return]  # an array, because of the axis
 
 
 def _values_of(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
-    """Return the values of a field, [N, ...], as in batches; "episode" and ("next", "done") are computed."""
+    """Return the values of a field, [N, ...], as in batches. "episode" and ("next", "done") are computed."""
     if key == EPISODE:
         return np.repeat(batch.numbers, batch.lengths)
     if key == NEXT_DONE:
@@ -285,7 +285,7 @@ class KeepEpisodes(DataStep):
 class DropEpisodes(DataStep):
     """Drop the episodes with these numbers, counted from 0: 5 for one, 3,7,10:20 for several and for ranges.
 
-    Later steps see the numbers of the dataset as well, not those of the result.
+    Later steps see the numbers of the dataset as well, not the numbers of the result.
     """
 
     numbers: tuple[int | str, ...] = field(metadata={"form": "numbers and ranges START:STOP from 0, as in 3,7,10:20"})
@@ -304,7 +304,7 @@ class DropEpisodes(DataStep):
 
 @dataclass
 class Split(DataStep):
-    """Keep the episodes for training, or those for validation.
+    """Keep the episodes for training, or for validation.
 
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the
     golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
@@ -313,7 +313,7 @@ class Split(DataStep):
     number is that in the merge, which copies of one episode share.
 
     Args:
-        part: "train" or "validation"; each episode is in exactly one of the two.
+        part: "train" or "validation". Each episode is in exactly one of these parts.
         validation: The share of episodes for validation, between 0 and 1.
         seed: The seed of the split.
     """
@@ -324,7 +324,7 @@ class Split(DataStep):
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
-            raise InvalidArgumentError(f"validation is {self.validation}; expected a number between 0 and 1")
+            raise InvalidArgumentError(f"validation is {self.validation}, expected a number between 0 and 1")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:

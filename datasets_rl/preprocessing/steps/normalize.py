@@ -1,4 +1,4 @@
-"""Steps that normalize fields; their fitted parameters are stored with the dataset, so that they can be inverted.
+"""Steps that normalize fields. Their fitted parameters are stored with the dataset, so that they can be inverted.
 
 y = (x - shift) / scale          x = y * scale + shift
 """
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 class _Affine(Step):
     """An affine step, y = (x - shift) / scale, with a shift and a scale for each element of a field.
 
-    Floating-point fields keep their dtype; others become float32.
+    Floating-point fields keep the dtype. Others become float32.
     """
 
     keys: tuple[str, ...] = ("observation",)
@@ -40,11 +40,11 @@ class _Affine(Step):
 
     def __post_init__(self) -> None:
         if not self.keys:
-            raise InvalidArgumentError("keys is empty; expected fields")
+            raise InvalidArgumentError("keys is empty, expected fields")
 
     @abstractmethod
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
-        """Return the shift and the scale of a field, [...], from its moments in each batch."""
+        """Return the shift and the scale of a field, [...], from the moments in each batch."""
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the shift and the scale of each field."""
@@ -53,13 +53,13 @@ class _Affine(Step):
             for key in require_keys(batch, self.keys):
                 values = self._values(batch, key)
                 if key in batch.vocabulary or values.dtype.kind not in "iuf":
-                    raise InvalidArgumentError(f"{'.'.join(key)} is not numeric; expected integers or floating point")
+                    raise InvalidArgumentError(f"{'.'.join(key)} is not numeric, expected integers or floating point")
                 totals.setdefault(key, []).append(self._moments(values))
         for key, moments in totals.items():
             self._shift[key], self._scale[key] = self._parameters(moments)
 
     def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
-        """Return the values of a field to fit to, [N, ...]: those of all steps."""
+        """Return the values of a field to fit to, [N, ...]: the values of all steps."""
         return np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
 
     @abstractmethod
@@ -67,7 +67,7 @@ class _Affine(Step):
         """Return the moments of the values of a batch, [N, ...], from which the parameters are computed: [K, ...]."""
 
     def _finished(self, scaled: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-        """Return the final values of a field, [N, ...], given the scaled and the original ones."""
+        """Return the final values of a field, [N, ...], given the scaled and the original values."""
         del values
         return scaled
 
@@ -120,7 +120,7 @@ class Normalize(_Affine):
 
     Args:
         keys: The fields.
-        eps: A constant that is added to the standard deviations; 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
+        eps: A constant that is added to the standard deviations, 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
     """
 
     eps: float = 1e-3
@@ -149,12 +149,12 @@ class Normalize(_Affine):
 class NormalizeRange(_Affine):
     """Normalize fields to [-1, 1]: the lowest value of all steps becomes -1, and the highest becomes 1.
 
-    Known final states are included, except for those of info; values that are not finite are not. Elements that are
+    Known final states are included, except in info. Values that are not finite are left out. Elements that are
     constant become 0.
 
     Args:
         keys: The fields.
-        eps: Elements whose range is below this number are shifted so that their lowest value becomes 0, and not scaled;
+        eps: Elements whose range is below this number are shifted so that their lowest value becomes 0, and not scaled.
             Diffusion Policy (Chi et al., 2023) has 1e-4.
     """
 
@@ -162,7 +162,7 @@ class NormalizeRange(_Affine):
 
     def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
         values = super()._values(batch, key)
-        # `final_known` is about the observation: many sources that have the final one lack the info beside it.
+        # `final_known` is about the observation: many sources that have the final observation lack the final info.
         if key in batch.steps or key[0] == "info":
             return values
         return np.concatenate([values, np.asarray(batch.final_states[key])[batch.final_known]])
@@ -189,7 +189,7 @@ class NormalizeQuantiles(_Affine):
         y = 2 (x - q_low) / (q_high - q_low + eps) - 1
 
     Octo (Ghosh et al., 2024) and OpenVLA (Kim et al., 2024) normalize actions in this way. Quantiles are exact, over the
-    finite values of all steps, with linear interpolation; all values of a field are in memory while they are computed.
+    finite values of all steps, with linear interpolation. All values of a field are in memory while they are computed.
     Elements that are constant become 0.
 
     Args:
@@ -209,7 +209,7 @@ class NormalizeQuantiles(_Affine):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.low < self.high <= 1:
-            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}; expected 0 <= low < high <= 1")
+            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}, expected 0 <= low < high <= 1")
 
     def _moments(self, values: NDArray[Any]) -> Array:
         return values.astype(np.float64)

@@ -16,20 +16,21 @@ from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
 
 @dataclass
 class NStepTargets(DataStep):
-    """Add n-step targets as new fields; the existing fields are unchanged.
+    """Add n-step targets as new fields. The existing fields are unchanged.
 
         step                 0                1                2          episode of 3 steps, n = 2
         n_step.reward        r0 + g r1        r1 + g r2        r2
-        n_step.observation   s2               f                f          f: the final state; so for every state
+        n_step.observation   s2               f                f          f: the final state, so for every state
         n_step.gamma         g^2              g^2              g
         n_step.nonterminal   True             not terminated   not terminated
 
         target = n_step.reward + n_step.gamma * n_step.nonterminal * V(n_step.observation)
 
     Near the end of an episode, windows have fewer steps. No target uses an unknown final state: if a truncated episode
-    ends with one, the windows that reach it end one step earlier, at the last known state. Only the last transition has
-    no such state; its `n_step.nonterminal` is False, and ``("next", "final_known")`` marks it in batches. The targets
-    of a terminated episode do not use the final state, so that its windows are not shortened.
+    ends so, the windows that reach the end are one step shorter, and end at the last known state. Only the last
+    transition has no such state. Its `n_step.nonterminal` is False, and ``("next", "final_known")`` marks the
+    transition in batches. The targets of a terminated episode do not use the final state, so that its windows are not
+    shortened.
 
     Args:
         n_steps: The number of steps of a window, n, at least 1.
@@ -40,8 +41,8 @@ class NStepTargets(DataStep):
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        problems = [] if self.n_steps >= 1 else [f"n_steps is {self.n_steps}; expected at least 1"]
-        problems += [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number in [0, 1]"]
+        problems = [] if self.n_steps >= 1 else [f"n_steps is {self.n_steps}, expected at least 1"]
+        problems += [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}, expected a number in [0, 1]"]
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 

@@ -19,7 +19,7 @@ from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
 
 
 def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
-    """Return the batch with other rewards, [N, 1], cast to the dtype of the previous ones."""
+    """Return the batch with other rewards, [N, 1], cast to the dtype of the previous rewards."""
     return with_steps(batch, {NEXT_REWARD: rewards.astype(batch.steps[NEXT_REWARD].dtype, copy=False)})
 
 
@@ -42,8 +42,8 @@ class SuccessRewards(DataStep):
     """Replace rewards by one value for steps that lead to success, and by another for all others.
 
     Args:
-        key: The field that is greater than 0 at success; by default the only one called "success". If it is a state,
-            its value at t + 1 decides; an unknown final state does not count as success.
+        key: The field that is greater than 0 at success. By default the only field called "success". If the field is a
+            state, its value at t + 1 decides. An unknown final state does not count as success.
         at: The reward of steps that lead to success.
         otherwise: The reward of the other steps.
     """
@@ -65,7 +65,7 @@ class SuccessRewards(DataStep):
 
 
 def _limited_returns(rewards: NDArray[Any], terminated: NDArray[np.bool_], max_steps: int) -> NDArray[np.float64]:
-    """Return the sums of rewards between terminations, each of at most `max_steps` steps, without an unfinished one."""
+    """Return the sums of rewards between terminations, each of at most `max_steps` steps, without an unfinished sum."""
     rows = np.arange(len(rewards))
     starts = np.maximum.accumulate(np.where(np.append([True], terminated[:-1]), rows, 0))
     steps = (rows - starts) % max_steps
@@ -89,8 +89,8 @@ class ScaleByReturns(DataStep):
     Args:
         to: The difference between the returns after scaling.
         max_steps: The number of steps after which a return is counted even if the episode continues. If given, only
-            terminations and this number end a return; time-outs do not, and an unfinished return at the end of the
-            dataset is not counted. By default, the returns are those of the episodes.
+            terminations and this number end a return. Time-outs do not, and an unfinished return at the end of the
+            dataset is not counted. By default, the returns are the returns of the episodes.
     """
 
     to: float = 1000.0
@@ -102,7 +102,7 @@ class ScaleByReturns(DataStep):
 
     def __post_init__(self) -> None:
         if self.max_steps is not None and self.max_steps < 1:
-            raise InvalidArgumentError(f"max_steps is {self.max_steps}; expected at least 1")
+            raise InvalidArgumentError(f"max_steps is {self.max_steps}, expected at least 1")
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest and the highest return."""
@@ -119,10 +119,10 @@ class ScaleByReturns(DataStep):
         # A return that is not finite would make all rewards so.
         episode_returns = episode_returns[np.isfinite(episode_returns)]
         if not len(episode_returns):
-            raise InvalidArgumentError("no return is finite; expected returns that differ")
+            raise InvalidArgumentError("no return is finite, expected returns that differ")
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
-            raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
+            raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}, expected returns that differ")
 
     @property
     def fitted(self) -> Mapping[str, Any]:

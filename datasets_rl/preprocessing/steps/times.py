@@ -29,9 +29,9 @@ class FrameSkip(Step):
         next.reward    r0 r1 r2 r3 r4                         r0+r1 r2+r3    r4
         truncated       .  .  .  .  x                             .     .     x
 
-    The final state is unchanged; the last step may combine fewer than n. Costs, and the rewards of agents, are summed as
-    the reward is: ``("next", "cost")``, ``("next", "agents", "reward")``. Other fields that exist only under "next" are
-    taken from the last of the n steps.
+    The final state is unchanged. The last step may combine fewer than n. Costs, and the rewards of agents, are summed
+    as the reward is: ``("next", "cost")``, ``("next", "agents", "reward")``. Other fields that exist only under "next"
+    are taken from the last of the n steps.
 
     Args:
         n: The number of steps to combine, at least 1.
@@ -41,7 +41,7 @@ class FrameSkip(Step):
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
+            raise InvalidArgumentError(f"n is {self.n}, expected at least 1")
 
     @property
     @override
@@ -85,7 +85,7 @@ class KeepSteps(DataStep):
     def __post_init__(self) -> None:
         if read_span(self.span)[2] != 1:
             raise InvalidArgumentError(
-                f"span is {self.span!r}; expected START:STOP", hint="frame_skip combines steps at a regular interval"
+                f"span is {self.span!r}, expected START:STOP", hint="frame_skip combines steps at a regular interval"
             )
 
     @override
@@ -106,7 +106,7 @@ class DropUnknownFinal(DataStep):
 
     Args:
         ends: "all" drops the last step however the episode ends. "truncated" keeps it if the episode is terminated,
-            because the target of that step is its reward alone and needs no next observation; batches then keep
+            because the target of that step is its reward alone and needs no next observation. Batches then keep
             ``("next", "final_known")`` if there is such an episode.
     """
 
@@ -114,7 +114,7 @@ class DropUnknownFinal(DataStep):
 
     def __post_init__(self) -> None:
         if self.ends not in {"all", "truncated"}:
-            raise InvalidArgumentError(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
+            raise InvalidArgumentError(f"ends is {self.ends!r}, expected 'all' or 'truncated'")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -132,7 +132,8 @@ class DropTimeouts(DataStep):
         truncated           .  .  x               .  x             the episode is truncated there
 
     CORL, IQL and RLPD train on these steps, and compute returns and statistics of them: D4RL's files lack the next
-    observation of the dropped ones. D4RL also leaves out the last row of a file if it is terminated; this step keeps it.
+    observation of the dropped ones. D4RL also leaves out the last row of a file if it is terminated. This step keeps
+    that row.
     """
 
     @override
@@ -141,7 +142,7 @@ class DropTimeouts(DataStep):
 
 
 def keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
-    """Return the steps of each episode from `start` to its stop, [E], exclusive; episodes without steps are dropped."""
+    """Return the steps of each episode from `start` to its stop, [E], exclusive. Episodes without steps are dropped."""
     mask = stops > start
     if not mask.any():
         return None
@@ -151,7 +152,7 @@ def keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> Epis
     starts = batch.table.starts
     rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
     steps = {key: values[rows] for key, values in batch.steps.items()}
-    # Indices into the final states of all episodes, followed by the states that become final ones.
+    # Indices into the final states of all episodes, followed by the states that become final states.
     selected = np.arange(len(batch))
     selected[cut] = len(batch) + np.arange(int(cut.sum()))
     final_states = {

@@ -30,7 +30,7 @@ _ELEMENT = re.compile(r"(.+?)(?:_(\d+)|\[(\d+)\])")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Array of one episode: the name of the array, the name without the episode, and the name of the episode."""
+    """Array of an episode: the name of the array, the name without the episode, and the name of the episode."""
 
     array: str
     name: str
@@ -38,7 +38,7 @@ class Member:
 
 
 def members_in_groups(arrays: Iterable[str], pattern: str = "") -> list[Member]:
-    """Return the arrays in groups that match a pattern, such as ``data/demo_*``; by default in groups with a number."""
+    """Return the arrays in groups that match a pattern, such as ``data/demo_*``, by default in groups with a number."""
     members = []
     for array in arrays:
         parts = array.split("/")
@@ -51,9 +51,9 @@ def members_in_groups(arrays: Iterable[str], pattern: str = "") -> list[Member]:
 
 
 def members_by_suffix(arrays: Iterable[str]) -> list[Member]:
-    """Return the arrays whose name ends with a number, such as ``actions_0`` and ``actions1``."""
-    found = ((array, _NUMBERED.fullmatch(array)) for array in arrays)
-    return [Member(array, match[1].rstrip("_-."), str(int(match[2]))) for array, match in found if match]
+    """Return the arrays with a name that ends with a number, such as ``actions_0`` and ``actions1``."""
+    matches = ((array, _NUMBERED.fullmatch(array)) for array in arrays)
+    return [Member(array, match[1].rstrip("_-."), str(int(match[2]))) for array, match in matches if match]
 
 
 class JoinedFile(ArrayFile):
@@ -65,8 +65,8 @@ class JoinedFile(ArrayFile):
     success_1   []           success [2], a number for each episode
 
     Raises:
-        ConversionError: If an episode lacks an array that another episode has, or arrays of one name have other dtypes or
-            shapes of a row; the error names every problem.
+        ConversionError: If an episode lacks an array that another episode has, or arrays of the same name have other
+            dtypes or shapes of a row. The error names every problem.
     """
 
     def __init__(self, file: ArrayFile, members: Sequence[Member]) -> None:
@@ -91,19 +91,19 @@ class JoinedFile(ArrayFile):
                 problems.append(f"{join_names(missing, ITEMS_MAX)} has no array {name}, unlike {next(iter(arrays))}")
                 continue
             self._members[name] = [arrays[episode] for episode in episodes]
-            own = [file.arrays[array] for array in self._members[name]]
-            first = own[0]
+            parts = [file.arrays[array] for array in self._members[name]]
+            first = parts[0]
             problems += [
-                f"{array} is {other}, expected rows like those of {self._members[name][0]}, {first}"
-                for array, other in zip(self._members[name], own, strict=True)
+                f"{array} is {other}, expected rows like {self._members[name][0]}, {first}"
+                for array, other in zip(self._members[name], parts, strict=True)
                 if replace(other, rows=0) != replace(first, rows=0)
             ]
-            self.lengths[name] = np.array([array.rows for array in own], np.int64)
+            self.lengths[name] = np.array([array.rows for array in parts], np.int64)
             joined[name] = replace(first, rows=int(self.lengths[name].sum()))
         if problems:
             raise ConversionError(file.name, first_problems(problems))
-        own_names = {member.array for member in members}
-        self.arrays = {**joined, **{name: array for name, array in file.arrays.items() if name not in own_names}}
+        joined_names = {member.array for member in members}
+        self.arrays = {**joined, **{name: array for name, array in file.arrays.items() if name not in joined_names}}
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
@@ -126,7 +126,8 @@ class BatchedFile(ArrayFile):
     Args:
         file: The file.
         names: Names of the arrays with the axes of episodes and rows.
-        steps: Number of steps of each episode, [E], where the rest of the T rows is padding; by default all rows are steps.
+        steps: Number of steps of each episode, [E], where the rest of the T rows is padding. By default all rows are
+            steps.
 
     Raises:
         ConversionError: If the arrays have other numbers of episodes, or other numbers of rows than T and T + 1.
@@ -140,7 +141,7 @@ class BatchedFile(ArrayFile):
         if len(episodes) > 1 or rows[-1] - rows[0] > 1:
             stated = ", ".join(f"{name} is {shape}" for name, shape in shapes.items())
             raise ConversionError(
-                file.name, [f"{stated}, expected [E, T, ...] or [E, T + 1, ...] with one E and one T"]
+                file.name, [f"{stated}, expected [E, T, ...] or [E, T + 1, ...] with equal E and equal T"]
             )
         count, least = episodes.pop(), rows[0]
         steps = np.full(count, least, np.int64) if steps is None else steps
@@ -174,14 +175,14 @@ class BatchedFile(ArrayFile):
 
 
 class ElementsFile(ArrayFile):
-    """Table with a column for each element of an array: the columns are one array.
+    """Table with a column for each element of an array: the columns are a single array.
 
     x_0, x_1, x_2 or x[0], x[1], x[2]        x [N, 3]
     """
 
     def __init__(self, file: ArrayFile, elements: Mapping[str, Sequence[str]]) -> None:
         self.name, self.unwritten, self._file, self._elements = file.name, file.unwritten, file, elements
-        own = {column for columns in elements.values() for column in columns}
+        joined_columns = {column for columns in elements.values() for column in columns}
         joined = {
             name: Array(
                 file.arrays[columns[0]].rows,
@@ -190,7 +191,7 @@ class ElementsFile(ArrayFile):
             )
             for name, columns in elements.items()
         }
-        self.arrays = {**joined, **{name: array for name, array in file.arrays.items() if name not in own}}
+        self.arrays = {**joined, **{name: array for name, array in file.arrays.items() if name not in joined_columns}}
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
@@ -222,13 +223,13 @@ def elements_of_arrays(file: ArrayFile, taken: Collection[str]) -> dict[str, lis
         match = _ELEMENT.fullmatch(column)
         if match and column not in taken and not array.shape and not array.text and array.dtype.kind in "biuf":
             elements.setdefault(match[1], {})[int(match[2] or match[3])] = column
-    found = {}
+    complete = {}
     for name, columns in elements.items():
         first = min(columns)
         whole = sorted(columns) == [*range(first, first + len(columns))]
         if whole and first <= 1 and len(columns) > 1 and name not in file.arrays:
-            found[name] = [columns[number] for number in sorted(columns)]
-    return found
+            complete[name] = [columns[number] for number in sorted(columns)]
+    return complete
 
 
 def padded_steps(file: ArrayFile, name: str) -> _Index:

@@ -35,7 +35,7 @@ class Array:
 
     rows: int
     shape: tuple[int, ...]
-    """Shape of one row."""
+    """Shape of a row."""
     dtype: np.dtype[Any]
     text: bool = False
     encoded: bool = False
@@ -65,7 +65,7 @@ class ArrayFile(ABC):
     is_table: bool = False
     """Whether the arrays are columns of a table."""
     way: str = ""
-    """How the structure separates the episodes, one of `layout.ARRANGED`; empty if it does not."""
+    """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
 
     @property
     def readable(self) -> list[str]:
@@ -74,7 +74,7 @@ class ArrayFile(ABC):
 
     @abstractmethod
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
-        """Yield the rows of an array in blocks of `rows`; the blocks of several arrays may be read alternately.
+        """Yield the rows of an array in blocks of `rows`. The blocks of several arrays may be read alternately.
 
         Raises:
             ConversionError: If the array cannot be decoded.
@@ -144,7 +144,7 @@ class RowReader:
 
 
 def join_rows(parts: Sequence[Any]) -> Rows:
-    """Return consecutive rows of an array as one: a list of texts or byte strings, or an array."""
+    """Return consecutive blocks of an array as a single block: a list of texts or byte strings, or an array."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
     return np.concatenate(parts)
@@ -321,7 +321,10 @@ class TableArrays(ArrayFile):
 
 
 class WithEpisodes(ArrayFile):
-    """File of steps, and a table with one row per episode. The columns of the table are the arrays ``episodes/<column>``."""
+    """File of steps, and a table with a row per episode.
+
+    The columns of the table are the arrays ``episodes/<column>``.
+    """
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
         self.name = steps.name

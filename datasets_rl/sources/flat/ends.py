@@ -2,7 +2,7 @@
 
               states                          steps
 same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or not stored
-one-more      s_0 s_1 s_2 s_3 | s_0' s_1'     a_0 a_1 a_2 | a_0'          or equally many rows, the last one unused
+one-more      s_0 s_1 s_2 s_3 | s_0' s_1'     a_0 a_1 a_2 | a_0'          or equally many rows, the last row unused
 action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row has the action that led to its state
 """
 
@@ -38,7 +38,7 @@ class Ends:
     steps: int
     """Number N of steps."""
     lengths: _Index
-    """Number of steps of each episode, [E]; 0 for an episode with a state but no step."""
+    """Number of steps of each episode, [E], 0 for an episode with a state but no step."""
     numbers: _Index
     """Number of each episode in the file, [E]."""
     lead: int
@@ -49,7 +49,7 @@ class Ends:
     """The same number for each array of states."""
     terminated: _Index
     truncated: _Index
-    """Steps whose flag is set, ascending; the last step of every episode is in at least one of the two."""
+    """Steps with a flag, ascending. The last step of every episode is in at least one of the two arrays."""
     known: _Flags | None
     """Whether the states after the last step are known, [E], if the states have separate arrays, or else None."""
     found: Counter[str]
@@ -57,7 +57,7 @@ class Ends:
 
 
 def read_flags(file: ArrayFile, plan: Plan) -> dict[Key, _Index]:
-    """Return the ascending rows whose flag is set, by the key of the flag.
+    """Return the ascending rows with a flag, by the key of the flag.
 
     Raises:
         ConversionError: If flags have other values than 0 and 1. The error names every problem.
@@ -200,7 +200,7 @@ def _steps_of_rows(rows: _Index, left_out: _Index) -> _Index:
 def _read_starts(file: ArrayFile, name: str, rows: int) -> _Index:
     """Return the ascending first rows of episodes from an array that has these rows, or a flag for each row.
 
-    The row after the last one may be among the rows. Row 0 may be missing.
+    The row after the last row may be among the rows. Row 0 may be missing.
 
     Raises:
         ConversionError: If the array has other rows, or rows that do not ascend.
@@ -255,7 +255,7 @@ def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_I
 
     Args:
         file: The file.
-        by: The way in which the array marks the episodes, one of `MARKED`.
+        by: The way in which the array marks the episodes, an item of `MARKED`.
         marks: The name of the array.
         rows: The number of rows.
 
@@ -289,7 +289,7 @@ def _stops_of_steps(file: ArrayFile, name: str) -> _Index:
     """Return the row after each episode, [E], from an array that has the number of each row in its episode.
 
     Raises:
-        ConversionError: If a number is neither the one before plus 1 nor the first number of the file.
+        ConversionError: If a number is neither the previous number plus 1 nor the first number of the file.
     """
     starts: list[_Index] = []
     first = before = np.empty(0)
@@ -323,7 +323,7 @@ def _read_last_rows(file: ArrayFile, name: str, rows: int) -> _Index:
 
 
 def _read_flagged(file: ArrayFile, name: str) -> _Index:
-    """Return the ascending rows whose flag is set.
+    """Return the ascending rows with a flag.
 
     Raises:
         ConversionError: If a flag is neither 0 nor 1.

@@ -1,4 +1,4 @@
-"""Formats of files of arrays. A format is the ends of its file names, its first bytes, and the class that opens a file."""
+"""Formats of files of arrays. A format is the ends of file names, the first bytes, and the class that opens a file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Format:
     title: str
     endings: tuple[str, ...]
     reader: str
-    """Module in this folder, and class that opens a file: it takes the path, and the name of the file in errors."""
+    """Module in this folder, and class that opens a file, with the path, and the name of the file in errors."""
     magic: bytes = b""
-    """First bytes of every file; empty if they differ."""
+    """First bytes of every file, or empty if they differ."""
     is_table: bool = False
-    """Whether such a file often describes data in other formats: beside these, it is not data itself."""
+    """Whether such a file often describes data in other formats: beside such formats, the file is not data itself."""
 
 
 FORMATS: Mapping[str, Format] = {
@@ -41,10 +41,10 @@ ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".
 
 
 def formats_of(paths: Sequence[str]) -> dict[str, str]:
-    """Return the format of each data file, by its path: tables of text are data only where there is no other format."""
-    found = {path: name for path in paths for name, form in FORMATS.items() if path.lower().endswith(form.endings)}
-    data = {path: name for path, name in found.items() if not FORMATS[name].is_table}
-    return data or found
+    """Return the format of each data file, by path: tables of text are data only where there is no other format."""
+    formats = {path: name for path in paths for name, form in FORMATS.items() if path.lower().endswith(form.endings)}
+    data = {path: name for path, name in formats.items() if not FORMATS[name].is_table}
+    return data or formats
 
 
 def open_arrays(path: Path, file_format: str, name: str, table: Path | None = None) -> ArrayFile:
@@ -52,9 +52,9 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
 
     Args:
         path: The file.
-        file_format: One of `FORMATS`.
+        file_format: A name in `FORMATS`.
         name: Name of the file in errors.
-        table: A Parquet file with one row per episode. The columns of the file are added as ``episodes/<column>``.
+        table: A Parquet file with a row per episode. The columns of the file are added as ``episodes/<column>``.
 
     Raises:
         ConversionError: If the file is damaged or has another format.

@@ -1,7 +1,7 @@
 """`Layout`: which arrays of a file are which fields of a step, and how episodes end in the file. A layout is data.
 
 A source declares the layout of its files, and a user spells the layout of own files in ``dataset.toml``. Flat rows are
-arrays with a row for each step, or one more for each episode, of all episodes of a file in order.
+arrays with a row for each step, or with another row for each episode, of all episodes of a file in order.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ MARKED = ("starts", "ends", "last-rows", "lengths", "column", "steps")
 """Ways in which an array marks the episodes. For 6 rows in episodes of 2, 3 and 1:
 
 starts     [0, 2, 5] or [1, 0, 1, 0, 0, 1]      first rows, or a flag in each first row
-ends       [2, 5, 6]                            rows after the last ones
+ends       [2, 5, 6]                            rows after the last rows
 last-rows  [1, 4, 5] or [0, 1, 0, 0, 1, 1]      last rows, or a flag in each last row
 lengths    [2, 3, 1]
 column     [7, 7, 8, 8, 8, 9]                   number or name of the episode of each row
-steps      [0, 1, 0, 1, 2, 0]                   number of each row in its episode
+steps      [0, 1, 0, 1, 2, 0]                   number of each row in the episode
 """
 ARRANGED = ("axis", "group", "suffix")
 """Ways in which the structure of a file separates the episodes, see `arranged.py`."""
 WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
-"""Ways to mark the ends of episodes: each file is one, flags of steps, or the state after a step is not the next state."""
+"""Ways to mark the ends of episodes: a file for each episode, flags of steps, or states that do not continue."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: ("observation", "observations", "obs", "state", "states", "ob", "expert_observations", "expert_obs"),
@@ -96,27 +96,27 @@ class Layout:
     alignment: str = ""
     """An item of `ALIGNMENTS`, by default inferred from the numbers of rows."""
     by: str = ""
-    """One of `WAYS`; by default inferred from the arrays of the file."""
+    """An item of `WAYS`, by default inferred from the arrays of the file."""
     marks: str = ""
     """Name of the array that marks the episodes, if `by` needs one. For an axis, name of the array of the lengths or of the
-    mask of steps, if there is padding. For groups, pattern of their names, such as ``data/demo_*``."""
+    mask of steps, if there is padding. For groups, pattern of the names, such as ``data/demo_*``."""
     starts: str = ""
     """Name of an array of the first rows of episodes, which end episodes beside the flags. A file may lack the array."""
     seams: bool = False
     """Whether an episode ends where the state after a step is not the state of the next row. By default, such a row
     is an error."""
     table: str = ""
-    """Name of a second Parquet file with one row per episode. The columns are arrays named ``episodes/<column>``."""
+    """Name of a second Parquet file with a row per episode. The columns are arrays named ``episodes/<column>``."""
     final: str = ""
     """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
     final_known: str = ""
     """Name of the array of whether these states are known. By default, all are known."""
     unit: str = "file"
-    """What the arrays are in, for messages: a file, or a group of one."""
+    """What the arrays are in, for messages: a file, or a group of a file."""
     missing_reward: float | None = None
-    """Reward of every step of a file without rewards; None if rewards are required."""
+    """Reward of every step of a file without rewards, or None if rewards are required."""
     vectors: bool = False
-    """Whether an array of one number for each row is a field of the shape [1]. By default, only the reward is."""
+    """Whether an array of a number for each row is a field of the shape [1]. By default, only the reward is."""
 
     def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
         """Return the fields of a file with these arrays: the stated fields, and the fields inferred from usual names."""
@@ -139,7 +139,7 @@ class Layout:
         return (*fields, *inferred)
 
     def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
-        """Return the way in which a file marks the ends of episodes, an item of `WAYS`, and the array that marks them."""
+        """Return the way in which a file marks the ends of episodes, an item of `WAYS`, and the marking array."""
         if self.by:
             return self.by, self.marks
         marks = next((name for name in arrays if name in _MARKS), "")
@@ -164,6 +164,6 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
 
 
 def overlap(left: Key, right: Key) -> bool:
-    """Return whether one of two keys is the beginning of the other."""
+    """Return whether either of two keys is the beginning of the other."""
     common = min(len(left), len(right))
     return left[:common] == right[:common]

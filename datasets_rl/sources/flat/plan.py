@@ -66,7 +66,7 @@ class Plan:
     marks: str = ""
     left_out: tuple[str, ...] = ()
     episode_flags: Mapping[Key, str] = dataclasses.field(default_factory=dict)
-    """Names of the arrays of end flags that have one flag for each episode."""
+    """Names of the arrays of end flags that have a flag for each episode."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
 

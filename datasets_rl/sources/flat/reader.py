@@ -60,7 +60,7 @@ class Block:
 
 
 class FlatReader(EpisodeReader):
-    """Reader of files of flat rows, one after the other. A part is a list of the name and the number of each file.
+    """Reader of files of flat rows, in order. A part is a list of the name and the number of each file.
 
     Args:
         dataset_id: Id of the dataset, for messages.
@@ -240,7 +240,7 @@ class FlatReader(EpisodeReader):
         self.counts["final-observation-unknown"] += len(last) - known
 
     def _read_limits(self) -> dict[Key, tuple[NDArray[Any], NDArray[Any]]]:
-        """Return the least and the greatest value that the layout states of fields, each for one step."""
+        """Return the least and the greatest value that the layout states of fields, each for a step."""
         limits: dict[Key, tuple[Any, Any]] = {}
         specs = self.specs()
         for key in (stated.key for stated in self._layout.fields):
@@ -276,7 +276,7 @@ class FlatReader(EpisodeReader):
 
 
 class _Rows:
-    """Reader of the steps of a file in blocks, in one pass."""
+    """Reader of the steps of a file in blocks, in a single pass."""
 
     def __init__(self, file: ArrayFile, plan: Plan, parts: Sequence[ColumnSlice], ends: Ends) -> None:
         keys = {part.column.key for part in parts}

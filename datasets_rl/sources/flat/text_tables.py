@@ -2,7 +2,7 @@
 
 column cells           array
 1, 2, 3                int64 [N]            -1.5, , 2        float64 [N], and NaN for an empty cell
-true, False            bool [N]             [1, 2], [3, 4]   int64 [N, 2]; numpy's [1. 2.] is read, too
+true, False            bool [N]             [1, 2], [3, 4]   int64 [N, 2], also from numpy's [1. 2.]
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Column:
         if lists:
             if len(lists) > 1 or self.kinds - lists:
                 kinds = join_names(sorted(self.kinds))
-                raise ConversionError(name, [f"its cells are {kinds}, expected lists of one length"])
+                raise ConversionError(name, [f"the cells are {kinds}, expected lists of the same length"])
             shape, kind = lists.pop().split(" of ")
             numbers = np.dtype(np.int64 if kind == "integer" else np.float64)
             return numbers, tuple(json.loads(shape)), False
@@ -69,7 +69,7 @@ class _Column:
             return np.dtype(np.float64), (), False
         if "empty" in self.kinds or not self.kinds <= {"text", "word", "integer", "number"}:
             kinds = join_names(sorted(self.kinds))
-            raise ConversionError(name, [f"its cells are {kinds}, expected numbers or texts (row {self.place:,})"])
+            raise ConversionError(name, [f"the cells are {kinds}, expected numbers or texts (row {self.place:,})"])
         return _TEXT, (), True
 
 
@@ -106,12 +106,12 @@ class TextTable(ArrayFile):
     @staticmethod
     @abstractmethod
     def kinds(cells: Sequence[Any]) -> Iterable[str]:
-        """Return the kind of each cell, as `_Column` lists them, or the one kind of all cells."""
+        """Return the kind of each cell, as `_Column` lists them, or the single kind of all cells."""
 
     @staticmethod
     @abstractmethod
     def values(cells: Sequence[Any], array: Array) -> Rows:
-        """Return the cells of a column as rows of an array with its dtype."""
+        """Return the cells of a column as rows of an array, in the dtype of the array."""
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
@@ -119,7 +119,7 @@ class TextTable(ArrayFile):
             yield self.values(self._batch(number)[name], self.arrays[name])
 
     def _batch(self, number: int) -> Cells:
-        """Return a batch: the last ones are kept, and the file is parsed again from its start for an earlier one."""
+        """Return a batch. The last batches are kept. For an earlier batch, the file is parsed again from the start."""
         for kept, cells in self._kept:
             if kept == number:
                 return cells
@@ -130,7 +130,7 @@ class TextTable(ArrayFile):
             self._next += 1
             if self._next > number:
                 return cells
-        raise ConversionError(self.name, ["it has fewer rows than before, expected a file that does not change"])
+        raise ConversionError(self.name, ["the file has fewer rows than before, expected a file that does not change"])
 
     def _kinds(self) -> tuple[dict[str, _Column], int]:
         columns: dict[str, _Column] = {}
@@ -184,12 +184,10 @@ class CsvFile(TextTable):
         names = [name.strip() for name in names]
         repeated = sorted({name for name in names[1:] if names.count(name) > 1 or not name})
         if not names or all(_kind_of_text(name) in {"integer", "number"} for name in names):
-            problem = "its first row has numbers" if names else "it is empty"
+            problem = "the first row has numbers" if names else "the file is empty"
             raise ConversionError(self.name, [f"{problem}, expected the names of the columns"])
         if repeated:
-            problem = (
-                f"the columns {join_names([repr(name) for name in repeated], ITEMS_MAX)} have no name of their own"
-            )
+            problem = f"the columns {join_names([repr(name) for name in repeated], ITEMS_MAX)} have no unique name"
             raise ConversionError(self.name, [problem])
         return names
 
@@ -244,7 +242,7 @@ class JsonLinesFile(TextTable):
                 for number, row in enumerate(rows, first):
                     if row.keys() != set(names):
                         other = sorted(row.keys() ^ set(names))
-                        problem = f"row {number:,} differs from the first one in {join_names(other, ITEMS_MAX)}"
+                        problem = f"row {number:,} differs from the first row in {join_names(other, ITEMS_MAX)}"
                         raise ConversionError(self.name, [f"{problem}, expected the same names in every row"])
                 first += len(rows)
                 yield {name: [row[name] for row in rows] for name in names}

@@ -19,8 +19,8 @@ _STEP = ("observation", "action", "reward", "next_observation", "done")
 """Names of the values of a step in a tuple, in the order of the field: (s, a, r, s', done)."""
 
 _WAYS = {
-    "pandas": "convert it where it was made: import pandas; pandas.read_pickle('{0}').to_parquet('{1}.parquet')",
-    "torch": "convert it where it was made: import numpy, torch; "
+    "pandas": "convert the file where it was made: import pandas; pandas.read_pickle('{0}').to_parquet('{1}.parquet')",
+    "torch": "convert the file where it was made: import numpy, torch; "
     "numpy.savez('{1}.npz', **{{name: value.numpy() for name, value in torch.load('{0}').items()}})",
 }
 """What makes a file that can be read of a pickle with objects of a library."""
@@ -31,10 +31,10 @@ class TreeFile(ArrayFile):
 
     a dict       {"observations": [N, D], "actions": [N, A]}        the arrays of all episodes
     episodes     [{"observations": [T, D], ...}, ...]               groups episode_0, episode_1, ...
-    steps        [{"obs": [D], "action": [A], "reward": 1.0}, ...]  one row for each, as are tuples (s, a, r, s', done)
+    steps        [{"obs": [D], "action": [A], "reward": 1.0}, ...]  a row for each, as are tuples (s, a, r, s', done)
 
     Raises:
-        ConversionError: If the values are none of these, or it is not certain which.
+        ConversionError: If the values are none of these, or the structure is not certain.
     """
 
     def __init__(self, value: Any, name: str) -> None:
@@ -48,7 +48,7 @@ class TreeFile(ArrayFile):
             if values.ndim
         }
         if not self.arrays:
-            raise ConversionError(name, ["it has no arrays, expected arrays of observations and actions"])
+            raise ConversionError(name, ["the file has no arrays, expected arrays of observations and actions"])
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
@@ -101,7 +101,7 @@ def _arrays(value: Any, name: str) -> Iterator[tuple[str, NDArray[Any]]]:
         return
     if not isinstance(value, (list, tuple)) or not value:
         raise ConversionError(
-            name, [f"it has {_described(value)}, expected a dict of arrays or a list of episodes or steps"]
+            name, [f"the file has {_described(value)}, expected a dict of arrays or a list of episodes or steps"]
         )
     items = list(value)
     if all(isinstance(item, Mapping) for item in items):
@@ -111,7 +111,7 @@ def _arrays(value: Any, name: str) -> Iterator[tuple[str, NDArray[Any]]]:
         _check_tuples(leaves, name)
     else:
         kinds = join_names(sorted({_described(item) for item in items}), ITEMS_MAX)
-        problem = f"it has a list of {kinds}, expected a list of dicts, or of tuples (s, a, r, s', done)"
+        problem = f"the file has a list of {kinds}, expected a list of dicts, or of tuples (s, a, r, s', done)"
         raise ConversionError(name, [problem])
     _check_names(leaves, name)
     if _are_steps(leaves, name):
@@ -132,7 +132,7 @@ def _leaves(value: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray[
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """Return a value as an array; values without a common shape are objects."""
+    """Return a value as an array. Values without a common shape are objects."""
     try:
         array = np.asarray(value)
     except ValueError:
@@ -147,12 +147,12 @@ def _check_names(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> Non
     for number, leaf in enumerate(leaves):
         if leaf.keys() != names:
             other = sorted(leaf.keys() ^ names)
-            problem = f"element {number:,} of the list differs from the first one in {join_names(other, ITEMS_MAX)}"
+            problem = f"element {number:,} of the list differs from the first element in {join_names(other, ITEMS_MAX)}"
             raise ConversionError(name, [f"{problem}, expected the same names in every element"])
 
 
 def _check_tuples(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> None:
-    """Check that tuples are certainly (s, a, r, s', done): a number, a flag, and two states of one shape."""
+    """Check that tuples are certainly (s, a, r, s', done): a number, a flag, and two states of the same shape."""
     for number, leaf in enumerate(leaves):
         state, reward, after, done = (leaf[key] for key in ("observation", "reward", "next_observation", "done"))
         is_flag = done.size == 1 and done.reshape(()).item() in {0, 1}
@@ -169,15 +169,16 @@ def _are_steps(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> bool:
     """
     shapes = [{key: array.shape for key, array in leaf.items()} for leaf in leaves]
     numbers = {key for key, shape in shapes[0].items() if not shape}
-    if numbers:  # a reward or a flag is one number for each step
-        if all({key for key, shape in own.items() if not shape} == numbers for own in shapes):
+    if numbers:  # a reward or a flag is a number for each step
+        if all({key for key, shape in element.items() if not shape} == numbers for element in shapes):
             return True
     else:
-        lengths = [{shape[0] for shape in own.values() if shape} for own in shapes]
+        lengths = [{shape[0] for shape in element.values() if shape} for element in shapes]
         is_whole = all(
-            () not in own.values() and max(rows) - min(rows) <= 1 for own, rows in zip(shapes, lengths, strict=True)
+            () not in element.values() and max(rows) - min(rows) <= 1
+            for element, rows in zip(shapes, lengths, strict=True)
         )
-        # Vectors of one length in every element may be those of a step, too.
+        # Vectors of the same length in every element may also be the values of a step.
         is_certain = len(set(map(frozenset, lengths))) > 1 or any(len(shape) > 1 for shape in shapes[0].values())
         if is_whole and is_certain:
             return False
@@ -191,7 +192,7 @@ def _stacked(values: Sequence[NDArray[Any]], key: str, name: str) -> NDArray[Any
     shapes = {array.shape for array in values}
     if len(shapes) > 1:
         shown = join_names([str(list(shape)) for shape in sorted(shapes)], ITEMS_MAX)
-        raise ConversionError(name, [f"{key} has the shapes {shown}, expected one shape in every step"])
+        raise ConversionError(name, [f"{key} has the shapes {shown}, expected the same shape in every step"])
     return np.stack(values)
 
 

@@ -52,7 +52,7 @@ class Description(Layout):
     missing_reward: float | None = 0.0
     name: str = ""
     format: str = ""
-    """One of `FORMATS`; by default inferred from the suffixes of the files."""
+    """A name in `FORMATS`, by default inferred from the suffixes of the files."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -165,7 +165,7 @@ def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> dict[str, A
     problems.extend(_choice_problems("episodes.by", by, (*WAYS, "")))
     needs, takes = by in MARKED, by in {*MARKED, "axis", "group"}
     if len(problems) == known and marks and by and not takes:
-        problems.append(f"episodes.by = {by!r} takes no array; remove episodes.array")
+        problems.append(f"episodes.by = {by!r} takes no array, expected no episodes.array")
     elif len(problems) == known and (needs > bool(marks) or (marks and not by)):
         problems.append(f"episodes has {'by' if by else 'array'}, expected also episodes.{'array' if by else 'by'}")
     if values["final"] and values["final"].count("{}") != 1:

@@ -1,6 +1,6 @@
 """What the arrays of a file say about the ends of the episodes: certain evidence is used, doubtful evidence is refused.
 
-An array whose name speaks of episodes marks the episodes in one of the ways `MARKED`. Evidence is certain if exactly one
+An array with a name that speaks of episodes marks the episodes in a way of `MARKED`. Evidence is certain if a single
 way fits the name, the numbers and the rows, and if all such arrays of a file agree.
 """
 
@@ -55,7 +55,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     r"(^|_)(id|index|idx|number|num|no)s?$": ("column", "ends"),
     r"^episodes?$": ("column", "ends"),
 }
-"""Ways that a name allows; the first pattern in the name decides. Any other name allows every way."""
+"""Ways that a name allows. The first pattern in the name decides. Any other name allows every way."""
 _EPISODES = re.compile(r"(^|/|_)(demo|episode|ep|traj|trajectory|rollout|run|trial)[_-]?\d+", re.IGNORECASE)
 _HINT = "state in dataset.toml how the file marks the episodes, [episodes] by = ..., see docs/sources/local.md"
 
@@ -69,7 +69,7 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     """Return a file as a file of flat rows, if the structure of the file separates the episodes.
 
     Raises:
-        ConversionError: If the structure is not the stated one, or the evidence for a structure is doubtful.
+        ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
     if file.is_table:
         elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
@@ -80,8 +80,8 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     groups = members_in_groups(names, layout.marks if layout.by == "group" else "")
     for way, members in (("group", groups), ("suffix", members_by_suffix(names))):
         if layout.by == way and not members:
-            what = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
-            raise ConversionError(file.name, [f"it has {what}, expected one for each episode"])
+            lack = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
+            raise ConversionError(file.name, [f"the file has {lack}, expected a {way} for each episode"])
         if layout.by == way or (_is_inferred(layout) and _separates(file, layout, members, way)):
             return _joined(file, members, way)
     return file
@@ -104,14 +104,16 @@ def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
         raise ConversionError(file.name, ["no field is an array of [E, T, ...], expected by the axis of episodes"])
     episodes = file.arrays[names[0]].rows
     if layout.marks and layout.marks not in file.arrays:
-        raise ConversionError(file.name, [f"it has no array {layout.marks}, which states the lengths of the episodes"])
+        raise ConversionError(
+            file.name, [f"the file has no array {layout.marks}, which states the lengths of the episodes"]
+        )
     marks = [layout.marks] if layout.marks else _padding_arrays(file, names, episodes)
-    found = [padded_steps(file, name) for name in marks]
-    if any(len(steps) != len(found[0]) or (steps != found[0]).any() for steps in found):
+    lengths = [padded_steps(file, name) for name in marks]
+    if any(len(steps) != len(lengths[0]) or (steps != lengths[0]).any() for steps in lengths):
         raise ConversionError(
             file.name, [f"{' and '.join(marks)} state other lengths, expected equal lengths"], hint=_HINT
         )
-    batched = BatchedFile(file, [name for name in names if name not in marks], found[0] if found else None)
+    batched = BatchedFile(file, [name for name in names if name not in marks], lengths[0] if lengths else None)
     batched.way = "axis"
     return batched
 
@@ -127,15 +129,15 @@ def _padding_arrays(file: ArrayFile, names: Sequence[str], episodes: int) -> lis
         for name, array in file.arrays.items()
         if _PADDING.search(_last_name(name)) and name not in names and not array.text and array.dtype.kind in "biu"
     }
-    found = {name: array for name, array in named.items() if len(array.shape) <= 1}
+    padding = {name: array for name, array in named.items() if len(array.shape) <= 1}
     problems = [
         f"{name} is {array}, expected the length or the mask of {episodes:,} episodes"
-        for name, array in found.items()
+        for name, array in padding.items()
         if array.rows != episodes
     ]
     if problems:
         raise ConversionError(file.name, problems, hint=_HINT)
-    return [*found]
+    return [*padding]
 
 
 def _arrays_of_fields(file: ArrayFile, layout: Layout) -> dict[Key, str]:
@@ -161,7 +163,7 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
-    options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is one episode'
+    options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
 
 
@@ -169,7 +171,7 @@ def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: 
     """Return whether numbers in names are the numbers of episodes.
 
     Raises:
-        ConversionError: If the numbers may be those of agents or of sensors.
+        ConversionError: If the numbers may count agents or sensors.
     """
     if len({member.episode for member in members}) < 2:
         return False
@@ -178,15 +180,15 @@ def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: 
     by_name = {field.array: field.key for field in inner if field.array}
     if ACTION[0] not in {key[0] for key in by_name.values()} or not any(map(is_observation, by_name.values())):
         return False
-    own = {member.array for member in members}
-    others = layout.fields_of({name: array for name, array in file.arrays.items() if name not in own})
+    numbered = {member.array for member in members}
+    others = layout.fields_of({name: array for name, array in file.arrays.items() if name not in numbered})
     if any(field.key[:1] == ACTION for field in others):
-        return False  # flat rows, beside further arrays with numbers
+        return False  # flat rows, beside other arrays with numbers
     rows = {file.arrays[member.array].rows for member in members if by_name.get(member.name, ())[:1] == ACTION}
     if len(rows) > 1 or all(_EPISODES.search(member.array) for member in members):
         return True
-    shown = join_names(sorted(own), 4)
-    problem = f"it has {shown}, with equally many rows: the numbers may be those of episodes, of agents or of sensors"
+    shown = join_names(sorted(numbered), 4)
+    problem = f"the file has {shown}, with equally many rows: the numbers may count episodes, agents or sensors"
     raise ConversionError(file.name, [problem], hint=f'state in dataset.toml, [episodes], by = "{way}" for episodes')
 
 
@@ -195,11 +197,11 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
 
     Args:
         file: The file.
-        plan: The plan of the file, whose layout does not state the way.
+        plan: The plan of the file, with a layout that does not state the way.
 
     Raises:
-        ConversionError: If arrays whose names speak of episodes contradict each other or do not fit, or if it is not
-            certain what they mean.
+        ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
+            meaning of an array is not certain.
     """
     rows = next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
     names = [plan.marks] if plan.marks else []
@@ -212,10 +214,10 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
-    flags, of_episodes = dict(plan.flags), {}
+    flags, episode_flags = dict(plan.flags), {}
     for key, name in plan.flags.items():
         if file.arrays[name].rows != rows and file.arrays[name].rows == len(counts):
-            of_episodes[key] = flags.pop(key)
+            episode_flags[key] = flags.pop(key)
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
         for name in flags.values()
@@ -227,13 +229,13 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     if not stated and flags:
         _check_flags(file, plan, rows)
     left_out = tuple(name for name in plan.left_out if name not in stated)
-    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=episode_flags, left_out=left_out)
 
 
 def _marked(
     file: ArrayFile, plan: Plan, names: Sequence[str], rows: int
 ) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
-    """Return the way and the number of rows of each episode, [E], by the array that marks them, and what is wrong."""
+    """Return the way and the number of rows of each episode, [E], by the marking array, and the problems."""
     stated: dict[str, tuple[str, _Index]] = {}
     problems, misfits = [], []
     for name in names:
@@ -260,9 +262,9 @@ def _marked(
 
 
 def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
-    """Return the number of rows of each episode, [E], if an array certainly marks the episodes in a way; else None."""
-    of_rows = file.arrays[name].rows == rows
-    if of_rows != (way in {"column", "steps"}) and not (of_rows and way in {"starts", "last-rows"}):
+    """Return the number of rows of each episode, [E], if an array certainly marks the episodes in a way, or None."""
+    is_per_row = file.arrays[name].rows == rows
+    if is_per_row != (way in {"column", "steps"}) and not (is_per_row and way in {"starts", "last-rows"}):
         return None
     try:
         counts, _ = marked_episodes(file, way, name, rows)
@@ -270,7 +272,7 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
-    if of_rows and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
+    if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
         return None  # a flag of first rows is set in row 0
     return counts if counts.sum() == rows else None
 

@@ -137,7 +137,7 @@ def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
     """Check that a file without a known reward has no array that may be the reward.
 
     Raises:
-        ConversionError: If an array without a known name has one number for each row.
+        ConversionError: If an array without a known name has a number for each row.
     """
     if plan.layout.missing_reward is None or not any(part.constant is not None for part in plan.parts):
         return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Draft:
-    """Draft of the description of files that have none."""
+    """Draft of the description of files without a description."""
 
     text: str
     is_certain: bool
@@ -75,7 +75,7 @@ def draft(name: str, data: Mapping[str, Asset]) -> Draft:
         lines.append(f"{dotted_name(short)} = {json.dumps(array)}    # {seen.arrays[array]}")
     lines += [f"# {root} = ..." for root in missing]
     if not any("reward" in key for key in keys.values()):
-        lines.append("# reward = ...    # without it, every reward is 0")
+        lines.append("# reward = ...    # without this line, every reward is 0")
     lines += [f"# ... = {json.dumps(array)}    # {seen.arrays[array]}" for array in seen.arrays if array not in known]
     return Draft("\n".join(lines), is_certain=not (missing or unnamed or seen.question))
 
@@ -90,7 +90,7 @@ def _episode_lines(seen: _Seen) -> Iterator[str]:
 
 
 def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
-    """Return what a file shows; nothing if the file cannot be opened here."""
+    """Return what a file shows, or nothing if the file cannot be opened here."""
     try:
         path = local_path(asset.urls[0])
     except (InvalidArgumentError, NotServedError):
