@@ -75,13 +75,16 @@ def _draft_result(shell: Shell, path: Path, *, prints: bool) -> Result:
             raise NotWritableError(target, error.message.rpartition(": ")[2], hint=hint) from error
     data = {"file": None if prints else target, "toml": text, "certain": draft.is_certain, "questions": draft.questions}
     shown = Lines((draft.text if prints else str(target),))
-    return Result(data, [shown], quiet=list(shown.lines), asides=[*_next_blocks(shell, path, target, draft)])
+    return Result(
+        data, [shown], quiet=list(shown.lines), asides=[*_next_blocks(shell, path, target, draft, prints=prints)]
+    )
 
 
-def _next_blocks(shell: Shell, path: Path, target: Path, draft: Draft) -> Iterator[Block]:
+def _next_blocks(shell: Shell, path: Path, target: Path, draft: Draft, *, prints: bool) -> Iterator[Block]:
     if draft.questions:
         yield Lines(draft.questions, title="questions")
-    steps = [f"answer the questions in the comments of {target.name}"] if draft.questions else []
+    steps = [f"save the text as {target}"] if prints else []
+    steps += [f"answer the questions in the comments of {target.name}"] if draft.questions else []
     check = shell.rlds("init", path, "--check")
     download = shell.rlds("download", f"local/{_name_of(target.parent)}", "--from-local", target.parent)
     yield Lines((*steps, f"see what the files give: {check}", f"convert the files: {download}"), title="next")

@@ -301,3 +301,17 @@ def test_names_that_toml_must_quote_are_quoted(rlds, tmp_path):
     found = rlds("init", tmp_path, "--check", "--json").json
 
     assert [one["key"] for one in found["fields"]][:2] == ["observation.größe", "observation.joint positions"]
+
+
+def test_the_documents_have_their_keys(rlds, tmp_path):
+    LAYOUTS["flags.npz"][1](tmp_path / "a.npz")
+
+    written = rlds("init", tmp_path, "--json").json
+    checked = rlds("init", tmp_path, "--check", "--json").json
+
+    head = {"schema_version", "command"}
+    facts = {"read_as", "steps", "episodes", "lengths", "fields", "first_episode", "last_episode", "decisions", "jumps"}
+    described = {"path", "description", "files", "first", "fields", "by", "arrays", "episodes", "left_out"}
+    assert set(written) - head == {"file", "toml", "certain", "questions"}
+    assert set(checked) - head == facts
+    assert set(checked["read_as"]) == described
