@@ -268,6 +268,18 @@ def test_only_the_last_states_that_are_known_are_compared(tmp_path):
     assert found.last.final == {"observation": [1, 1, 1]}
 
 
+@pytest.mark.parametrize("lengths", [[1], [1, 1], [1, 400_000, 1]])
+def test_episodes_of_one_step_have_no_difference(tmp_path, lengths):
+    rows = sum(lengths)
+    ends = np.isin(np.arange(rows) + 1, np.cumsum(lengths))
+    np.savez(tmp_path / "a.npz", obs=np.zeros((rows, 8)), action=np.zeros(rows), dones=ends)
+
+    found = check_files(tmp_path / "a.npz")
+
+    assert (found.episodes, found.lengths["max"], found.last.steps) == (len(lengths), max(lengths), 1)
+    assert found.jumps[0].median == (0 if rows > 2 else None)
+
+
 def test_files_of_an_episode_each_are_one_dataset(rlds, tmp_path):
     for number, one in enumerate(episodes()):
         np.savez(tmp_path / f"ep{number}.npz", **one, extra=np.zeros((len(one["obs"]), 2)))

@@ -187,6 +187,7 @@ def check_files(path: Path | str) -> FilesCheck:
     seen = _Seen(reader.columns)
     for piece in reader.episodes([pair for shard in listing.shards for pair in shard.part]):
         seen.add(piece)
+    seen.finish()
     if not seen.lengths or seen.first is None or seen.last is None:
         raise ConversionError(str(path), ["it has no step"], hint=f"correct the files, or {FILE}")
     lengths = np.concatenate(seen.lengths)
@@ -287,6 +288,8 @@ class _Differences:
 
     def add(self, before: NDArray[Any], after: NDArray[Any], episodes: NDArray[Any], steps: NDArray[Any]) -> None:
         """Add the differences of states, [n, ...] each, with the numbers of episode and step, [n]."""
+        if not len(before):
+            return
         with np.errstate(all="ignore"):
             apart = np.subtract(after, before, dtype=np.result_type(before.dtype, np.float32)).reshape(len(before), -1)
             distances = np.sqrt(np.einsum("ni,ni->n", apart, apart)).astype(np.float64)
@@ -326,6 +329,8 @@ class _Seen:
         """Last states of the preceding piece of the present episode, [1, ...]."""
         self._head: list[ShownRow] = []
         self._tail: deque[ShownRow] = deque(maxlen=_SHOWN_ROWS)
+        self._whole: tuple[Episode, int] | None = None
+        """The last episode and its number, if the episode is one piece, whose rows are not taken yet."""
 
     def add(self, piece: Any) -> None:
         """Add a piece of an episode, or a batch of episodes."""
@@ -366,6 +371,18 @@ class _Seen:
 
     def _show(self, piece: Episode, number: int) -> None:
         """Keep the first and the last rows of an episode, of which this piece is a part or the whole."""
+        if self.first is not None and not self._steps and not piece.continues:
+            self._whole = piece, number
+            return
+        self._whole = None
+        self._take(piece, number)
+
+    def finish(self) -> None:
+        """Take the rows of the last episode."""
+        if self._whole is not None:
+            self._take(*self._whole)
+
+    def _take(self, piece: Episode, number: int) -> None:
         count = len(piece)
         begin = max(0, count - _SHOWN_ROWS)
         for row in range(min(count, _SHOWN_ROWS)):

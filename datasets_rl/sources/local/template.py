@@ -164,7 +164,11 @@ def _judged(file: ArrayFile) -> _Seen:
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        by, marks = (rows.way, _padding_of(rows)) if rows.way else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        by, marks = (
+            (rows.way, _padding_of(rows))
+            if rows.way
+            else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        )
         return _Seen(rows.arrays, by, marks, values=values)
     try:
         plan = with_evidence(rows, plan)
