@@ -294,6 +294,17 @@ def test_files_of_an_episode_each_are_one_dataset(rlds, tmp_path):
     assert "left out\textra\tfloat64\t[3, 2]\n" in found
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right of their own")
+def test_a_link_to_a_file_of_another_name_is_read_under_its_own_name(rlds, tmp_path):
+    LAYOUTS["flags.npz"][1](tmp_path / "blob.npz")
+    (tmp_path / "blob.npz").rename(tmp_path / "blob")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a.npz").symlink_to(tmp_path / "blob")
+
+    assert rlds("init", tmp_path / "runs" / "a.npz").out == f"{tmp_path / 'runs' / 'dataset.toml'}\n"
+    assert rlds("init", tmp_path / "runs", "--check", "--json").json["episodes"] == 3
+
+
 def test_info_shows_how_a_file_is_read_before_it_is_stored(rlds, tmp_path):
     LAYOUTS["lengths.npz"][1](tmp_path / "a.npz")
 

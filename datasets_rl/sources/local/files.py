@@ -205,7 +205,9 @@ def check_files(path: Path | str) -> FilesCheck:
 
 
 def _existing(path: Path | str) -> Path:
-    found = expand_home(path).resolve()
+    found = expand_home(path).absolute()
+    # The target of a link may have another name, without the ending of the format.
+    found = found.resolve() if ".." in found.parts else found
     if not found.exists():
         raise InvalidArgumentError(f"{path} does not exist, expected a file of arrays, or a folder of such files")
     return found
