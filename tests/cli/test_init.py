@@ -171,6 +171,17 @@ def test_unknown_names_are_asked_for_with_their_values(rlds, tmp_path):
     assert not (tmp_path / "dataset.toml").exists()
 
 
+def test_of_very_many_arrays_the_first_ones_are_shown(rlds, tmp_path):
+    np.savez(tmp_path / "a.npz", **{f"x_{number}": np.zeros((4, 2)) for number in range(100)})
+
+    ran = rlds("init", tmp_path, "--print", "--json").json
+
+    assert ran["questions"][2].startswith("which fields are x_0, x_1, x_2, x_3, x_4 and 95 more?")
+    assert '"x_19"' in ran["toml"]
+    assert '"x_20"' not in ran["toml"]
+    assert ran["toml"].endswith("# and 80 more arrays\n")
+
+
 def test_an_existing_description_is_never_replaced(rlds, tmp_path):
     LAYOUTS["flags.npz"][1](tmp_path / "a.npz")
     (tmp_path / "dataset.toml").write_text("# mine")

@@ -31,6 +31,8 @@ _ROW_ELEMENTS = 4
 _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
+_NAMES = 5
+"""Number of arrays that a question names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,14 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
-    lines += [
-        f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in seen.arrays if array not in known | asked
-    ]
+    others = [array for array in seen.arrays if array not in known | asked]
+    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
+    if len(others) > ITEMS_MAX:
+        lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
     questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
     questions += [f"which array is the {root}?" for root in missing]
     if unnamed:
-        names = join_names(unnamed, ITEMS_MAX)
+        names = join_names(unnamed, _NAMES)
         questions.append(f"which fields are {names}? Arrays without a field are left out")
     return Draft("\n".join(lines), tuple(questions))
 
