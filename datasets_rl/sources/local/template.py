@@ -99,7 +99,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         array
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and shown.rows in rows and (shown.text or not shown.dtype.hasobject)
+        if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
         if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
