@@ -11,6 +11,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
+from ..evidence_page import evidence_blocks, evidence_json
 from ..info_page import catalog_blocks, catalog_json, description_facts, figure_text, mixture_result
 from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder, name_of
 from ..output import Block, Facts, Lines, Result, Table, count_text, number_text, size_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry
+    from datasets_rl.sources.local.files import FilesDescription
     from datasets_rl.store import DatasetPaths
 
 _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
@@ -45,7 +47,8 @@ def run(
 ) -> Result:
     """Show the environment, spaces, sizes, license and scores of a dataset, and the contents of a stored dataset.
 
-    For an address, the layout is shown, with the evidence. Only lists and parts of files are fetched.
+    For an address, the layout is shown, with the evidence. Only lists and parts of files are fetched. For your own
+    files, the output shows how each array is read and how episodes end.
 
     \b
     Examples:
@@ -124,16 +127,31 @@ def _not_stored_result(
         first = found.assets[0].path.removeprefix(f"{entry.name}/")
         sizes = [asset.size for asset in found.assets]
         size = None if None in sizes else sum(filter(None, sizes))
+        described = _described_files(entry, source)
         data["found"] = {
             "layout": source,
             "evidence": evidence,
             "files": len(sizes),
             "first": first,
             "bytes": size,
+            "read_as": None if described is None else evidence_json(described),
         }
         files = f"{count_text(len(sizes), 'file')}, {size_text(size)}, the first {first}"
-        blocks.insert(0, Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"))
+        shown = [] if described is None else evidence_blocks(described)
+        blocks[:0] = [Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"), *shown]
     return Result(data, blocks, quiet=[name])
+
+
+def _described_files(entry: Entry, layout: str) -> FilesDescription | None:
+    """Return how the user's own files are read. None for a layout of another source, and for files elsewhere."""
+    from datasets_rl.sources.address import path_of_id
+
+    path = path_of_id(entry.id)
+    if layout != "local" or path is None:
+        return None
+    from datasets_rl.sources.local.files import describe_files
+
+    return describe_files(path)
 
 
 def _address_of(entry: Entry) -> str:

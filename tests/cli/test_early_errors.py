@@ -83,6 +83,8 @@ WRONG = [
     ["export", "demo/pendulum", "--to", "lerobot", "--images", "gif"],
     ["help", "dowload"],
     ["info", "demo/pendulum", "--layuot", "d4rl"],
+    ["init", "nothing.npz", "--check"],
+    ["init", "demo", "--chekc"],
     ["list", "--max-size", "big"],
     ["mix", "demo/pendulum", "--weights", "a"],
     ["mix", "demo/pendulum", "--batch-size", "many"],

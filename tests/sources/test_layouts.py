@@ -14,6 +14,7 @@ from datasets_rl import download, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.sources.local.files import check_files, draft_description
 
 PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "your-own-data.md"
 
@@ -54,6 +55,27 @@ def test_every_value_and_every_episode_of_a_layout_is_stored(tmp_path, name):
     else:
         assert not terminated.any()
     assert stored.episodes["final_known"].all() == layout.finals
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_check_and_the_drafted_description_give_the_episodes_of_a_layout(tmp_path, name):
+    layout = LAYOUTS[name]
+    path = layout.write(tmp_path)
+    if layout.toml:
+        (tmp_path / "dataset.toml").write_text(layout.toml)
+        found = check_files(tmp_path)
+    else:
+        found = check_files(path)
+        drafted = draft_description(path)
+        (tmp_path / "dataset.toml").write_text(drafted.text)
+        described = check_files(tmp_path)
+        assert drafted.questions == ()
+        assert (described.decisions, described.jumps) == (found.decisions, found.jumps)
+        assert (described.first, described.last) == (found.first, found.last)
+
+    assert (found.steps, found.episodes) == (LENGTHS.sum(), len(LENGTHS))
+    assert found.last.steps == LENGTHS[-1]
+    assert (found.last.final is not None) == layout.finals
 
 
 def test_the_page_has_a_row_for_each_layout():

@@ -66,6 +66,8 @@ class ArrayFile(ABC):
     """Whether the arrays are columns of a table."""
     way: str = ""
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
+    padding: Sequence[str] = ()
+    """Names of the arrays of lengths and masks that state which rows are padding."""
 
     @property
     def readable(self) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,9 @@ def mask_of_rows(rows: _Index, start: int, stop: int) -> _Flags:
 
 def union(rows: Iterable[_Index]) -> _Index:
     """Return the ascending rows that are in any of several arrays of ascending rows."""
-    return reduce(np.union1d, rows, np.empty(0, np.int64))
+    # Sorting merges ascending runs. The hash table of `np.unique` takes seconds for a million rows.
+    merged = np.sort(np.concatenate([np.empty(0, np.int64), *rows]), kind="stable")
+    return merged[np.diff(merged, prepend=-1) > 0]
 
 
 def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
@@ -139,7 +140,7 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
         flags = {key: _steps_of_rows(flag, left_out) for key, flag in flags.items()}
     last_steps = np.cumsum(lengths) - 1
     for key, name in plan.episode_flags.items():
-        flags = {**flags, key: np.unique(last_steps[_read_flagged(file, name) if len(lengths) else []])}
+        flags = {**flags, key: union([last_steps[_read_flagged(file, name) if len(lengths) else []]])}
     terminated, truncated = _end_flags(file, plan, flags, lengths, counts)
     counts["end-without-flag"] -= counts["end-by-index"]
     return Ends(int(lengths.sum()), lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
@@ -193,7 +194,7 @@ def _arrangement_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str
 
 def _steps_of_rows(rows: _Index, left_out: _Index) -> _Index:
     """Return the steps of ascending rows, without the rows that are not steps. `left_out` has the latter, ascending."""
-    rows = np.setdiff1d(rows, left_out)
+    rows = np.setdiff1d(rows, left_out, assume_unique=True)
     return rows - np.searchsorted(left_out, rows)
 
 

@@ -176,18 +176,34 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     Raises:
         ConversionError: If a name is unusual. The error has a template that is filled from the files.
     """
-    data = formats_of([*assets])
-    if not data:
-        names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
-        problem = f"it has neither {FILE} nor a file of {known}; its first files are {names}"
-        raise ConversionError(entry.id, [problem])
+    data = data_assets(entry.id, assets)
     from datasets_rl.sources.local.template import draft
 
-    drafted = draft(entry.name, {path: assets[path] for path in data})
+    drafted = draft(entry.name, data)
     if drafted.is_certain:
         return {}
     place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
-    raise ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one {place}, such as\n\n{drafted.text}")
+    raise ConversionError(
+        entry.id, [f"it has no {FILE}", *drafted.questions], hint=f"add one {place}, such as\n\n{drafted.text}"
+    )
+
+
+def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
+    """Return the files of arrays.
+
+    Args:
+        name: The name of the folder, for messages.
+        assets: The files by path.
+
+    Raises:
+        ConversionError: If there is none.
+    """
+    data = {path: assets[path] for path in formats_of([*assets])}
+    if not data:
+        names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
+        problem = f"it has neither {FILE} nor a file of {known}; its first files are {names}"
+        raise ConversionError(name, [problem])
+    return data
 
 
 SOURCE = Local()

@@ -26,7 +26,7 @@ from datasets_rl.sources.flat.arranged import (
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import marked_episodes, read_flags, union
-from datasets_rl.sources.flat.layout import MARKED, Layout
+from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
@@ -114,7 +114,7 @@ def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
             file.name, [f"{' and '.join(marks)} state other lengths, expected equal lengths"], hint=_HINT
         )
     batched = BatchedFile(file, [name for name in names if name not in marks], lengths[0] if lengths else None)
-    batched.way = "axis"
+    batched.way, batched.padding = "axis", marks
     return batched
 
 
@@ -214,10 +214,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
-    flags, episode_flags = dict(plan.flags), {}
-    for key, name in plan.flags.items():
-        if file.arrays[name].rows != rows and file.arrays[name].rows == len(counts):
-            episode_flags[key] = flags.pop(key)
+    flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
         for name in flags.values()
@@ -229,7 +226,36 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     if not stated and flags:
         _check_flags(file, plan, rows)
     left_out = tuple(name for name in plan.left_out if name not in stated)
-    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=episode_flags, left_out=left_out)
+    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+
+
+def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
+    """Return the plan of a file whose layout states how the file marks the episodes, with the flags of episodes apart.
+
+    Raises:
+        ConversionError: If the array does not mark episodes in the stated way.
+    """
+    if plan.by not in {*MARKED, *ARRANGED} or not plan.flags:
+        return plan
+    rows = next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
+    if all(file.arrays[name].rows == rows for name in plan.flags.values()):
+        return plan
+    if file.way:
+        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+    else:
+        counts, _ = marked_episodes(file, plan.by, plan.marks, rows)
+    flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
+    return replace(plan, flags=flags, episode_flags=of_episodes)
+
+
+def _flags_of_episodes(file: ArrayFile, plan: Plan, rows: int, episodes: int) -> tuple[dict[Key, str], dict[Key, str]]:
+    """Return the arrays with a flag for each row, and the arrays with a flag for each episode."""
+    of_episodes = {
+        key: name
+        for key, name in plan.flags.items()
+        if file.arrays[name].rows != rows and file.arrays[name].rows == episodes
+    }
+    return {key: name for key, name in plan.flags.items() if key not in of_episodes}, of_episodes
 
 
 def _marked(

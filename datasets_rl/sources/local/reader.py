@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
-from datasets_rl.sources.local.evidence import arranged, with_evidence
+from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import NEXT_REWARD
 
@@ -92,8 +93,8 @@ class LocalReader(FlatReader):
     @override
     def plan(self, file: ArrayFile) -> Plan:
         plan = super().plan(file)
-        if not self._layout.by:
-            plan = with_evidence(file, plan)
+        plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
+        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
         _check_missing_reward(file, plan)
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)

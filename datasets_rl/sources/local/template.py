@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import ConversionError, InvalidArgumentError
+import numpy as np
+
+from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
+from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.local.description import Description
 from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
-from datasets_rl.ted.keys import NEXT, dotted_name
+from datasets_rl.ted.keys import NEXT, Key
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
+_FIRST_ROWS = 3
+_ROW_ELEMENTS = 4
+"""Number of elements of a row that the draft shows."""
+_VALUE_BYTES = 1 << 20
+"""Rows above this size are not read for the draft."""
+_TEXT_CHARS = 30
+_NAMES = 5
+"""Number of arrays that a question names."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Draft of the description of files without a description."""
 
     text: str
-    is_certain: bool
-    """Whether the draft leaves nothing to the user."""
+    questions: tuple[str, ...]
+    """What the user must or may answer, a sentence each. Without a question, the files need no description."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the draft leaves nothing to the user."""
+        return not self.questions
 
 
 @dataclass(slots=True)
@@ -38,25 +57,39 @@ class _Seen:
     by: str = ""
     marks: str = ""
     question: str = ""
+    answers: str = ""
+    """How the description answers the question."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """The first values of the arrays, as text."""
+
+    def comment(self, array: str) -> str:
+        """Return the comment about an array: dtype, shape and first values."""
+        values = self.values.get(array, "")
+        return f"# {self.arrays[array]}{values and f', first {values}'}"
 
 
-def draft(name: str, data: Mapping[str, Asset]) -> Draft:
+def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft:
     """Return a draft for files that have no description.
 
     Args:
         name: The id within the source.
         data: The files by path. The first file is opened if the file is on this machine.
+        alone: Whether the draft selects these files by name, because other files may lie beside them.
     """
     try:
         form, paths = Description().data_files(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
-    lines = [f"name = {json.dumps(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
+    lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
+    selected = f"files = [{_quoted(glob.escape(paths[0]))}]"
     if not form:
-        lines.append(f"# files = [{json.dumps(paths[0])}]    # the files have several formats: select some")
+        lines.append(f"# {selected}    # the files have several formats: select some")
+    elif alone:
+        lines.insert(2, selected)
     seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
     if not seen.arrays:
-        return Draft("\n".join(lines), is_certain=False)
+        question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
+        return Draft("\n".join(lines), (question,))
     lines += ["", "[episodes]", *_episode_lines(seen)]
     keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
@@ -66,27 +99,50 @@ def draft(name: str, data: Mapping[str, Asset]) -> Draft:
         array
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and shown.rows in rows and (shown.text or not shown.dtype.hasobject)
+        if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
         if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
         short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
-        lines.append(f"{dotted_name(short)} = {json.dumps(array)}    # {seen.arrays[array]}")
-    lines += [f"# {root} = ..." for root in missing]
+        lines.append(f"{_toml_key(short)} = {_quoted(array)}    {seen.comment(array)}")
+    lines += [f"# {root} = ...    # which array is the {root}?" for root in missing]
     if not any("reward" in key for key in keys.values()):
-        lines.append("# reward = ...    # without this line, every reward is 0")
-    lines += [f"# ... = {json.dumps(array)}    # {seen.arrays[array]}" for array in seen.arrays if array not in known]
-    return Draft("\n".join(lines), is_certain=not (missing or unnamed or seen.question))
+        without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
+        lines.append(f"# reward = ...    # {without}")
+    asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
+    others = [array for array in seen.arrays if array not in known | asked]
+    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
+    if len(others) > ITEMS_MAX:
+        lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
+    questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
+    questions += [f"which array is the {root}?" for root in missing]
+    if unnamed:
+        names = join_names(unnamed, _NAMES)
+        questions.append(f"which fields are {names}? Arrays without a field are left out")
+    return Draft("\n".join(lines), tuple(questions))
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
-    if seen.question:
-        yield f"# by = ...    # {seen.question}"
+    if not seen.question:
+        yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
+        if seen.marks:
+            yield f"array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
         return
-    yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
-    if seen.marks:
-        yield f"array = {json.dumps(seen.marks)}"
+    yield f"# by = ...    # {seen.question}"
+    if seen.answers:
+        yield f"# {seen.answers}"
+    for array in filter(speaks_of_episodes, seen.arrays):
+        yield f"# array = {_quoted(array)}    {seen.comment(array)}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a string of TOML."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_key(key: Key) -> str:
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
 def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
@@ -106,14 +162,56 @@ def _judged(file: ArrayFile) -> _Seen:
     try:
         rows = arranged(file, layout)
     except ConversionError as error:
-        return _Seen(file.arrays, question="; ".join(error.problems))
+        return _asking(error, file.arrays, _first_values(file))
+    values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        by, marks = (rows.way, "") if rows.way else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        return _Seen(rows.arrays, by, marks)
+        by, marks = (
+            (rows.way, _padding_of(rows))
+            if rows.way
+            else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        )
+        return _Seen(rows.arrays, by, marks, values=values)
     try:
         plan = with_evidence(rows, plan)
     except ConversionError as error:
-        return _Seen(rows.arrays, question="; ".join(error.problems))
-    return _Seen(rows.arrays, plan.by, plan.marks)
+        return _asking(error, rows.arrays, values)
+    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+
+
+def _padding_of(file: ArrayFile) -> str:
+    return next(iter(file.padding), "")
+
+
+def _asking(error: ConversionError, arrays: Mapping[str, Array], values: Mapping[str, str]) -> _Seen:
+    question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.hint)))
+    return _Seen(arrays, question=question, answers=answers, values=values)
+
+
+def _first_values(file: ArrayFile) -> dict[str, str]:
+    """Return the first values of the arrays as text, without images, large rows and arrays that cannot be read."""
+    names = [
+        name
+        for name in file.readable
+        if not file.arrays[name].encoded and file.arrays[name].rows and file.arrays[name].row_bytes <= _VALUE_BYTES
+    ]
+    # Blocks that are read alternately share one pass over a table of text.
+    blocks = {name: file.blocks(name, _FIRST_ROWS) for name in names}
+    found = {}
+    for name in names:
+        try:
+            found[name] = ", ".join(map(_row_text, next(blocks[name])[:_FIRST_ROWS]))
+        except (ConversionError, StopIteration):  # an error only if the array is used
+            continue
+    return found
+
+
+def _row_text(row: Any) -> str:
+    if isinstance(row, str):
+        return _quoted(row if len(row) <= _TEXT_CHARS else f"{row[: _TEXT_CHARS - 3]}...")
+    values = np.asarray(row).reshape(-1)
+    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:_ROW_ELEMENTS].tolist()]
+    if not np.ndim(row):
+        return shown[0]
+    return f"[{', '.join(shown)}{', ...' if len(values) > _ROW_ELEMENTS else ''}]"
