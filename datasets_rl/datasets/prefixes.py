@@ -22,20 +22,24 @@ def register_dataset(prefix: str, dataset: Callable[..., Any] | str, *, replace:
 
     Args:
         prefix: Text without a colon. Upper and lower case are the same.
-        dataset: A class or function that takes the rest of the id and the options, or its place, "module:name", which
-            is imported when the prefix is used.
+        dataset: A class or function that takes the rest of the id and the options, or the text "module:name",
+            which names the class or function, and is imported when the prefix is used.
         replace: Whether the prefix may be an existing prefix.
 
     Raises:
-        InvalidArgumentError: If the prefix or the place is invalid, or the prefix exists and `replace` is False.
+        InvalidArgumentError: If the prefix or the text is invalid, or the prefix exists and `replace` is False.
     """
     normalized = prefix.strip().lower()
     if not re.fullmatch(r"\w+", normalized):
         raise InvalidArgumentError(f"the prefix is {prefix!r}, expected letters, digits and underscores")
     if isinstance(dataset, str) and not all(dataset.partition(":")):
-        raise InvalidArgumentError(f"dataset is {dataset!r}, expected a place such as 'module:name'")
+        raise InvalidArgumentError(
+            f"dataset is {dataset!r}, expected 'module:name', a module and the name of a class or function in the module"
+        )
     if not isinstance(dataset, str) and not callable(dataset):
-        raise InvalidArgumentError(f"dataset is a {type(dataset).__name__}, expected a class, a function or its place")
+        raise InvalidArgumentError(
+            f"dataset is a {type(dataset).__name__}, expected a class, a function or the text 'module:name'"
+        )
     if not replace and normalized in {*_registered, *_ALIASES, *source_names()}:
         raise _ExistingPrefixError(
             f"the prefix {normalized!r} is already registered", hint="give replace=True to replace the prefix"

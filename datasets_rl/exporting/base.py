@@ -88,7 +88,10 @@ def next_losses(content: Content) -> Iterator[str]:
 
 
 def metadata_losses(content: Content, *kept: str) -> Iterator[str]:
-    """Yield that the metadata of episodes is left out, except for `kept`, numbers of episodes, and flags that none has."""
+    """Yield one loss that names the metadata of episodes that the format leaves out.
+
+    The metadata `kept`, the numbers ``source`` and ``file``, and flags that are False for all episodes are not a loss.
+    """
     others = [name for name in content.metadata_names if name not in {"source", "file", *kept}]
     if names := [name for name in others if content.metadata(name).dtype != np.bool_ or content.metadata(name).any()]:
         yield f"metadata of episodes is left out: {', '.join(names[:6])}"

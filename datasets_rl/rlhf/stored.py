@@ -106,11 +106,14 @@ class TokenWriter:
         if not self._fields:
             self._open(fields)
         counts = {key: len(array) for key, array in arrays.items() if key not in ragged}
-        if fields != self._fields or len(set(counts.values())) > 1:
-            raise InvalidArgumentError(
-                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows, "
-                f"expected {_field_text(self._fields)} and the same number of rows"
-            )
+        where, problems = f"rows {self.rows:,} to {self.rows + rows - 1:,}", []
+        if fields != self._fields:
+            problems.append(f"have the fields {_field_text(fields)}, expected {_field_text(self._fields)}")
+        if len(set(counts.values())) > 1:
+            lengths = ", ".join(f"{count:,} of {key}" for key, count in counts.items())
+            problems.append(f"have {lengths}, expected the same number of rows of each column")
+        if problems:
+            raise InvalidArgumentError(f"{where} {', and '.join(problems)}")
         for key, array in arrays.items():
             # The offsets of a batch start at 0.
             self._streams[key].append(array + self._tokens if key == _ENDS and ragged else array)

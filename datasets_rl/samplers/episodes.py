@@ -46,15 +46,13 @@ class EpisodeSampler(SeededSampler):
 
     Each epoch has another permutation of the episodes, which follows from the seed and the number of the epoch. With W
     ranks, rank r draws the episodes r, r + W, ... of the permutation: whole episodes, each of a single rank. A rank
-    takes as many of its episodes as have `pool_steps` steps, and draws their steps in random order, and then takes the
-    next episodes.
+    takes as many of its episodes as have `pool_steps` steps, draws the steps of these episodes in random order, and then
+    takes the next episodes.
 
-    `state_dict` returns a few numbers, the same in every rank. If as many ranks load this state, they continue exactly:
-    the next batches are the same as without the interruption. If another number of ranks load the state, the steps that
+    `state_dict` returns a few numbers, the same in every rank. If as many ranks load this state, the ranks continue
+    exactly: the next batches are the same as without the interruption. If another number of ranks load the state, the steps that
     were not drawn are divided among the new ranks: in that epoch too, each step is drawn once. The remaining steps of a
-    partly drawn
-        episode
-    go to a single rank.
+    partly drawn episode go to a single rank.
 
     Args:
         seed: The seed, the same for all ranks. By default a single process draws a seed from the generator, and several

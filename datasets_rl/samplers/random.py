@@ -76,9 +76,8 @@ class RandomSampler(Sampler):
     def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
         if type(self).sample is not RandomSampler.sample:
             return None
-        return self.sample(
-            storage, batch_size * count
-        )  # the generator yields the same numbers in a single call or several
+        # The generator yields the same numbers in one call as in several.
+        return self.sample(storage, batch_size * count)
 
     def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
         """Draw from the `count` rows of this share, without torn rows."""

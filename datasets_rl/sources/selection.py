@@ -321,7 +321,9 @@ class Numbers:
         ranges = tuple(range(sys.maxsize)[part] for part in parts if isinstance(part, slice))
         single = frozenset(part for part in parts if isinstance(part, int))
         if not single and not any(ranges):
-            raise InvalidArgumentError(f"episodes are {text!r}, which selects none")
+            raise InvalidArgumentError(
+                f"episodes are {text!r}, which selects no episode, expected numbers such as '0', '0:100' or '5:'"
+            )
         return cls(single, tuple(filter(None, ranges)))
 
     def __contains__(self, number: int) -> bool:

@@ -376,7 +376,9 @@ class TensorStorage(Storage):
         """Return the number of slots, which is rounded up: the last slot is whole, too."""
         envs = math.prod(env_shape)
         if not envs:
-            raise InvalidArgumentError(f"a slot has the shape {list(env_shape)}, expected at least 1 environment")
+            raise InvalidArgumentError(
+                f"the axes of the environments are {list(env_shape)}, expected at least 1 environment"
+            )
         return -(-self.max_size // envs)
 
     def size_of(self, data: Any) -> int:

@@ -311,6 +311,10 @@ class SourceContract(Contract):
         served = contextlib.nullcontext({}) if case.served is None else case.served(tree)
         local = tree if case.served is None else None
         with pytest.MonkeyPatch.context() as environment, served as variables:
+            assert isinstance(variables, Mapping), (
+                f"served of the case {case.id} yields {type(variables).__name__}. Yield the environment variables that select the"
+                ' server as a dict, such as {"RLDS_MIRRORS": "arm=http://127.0.0.1:8000"}'
+            )
             settle(environment, home, variables)
             shrink(environment, case)
             place = store.dataset_paths(case.id)

@@ -58,7 +58,10 @@ class WriterStateContract:
 
 
 class WriterContract(WriterStateContract):
-    """What every writer must do that accepts data. Ranks of the data increase, so that the last elements also rank highest."""
+    """What every writer that accepts data must do.
+
+    The rewards increase from step to step, so that a writer that keeps the highest rewards keeps the last steps.
+    """
 
     def writing(self, slots: int) -> tuple[LazyTensorStorage, Writer]:
         """Return an empty storage of this size, and a writer of the storage."""

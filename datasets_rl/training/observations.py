@@ -44,6 +44,9 @@ class ObservationEncoder(nn.Module):
     columns, and group norms, trained from scratch. Images are cropped: in training at a random position, the same for
     all images of a window, and otherwise in the middle. Integers other than bytes, and texts, are left out.
 
+    A call returns features [*batch, F]: the vectors, and two coordinates of each channel of each camera. `forward` has
+    the details.
+
     Args:
         dataset: The dataset, with the observations that `select` left.
         kind: The normalization of vectors, as in `Normalizer.from_statistics`.

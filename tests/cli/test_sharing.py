@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from upstreams import TOKEN, publishing
 
+from datasets_rl.format.reader import StoredDataset
+
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch, stored):  # noqa: ARG001 - the dataset to publish
@@ -55,11 +57,11 @@ def test_every_command_takes_the_address_of_a_stored_dataset(rlds, home):
     assert not (home / "hf" / "me" / "pendulum" / "CURRENT").exists()
 
 
-def test_the_plan_of_a_download_names_the_pinned_files(rlds, hub):
+def test_the_plan_of_a_download_names_the_pinned_files(rlds, hub, stored):
     rlds("push", "demo/pendulum", "hf://me/pendulum")
     (plan,) = rlds("download", "hf://me/pendulum", "--dry-run", "--json").json["datasets"]
 
-    assert plan["wire_bytes"] == plan["stored_bytes"] == 605_638
+    assert plan["wire_bytes"] == plan["stored_bytes"] == StoredDataset(stored).manifest.bytes
     assert hub.branches["me/pendulum", "main"] in plan["files"][0]["urls"][0]
 
 

@@ -41,7 +41,7 @@ def test_a_prefix_that_exists_is_replaced_only_on_request():
     ("call", "message"),
     [
         (lambda: rl.register_dataset("a:b", dict), "expected letters, digits and underscores"),
-        (lambda: rl.register_dataset("toy", "module"), "expected a place such as 'module:name'"),
+        (lambda: rl.register_dataset("toy", "module"), "expected 'module:name', a module and the name"),
         (lambda: rl.register_dataset("toy", 3), "dataset is a int, expected a class"),
     ],
 )

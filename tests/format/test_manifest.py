@@ -14,7 +14,7 @@ import pytest
 from stored_data import trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl.errors import IntegrityError, ManifestError, NotADatasetError
-from datasets_rl.format.manifest import Manifest, RawFile
+from datasets_rl.format.manifest import FORMAT_VERSION, Manifest, RawFile
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.storages import DatasetStorage
 
@@ -232,11 +232,15 @@ def test_all_errors_are_reported_at_once(folder):
         assert any(part in problem for problem in caught.value.problems), part
 
 
-@pytest.mark.parametrize(("version", "hint"), [(1, "download it again with force=True"), (3, "upgrade datasets-rl")])
+@pytest.mark.parametrize(
+    ("version", "hint"),
+    [(FORMAT_VERSION - 1, "download it again with force=True"), (FORMAT_VERSION + 1, "upgrade datasets-rl")],
+    ids=["earlier", "later"],
+)
 def test_another_format_version_is_an_error_and_a_later_one_suggests_an_upgrade(folder, version, hint):
     put(folder, at(document_of(folder), "format_version", value=version))
 
-    with pytest.raises(ManifestError, match=f"format_version is {version}, expected 2") as caught:
+    with pytest.raises(ManifestError, match=f"format_version is {version}, expected {FORMAT_VERSION}") as caught:
         StoredDataset(folder)
     assert caught.value.hint.startswith(hint)
 

@@ -12,7 +12,7 @@ from datasets_rl.errors import UnknownKeyError
 from datasets_rl.ted.keys import Key, dotted_name
 
 Column: TypeAlias = Callable[[Key, int, int], Any]
-"""``column(key, start, stop)`` returns converted values, [stop - start, ...]; see `Source.compare`."""
+"""``column(key, start, stop)`` returns converted values, [stop - start, ...]."""
 
 
 class Differences:

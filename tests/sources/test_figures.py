@@ -30,9 +30,14 @@ def test_the_docs_state_how_many_ids_of_each_source_have_no_size_and_no_steps():
         missing[entry.source][0] += entry.bytes is None
         missing[entry.source][1] += entry.steps is None
 
-    assert {name: [int(no_bytes), int(no_steps)] for name, no_bytes, no_steps in stated} == {
-        name: counts for name, counts in missing.items() if any(counts)
-    }, "correct the table of docs/sources/README.md, with the reason"
+    found = {name: [int(no_bytes), int(no_steps)] for name, no_bytes, no_steps in stated}
+    expected = {name: counts for name, counts in missing.items() if any(counts)}
+    rows = [f"| `{name}` | {no_bytes} | {no_steps} | why |" for name, (no_bytes, no_steps) in expected.items()]
+
+    assert found == expected, (
+        "state the figures in the catalog, or write these rows, with the reason, in the table of sizes and steps that are"
+        f" not stated of docs/sources/README.md:\n{chr(10).join(row for row in rows if row[:-6] not in table)}"
+    )
 
 
 def test_each_figure_is_a_number_with_a_basis():

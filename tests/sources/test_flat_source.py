@@ -23,11 +23,18 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 
 
 @pytest.fixture(scope="module")
-def episodes(tmp_path_factory):
-    """The folder of the raw files that the case of the page writes, and the episodes that must be stored."""
-    folder, names = tmp_path_factory.mktemp("raw"), {}
+def case():
+    """The case of the page."""
+    names = {}
     exec(FILES["tests/raw/rig.py"], names)
-    return folder, names["CASES"][0].write(folder)
+    return names["CASES"][0]
+
+
+@pytest.fixture(scope="module")
+def episodes(case, tmp_path_factory):
+    """The folder of the raw files that the case writes, and the episodes that must be stored."""
+    folder = tmp_path_factory.mktemp("raw")
+    return folder, case.write(folder)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +50,9 @@ def rlds(tmp_path_factory):
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "RLDS_HOME": str(tmp_path_factory.mktemp("home")), "RLDS_NO_PROGRESS": "1"}
 
-    def run(*words):
+    def run(*words, **variables):
         command = [sys.executable, "-m", "datasets_rl.cli", *map(str, words)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=env | variables, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
     return run
@@ -75,6 +82,14 @@ def test_its_files_are_converted_and_verified(rlds, episodes):
     assert stored.manifest.time_limit == 50
     assert (stored.manifest.specs["action"]["low"], stored.manifest.specs["action"]["high"]) == (-1, 1)
     assert rlds("verify", "rig/reach-high", "--deep")[0] == 0
+
+
+def test_its_files_are_downloaded_from_the_server_of_its_case(rlds, case, episodes, tmp_path):
+    with case.served(episodes[0]) as variables:
+        code, out, _ = rlds("download", "rig/reach-high", "--json", RLDS_HOME=str(tmp_path), **variables)
+
+    assert code == 0
+    assert StoredDataset(Path(json.loads(out)["datasets"][0]["folder"])).manifest.steps == 11
 
 
 def test_its_titles_are_format_strings_and_its_files_are_recognized_at_an_address(rlds, episodes):

@@ -56,7 +56,8 @@ def test_numbers_may_have_no_end_where_the_count_is_unknown(text, numbers, last)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("-1", "not known"), ("0:-2", "not known"), ("3:1", "none"), ("1-3", "expected numbers")]
+    ("text", "says"),
+    [("-1", "not known"), ("0:-2", "not known"), ("3:1", "selects no episode"), ("1-3", "expected numbers")],
 )
 def test_negative_numbers_are_refused_where_the_count_is_unknown(text, says):
     with pytest.raises(InvalidArgumentError, match=f"episodes are {text!r}.*{says}"):

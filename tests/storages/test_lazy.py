@@ -284,3 +284,10 @@ def test_a_range_of_slots_may_count_from_the_end_of_the_slots_held():
     storage.set(range(-2, 0), torch.tensor([8, 9]))
 
     assert storage.get(slice(None)).tolist() == [0, 8, 9]
+
+
+def test_data_of_no_environments_are_refused():
+    data = TensorDict({"x": torch.zeros(3, 0, 1)}, [3, 0])
+
+    with pytest.raises(InvalidArgumentError, match=r"axes of the environments are \[0\], expected at least 1"):
+        LazyTensorStorage(8, ndim=2).set(range(3), data)

@@ -5,6 +5,7 @@ The tests run this module in a process of its own. A class states the test, and 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -345,6 +346,11 @@ class TestSourceThatAcceptsDamage(SourceContract):
     found_by = "test_corrupted_files_are_refused_and_nothing_is_stored"
     says = "the corrupted files must raise a ConversionError"
     cases = {"room": SourceCase("lights/room", write_days, faults={"another array": SourceFault(shorten, "unused")})}
+
+
+class TestSourceWhoseCaseYieldsNoVariables(SourceContract):
+    found_by, says = "test_it_is_strict_ted_and_has_the_generated_values", "yield the environment variables"
+    cases = {"room": SourceCase("lights/room", write_days, nullcontext)}
 
 
 class Backspacing(RoundRobinWriter):
