@@ -63,14 +63,17 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
             [f"it has stored datasets, and no files of a source: {join_names(stored)}"],
             hint="name one of them, or the folder of files to convert",
         )
-    raise ConversionError(
-        dataset_id,
-        [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"],
-        hint=Remedy(
-            "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
-            Call("download", "local/NAME", from_local="FOLDER"),
-        ),
+    problems = [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"]
+    if empty := [path for path in files.paths if files.size_of(path) == 0]:
+        problems.append(f"{join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty (0 bytes)")
+    foreign = files.foreign
+    problems += [f"{path} is {one.title}" for path, one in foreign]
+    ways = [*dict.fromkeys(one.way for _, one in foreign)]
+    address = Remedy(
+        "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
+        Call("download", "local/NAME", from_local="FOLDER"),
     )
+    raise ConversionError(dataset_id, problems, hint="; ".join(ways) or address)
 
 
 def _count_text(count: int) -> str:

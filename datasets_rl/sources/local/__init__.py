@@ -33,6 +33,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.foreign import foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
@@ -180,7 +181,10 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     if not data:
         names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
         problem = f"it has neither {FILE} nor a file of {known}; its first files are {names}"
-        raise ConversionError(entry.id, [problem])
+        foreign = [*foreign_files(dict(sorted(assets.items())))]
+        problems = [problem, *(f"{path} is {one.title}" for path, one in foreign)]
+        ways = dict.fromkeys(one.way for _, one in foreign)
+        raise ConversionError(entry.id, problems, hint="; ".join(ways))
     from datasets_rl.sources.local.template import draft
 
     drafted = draft(entry.name, {path: assets[path] for path in data})
