@@ -370,6 +370,19 @@ def test_errors_of_files_at_an_address_name_the_id_and_the_file_once(tmp_path, l
     assert f" {layout}/file/" not in f" {text}"
 
 
+@pytest.mark.parametrize("name", ["größe", "数据", "run 3", "raw", "a=b", "50%", "=raw"])
+def test_an_id_has_the_letters_of_a_name_and_leads_back_to_the_path(tmp_path, name):
+    write_flat(tmp_path / name / "hopper.hdf5", **flat(300))
+
+    made = downloading.download(str(tmp_path / name))
+
+    dataset_id = stored(made).manifest.id
+    shown = {"run 3": "run%203", "raw": "=raw", "a=b": "a%3Db", "50%": "50%25", "=raw": "%3Draw"}
+    assert dataset_id.endswith(f"/{shown.get(name, name)}")
+    assert len(load(dataset_id)) == len(load(str(tmp_path / name))) == 300
+    assert sources.id_of_address(tmp_path / name)[0] == dataset_id
+
+
 def test_a_link_to_another_file_is_not_followed(tmp_path):
     write_flat(tmp_path / "secret.hdf5", **flat())
     with h5py.File(tmp_path / "linked.hdf5", "w") as file:
