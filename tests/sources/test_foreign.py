@@ -112,9 +112,9 @@ def test_an_archive_is_named_with_the_command_that_unpacks_it(tmp_path, name, un
 
 
 def test_empty_files_are_named(tmp_path):
-    write(tmp_path / "robot", {"meta/info.json": b"", "data/a.bin": b"."})
+    write(tmp_path / "robot", {"notes.json": b"", "data/a.bin": b"."})
 
-    with pytest.raises(ConversionError, match=r"meta/info\.json is empty \(0 bytes\)"):
+    with pytest.raises(ConversionError, match=r"notes\.json is empty \(0 bytes\)"):
         downloading.download(str(tmp_path / "robot"))
 
 

@@ -251,14 +251,14 @@ def test_a_file_of_another_number_never_takes_the_place_of_a_missing_file(conver
 
 
 @pytest.mark.parametrize("name", ["info.json", "episodes.jsonl", "tasks.jsonl"])
-def test_empty_files_in_meta_are_named(convert, folder, drawn, name):
+def test_empty_files_in_meta_are_named(convert, folder, drawn, settings, name):
     write_old(folder, drawn, video=False)
     (folder / "meta" / name).write_bytes(b"")
 
-    with pytest.raises(ConversionError, match=rf"meta/{name} is empty \(0 bytes\)") as empty:
-        convert()
-
-    assert "git lfs pull" in str(empty.value.remedy)
+    for download in (convert, lambda: downloading.download(str(folder), settings=settings)):
+        with pytest.raises(ConversionError, match=rf"meta/{name} is empty \(0 bytes\)") as empty:
+            download()
+        assert "git lfs pull" in str(empty.value.remedy)
 
 
 @pytest.mark.parametrize("name", ["meta/info.json", "meta/episodes.jsonl", "data/chunk-000/episode_000000.parquet"])

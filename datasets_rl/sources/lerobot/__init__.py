@@ -112,6 +112,8 @@ class LeRobot(Source):
 
     @override
     def recognize(self, files: AddressFiles) -> str:
+        if _INFO in files.paths and files.size_of(_INFO) == 0 and "dataset.toml" not in files.paths:
+            return f"{_INFO} is there, and is empty"  # the tables alone would be read without the videos
         info = files.document(_INFO)
         if not {"codebase_version", "features"} <= info.keys():
             return ""
