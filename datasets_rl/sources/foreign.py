@@ -33,6 +33,8 @@ class Foreign:
     """Paths of such files."""
     magic: bytes = b""
     """The first bytes of such files, or empty if no bytes are common to all."""
+    has_tables: bool = False
+    """Whether such files are tables or arrays that would be taken for files of the user, without their images."""
 
     def fits(self, path: str, head: bytes | None) -> bool:
         """Return whether a file has this format, by the first bytes, or by the name if the bytes are not known."""
@@ -65,9 +67,20 @@ _FORMATS = (
         re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$"),
     ),
     Foreign("a recording of a terminal (ttyrec)", _way("the package nle"), re.compile(r"\.ttyrec\d?(\.(bz2|gz))?$")),
-    Foreign("a recording of MineRL", _way("the package minerl"), re.compile(r"(^|/)(rendered\.npz|univ\.json)$")),
+    Foreign(
+        "a recording of MineRL",
+        _way("the package minerl"),
+        re.compile(r"(^|/)(rendered\.npz|univ\.json)$"),
+        has_tables=True,
+    ),
     Foreign(
         "a tub of Donkeycar", _way("json and pillow"), re.compile(r"(^|/)(catalog_\d+\.catalog|record_\d+\.json)$")
+    ),
+    Foreign(
+        "a log of Udacity's simulator, with images by path",
+        _way("csv and pillow"),
+        re.compile(r"(^|/)driving_log\.csv$"),
+        has_tables=True,
     ),
     Foreign(
         "a checkpoint of a policy or a network",

@@ -40,7 +40,8 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         raise InvalidArgumentError(f"layout is {chosen!r}, expected one of {known}")
     found = {source.name: (source, evidence) for source in sources if (evidence := source.recognize(files))}
     stored = [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]
-    if not found and not stored:
+    foreign = [] if found else files.foreign
+    if not found and not stored and not any(one.has_tables for _, one in foreign):
         last = ((source, source.recognize_last(files)) for source in sources)
         found = {source.name: (source, evidence) for source, evidence in last if evidence}
     if chosen and chosen in found:
@@ -66,7 +67,6 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     problems = [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"]
     if empty := [path for path in files.paths if files.size_of(path) == 0]:
         problems.append(f"{join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty (0 bytes)")
-    foreign = files.foreign
     problems += [f"{path} is {one.title}" for path, one in foreign]
     ways = [*dict.fromkeys(one.way for _, one in foreign)]
     address = Remedy(

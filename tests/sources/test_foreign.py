@@ -44,6 +44,11 @@ FOLDERS = {
         "catalog_0.catalog is a tub of Donkeycar",
         "json and pillow",
     ),
+    "Udacity": (
+        {"driving_log.csv": b"center,steering\nIMG/a.jpg,0\n", "IMG/a.jpg": b"."},
+        "driving_log.csv is a log of Udacity's simulator",
+        "csv and pillow",
+    ),
     "checkpoint": ({"model.pt": b"PK\x03\x04"}, "model.pt is a checkpoint of a policy or a network", "RecordEpisodes"),
     "stable-baselines": ({"ppo.zip": _agent()}, "ppo.zip is a checkpoint of a policy or a network", "RecordEpisodes"),
     "pointer": ({"a.dat": POINTER}, "a.dat is a pointer of git-LFS", "git lfs pull"),
@@ -68,7 +73,7 @@ def test_a_folder_of_another_package_is_named_with_the_package_that_reads_it(tmp
     with pytest.raises(ConversionError) as as_own:
         downloading.download("local/mine", from_local=tmp_path / "mine")
 
-    for refused in (by_path,) if case == "stable-baselines" else (by_path, as_own):
+    for refused in (by_path,) if case in {"stable-baselines", "Udacity"} else (by_path, as_own):
         assert named in str(refused.value)
         assert way in str(refused.value.hint)
         assert "--from-local" not in str(refused.value.hint)
@@ -163,6 +168,36 @@ def test_the_program_for_tubs_stores_each_session_without_deleted_rows(tmp_path,
     assert stored[:]["action"][:, 0].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 1.0])
     seen = stored[:]["observation", "image"].float().mean((1, 2, 3)).tolist()
     assert seen == pytest.approx([20 * index for index in (0, 1, 2, 4, 5, 6, 8, 9, 10)], abs=2)
+
+
+@pytest.mark.parametrize("header", ["", "center,left,right,steering,throttle,brake,speed\n"])
+def test_the_program_for_udacity_splits_at_pauses(tmp_path, monkeypatch, header):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    (tmp_path / "log/IMG").mkdir(parents=True)
+    lines = []
+    for index, second in enumerate([1, 1, 1, 5, 5]):
+        name = f"center_2019_04_02_19_25_{second:02}_{100 * index + 20:03}.jpg"
+        Image.fromarray(np.full((8, 8, 3), 40 * index, np.uint8)).save(tmp_path / "log/IMG" / name)
+        lines.append(f"C:\\Users\\a\\IMG\\{name}, l.jpg, r.jpg, 0.{index}, 0.5, 0, {index}\n")
+    (tmp_path / "log/driving_log.csv").write_text(header + "".join(lines))
+
+    programs()["record_udacity"](tmp_path / "log", "local/udacity")
+
+    stored = load("local/udacity")
+    assert stored.episodes.lengths.tolist() == [2, 1]
+    assert stored[:]["action"][:, 0].tolist() == pytest.approx([0.0, 0.1, 0.3])
+    assert stored[:]["observation", "speed"].flatten().tolist() == [0, 1, 3]
+
+
+def test_a_table_beside_a_checkpoint_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model.pt").write_bytes(b".")
+    done = np.arange(6) % 3 == 2
+    arrays = {name: np.zeros((6, 2), np.float32) for name in ("observations", "actions", "next_observations")}
+    np.savez(tmp_path / "run/data.npz", **arrays, rewards=np.zeros(6), dones=done)
+
+    assert load(str(tmp_path / "run")).episodes.lengths.tolist() == [3, 3]
 
 
 def test_the_program_for_bags_pairs_each_state_with_the_last_command(tmp_path, monkeypatch):
