@@ -13,6 +13,8 @@ from datasets_rl.fetch.schemes import NotServedError
 HEAD = 1024
 """Number of bytes at the start of a file that suffice to identify its format."""
 _LFS = b"version https://git-lfs.github.com/spec/"
+POINTER = "the content is a git-LFS pointer"
+"""The beginning of the problem of a file that was committed by git-LFS and not fetched."""
 _PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
 _TITLE = re.compile(rb"<(title|code|message)>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
@@ -55,7 +57,7 @@ def format_problem(asset: Asset, head: bytes) -> str | None:
         return None
     kind = _kind_text(asset)
     if head.startswith(_LFS):
-        return f"the content is a git-LFS pointer, not {kind}: the file itself is elsewhere"
+        return f"{POINTER}, not {kind}: the file itself is elsewhere"
     if _PAGE.match(head):
         return f"the content is a web page, not {kind}{_title_text(head)}"
     if not asset.magic:

@@ -45,6 +45,7 @@ _OTHER_BYTES = Remedy(
     Argument("hash_check", False),
 )
 _CUT = Remedy("no bytes of the file were kept: repeat the same call, or {}", _COPY)
+_POINTER = Remedy("run `git lfs pull` in the clone of the repository, which fetches the files, or {}", _COPY)
 _UNREACHED = "An address that did not answer may serve the right file later"
 
 
@@ -230,7 +231,8 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         except NotServedError as reason:
             problems.append(f"{file}: {reason}")
     if problems:
-        raise IntegrityError("the given files are not the expected files", problems, hint=_OTHER_BYTES)
+        hint = _POINTER if any(check.POINTER in problem for problem in problems) else _OTHER_BYTES
+        raise IntegrityError("the given files are not the expected files", problems, hint=hint)
     return fetched
 
 
@@ -466,9 +468,12 @@ def _combined_error(asset: Asset, failures: Sequence[tuple[str, NotServedError]]
         reached = [(url, str(reason)) for url, reason in failures if not isinstance(reason, _OfflineRefusal)]
         return OfflineError(asset.path, reached)
     wrong = [reason for _, reason in failures if isinstance(reason, WrongFileError)]
+    is_pointer = any(check.POINTER in text for _, text in texts)
     if not wrong:
-        return FetchError(asset.path, texts, unreached=bool(failures) and all(reason.network for _, reason in failures))
+        unreached = bool(failures) and all(reason.network for _, reason in failures)
+        return FetchError(asset.path, texts, unreached=unreached, hint=_POINTER if is_pointer else "")
     hint = _CUT if all(isinstance(reason, TruncatedFileError) for reason in wrong) else _OTHER_BYTES
+    hint = _POINTER if is_pointer else hint
     if any(reason.network for _, reason in failures):
         hint = Remedy("{}. {}", hint, _UNREACHED)
     return IntegrityError(asset.path, [f"{url}: {text}" for url, text in texts], hint=hint)

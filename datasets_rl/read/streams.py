@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 from datasets_rl.errors import Argument, ConversionError, Remedy
 
 ITEMS_MAX = 20
-_LFS = b"version https://git-lfs"
+LFS = b"version https://git-lfs"
 AGAIN = Remedy("the file is damaged or truncated: download it again with {}", Argument("force", True))
 COMPRESSION_MAX = 1100
 """Maximum compression ratio of deflate, which is 1032: data that declares more was never written."""
@@ -103,6 +103,6 @@ def unexpected_format(head: bytes, expected: str) -> str:
         return f"it is empty, expected {expected}"
     if head.lstrip()[:1] == b"<":
         kind = f"is a web page or an XML error, not {expected}"
-    elif len(head) > 8 and _LFS.startswith(head[: len(_LFS)]):
+    elif len(head) > 8 and LFS.startswith(head[: len(LFS)]):
         kind = "is a git-LFS pointer, not the file that is meant"
     return f"it {kind}, and begins with {head[:16]!r}"

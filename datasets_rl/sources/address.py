@@ -125,11 +125,13 @@ def unquoted_path(path: str) -> str:
 
 
 def _quote_name(name: str) -> str:
-    quoted = quote(name, safe="")
+    quoted = _ESCAPED.sub(lambda found: quote(found[0], safe=""), name)
     is_odd = quoted.startswith(".") or _RESERVED.fullmatch(quoted) is not None
     return f"{_ODD}{quoted}" if is_odd else quoted
 
 
+_ESCAPED = re.compile(r"[^\w.~-]+")
+"""Characters that are percent-encoded: letters of every alphabet stay as people wrote the letters."""
 _ODD = "="
 """The beginning of a hidden or reserved name in an id. A quoted name has no such character."""
 

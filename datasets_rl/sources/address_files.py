@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.fetch.asset import LOCAL
+from datasets_rl.sources.foreign import foreign_files
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.foreign import Foreign
 
 _JSON_MAX_BYTES = 16 << 20
 
@@ -35,6 +37,15 @@ class AddressFiles:
     def is_local(self) -> bool:
         """Whether the files are on this machine, so that any of them can be opened."""
         return all(asset.urls[0].startswith(LOCAL) for asset in self._assets.values())
+
+    @property
+    def foreign(self) -> list[tuple[str, Foreign]]:
+        """The first file of each format that no source reads, and the format."""
+        return [*foreign_files({path: self._assets[path] for path in self.paths})]
+
+    def size_of(self, path: str) -> int | None:
+        """Return the bytes of a file, or None if the number of bytes is not known."""
+        return self._assets[path].size
 
     def ending(self, *endings: str) -> list[str]:
         """Return the paths that end with any of some texts."""

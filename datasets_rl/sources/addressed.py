@@ -116,13 +116,17 @@ class Addressed(Source):
         )
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
         from datasets_rl.sources import get_source
 
         params = params or {}
         if LAYOUT not in params:
             raise InvalidArgumentError(f"{self.name}/{name} is copied, not converted: it has no reader")
-        reader = get_source(params[LAYOUT]).open(name, files, params["params"])
+        reader = get_source(params[LAYOUT]).open(
+            name, files, params["params"], dataset_id=dataset_id or f"{self.name}/{name}"
+        )
         stated = {LAYOUT: params[LAYOUT], "layout_evidence": params["evidence"]}
         reader.metadata = {**reader.metadata, **stated}
         return reader

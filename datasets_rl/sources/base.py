@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
 from datasets_rl.read.streams import first_problems
+from datasets_rl.sources.address import unquoted_path
 from datasets_rl.sources.selection import IMAGES, Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
@@ -391,6 +392,12 @@ class EpisodeReader(ABC):
         left_out = ((f"left-out {name}", f"{name} was left out: {reason}") for name, reason in reasons)
         return [*counted, *(Decision(*stated, of_dataset=True) for stated in left_out)]
 
+    def label(self, path: str) -> str:
+        """Return the path of a file in the dataset, for messages: paths begin with the name of the dataset."""
+        name = self._dataset_id.partition("/")[2]
+        label = path.removeprefix(f"{name}/")
+        return unquoted_path(label) if label == name.rpartition("/")[2] else label  # the id is the id of one file
+
     def error(self, where: str, problems: Iterable[str]) -> ConversionError:
         """Return the error for problems in a part of the files, such as a file or an episode."""
         return ConversionError(self._dataset_id, first_problems([f"{where}: {problem}" for problem in problems]))
@@ -744,20 +751,23 @@ class Source(ABC):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
         """Open the files of a shard, by default with `reader`.
 
         Args:
             name: The id.
             files: The local file of each asset of the shard and of each common asset, by asset path.
             params: `Listing.params`.
+            dataset_id: The id in messages, if the files are at an address. By default the id of this source.
 
         Raises:
             ConversionError: If the files lack a column or contradict each other. The error names every problem.
         """
         # Readers import numpy and h5py, and listing ids needs neither.
         kind: type[Any] = pkgutil.resolve_name(self.reader)
-        reader: EpisodeReader = kind(f"{self.name}/{name}", files, self.reader_facts(name, params or {}))
+        reader: EpisodeReader = kind(dataset_id or f"{self.name}/{name}", files, self.reader_facts(name, params or {}))
         return reader
 
     def reader_facts(self, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -40,7 +40,8 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         raise InvalidArgumentError(f"layout is {chosen!r}, expected one of {known}")
     found = {source.name: (source, evidence) for source in sources if (evidence := source.recognize(files))}
     stored = [path.removesuffix(_POINTER) for path in files.paths if path.endswith(_POINTER)]
-    if not found and not stored:
+    foreign = [] if found else files.foreign
+    if not found and not stored and not any(one.has_tables for _, one in foreign):
         last = ((source, source.recognize_last(files)) for source in sources)
         found = {source.name: (source, evidence) for source, evidence in last if evidence}
     if chosen and chosen in found:
@@ -63,14 +64,16 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
             [f"it has stored datasets, and no files of a source: {join_names(stored)}"],
             hint="name one of them, or the folder of files to convert",
         )
-    raise ConversionError(
-        dataset_id,
-        [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"],
-        hint=Remedy(
-            "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
-            Call("download", "local/NAME", from_local="FOLDER"),
-        ),
+    problems = [f"no source knows the layout of its {_count_text(len(files.paths))}. The first are {names}"]
+    if empty := [path for path in files.paths if files.size_of(path) == 0]:
+        problems.append(f"{join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty (0 bytes)")
+    problems += [f"{path} is {one.title}" for path, one in foreign]
+    ways = [*dict.fromkeys(one.way for _, one in foreign)]
+    address = Remedy(
+        "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
+        Call("download", "local/NAME", from_local="FOLDER"),
     )
+    raise ConversionError(dataset_id, problems, hint="; ".join(ways) or address)
 
 
 def _count_text(count: int) -> str:

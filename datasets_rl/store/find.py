@@ -26,14 +26,18 @@ from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
 from datasets_rl.sources.flat.formats import ENDINGS
+from datasets_rl.sources.foreign import PAGE, archive_command, foreign_file
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, dataset_folder, is_own_name, walk
 from datasets_rl.store.publish import versions_of
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources.foreign import Foreign
 
 _TAR = ".tar"
 """End of the names of archives that are read as the folder that was packed."""
+_TUB = re.compile(r"catalog_\d+\.catalog")
+"""Files of a tub of Donkeycar, which has a manifest.json of its own."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
@@ -153,14 +157,26 @@ def raw_files_id(dataset: str) -> str:
             hint=Remedy("{} describes the dataset", Call("info", str(found))),
         )
     if found.is_file():
+        foreign = foreign_file(found)
+        kind = f": the file is {foreign.title}" if foreign else ""
         raise InvalidArgumentError(
-            f"{found} is not a dataset, expected a folder, or a file that ends with {', '.join((*ENDINGS, _TAR))}",
-            hint=f"unpack another archive, `tar -xf {found.name}`, and give the folder in the archive",
+            f"{found} is not a dataset{kind}, expected a folder, or a file that ends with "
+            + ", ".join((*ENDINGS, _TAR)),
+            hint=_way_of_file(found, foreign),
         )
     raise InvalidArgumentError(
         f"{found} cannot be read: the path is neither a file nor a folder with files",
         hint="name a file, or the folder of the files",
     )
+
+
+def _way_of_file(path: Path, foreign: Foreign | None) -> str:
+    """Return what to do with a file that no source reads."""
+    if foreign is not None:
+        return foreign.way
+    if command := archive_command(path.name):
+        return f"unpack the archive, `{command}`, and give the folder in the archive"
+    return f"give the folder of the files, or read the file and store the episodes with EpisodeWriter, see {PAGE}"
 
 
 def _has_raw_files(path: Path) -> bool:
@@ -176,7 +192,9 @@ def _has_raw_files(path: Path) -> bool:
         return False
     if (folder := path.absolute()).parent == folder or not names:
         return False
-    return not any(name in {MANIFEST_FILE, STATE_FILE} or is_own_name(name) for name in names)
+    is_tub = any(_TUB.fullmatch(name) for name in names)
+    own = {STATE_FILE} if is_tub else {MANIFEST_FILE, STATE_FILE}
+    return not any(name in own or is_own_name(name) for name in names)
 
 
 def paths_of(folder: Path) -> DatasetPaths:
@@ -410,10 +428,9 @@ def _not_a_folder_error(path: Path) -> NotADatasetError:
     if path.suffix == ".toml" and path.is_file():
         return NotADatasetError(path, "the path is a file, as of a mixture", hint="name a dataset of the mixture")
     if path.is_file():
-        convert = Call("download", "local/NAME", from_local=...)
+        foreign = foreign_file(path)
+        kind = foreign.title if foreign else "a file"
         return NotADatasetError(
-            path,
-            "the path is a file, expected the folder of a dataset",
-            hint=Remedy("{} converts files of your own", convert),
+            path, f"the path is {kind}, expected the folder of a dataset", hint=_way_of_file(path, foreign)
         )
     return NotADatasetError(path)

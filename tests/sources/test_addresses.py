@@ -345,6 +345,44 @@ def test_damaged_and_other_files_are_refused_with_what_is_wrong_with_them(tmp_pa
         downloading.download(str(tmp_path / name))
 
 
+@pytest.mark.parametrize("layout", ["d4rl", "local", "robomimic"])
+def test_errors_of_files_at_an_address_name_the_id_and_the_file_once(tmp_path, layout):
+    place = tmp_path / "raw" / "a run.hdf5"
+    place.parent.mkdir()
+    with h5py.File(place, "w") as file:
+        if layout == "robomimic":
+            file.create_group("data").attrs.update(env_args="{}", total=5)
+            file["data"].create_group("demo_0").attrs["num_samples"] = 5
+            file["data/demo_0/actions"], file["data/demo_0/obs/joints"] = np.zeros((5, 2)), np.zeros((4, 2))
+        else:
+            rewards, ends = ("rewards", "terminals") if layout == "d4rl" else ("reward", "done")
+            file["observations"], file["actions"] = np.zeros((6, 3), np.float32), np.zeros((6, 1), np.float32)
+            file[rewards], file[ends], file["timeouts"] = np.zeros(5), np.arange(6) == 5, np.zeros(6, bool)
+
+    with pytest.raises(ConversionError) as caught:
+        downloading.download(str(place))
+
+    text = str(caught.value)
+    dataset_id = sources.id_of_address(place)[0]
+    assert dataset_id.endswith("/=raw/a%20run.hdf5")
+    assert text.startswith((f"{dataset_id} cannot be converted", "a run.hdf5 cannot be converted"))
+    assert text.removeprefix(dataset_id).count("a run.hdf5") + text.count("a%20run.hdf5/") <= 1
+    assert f" {layout}/file/" not in f" {text}"
+
+
+@pytest.mark.parametrize("name", ["größe", "数据", "run 3", "raw", "a=b", "50%", "=raw"])
+def test_an_id_has_the_letters_of_a_name_and_leads_back_to_the_path(tmp_path, name):
+    write_flat(tmp_path / name / "hopper.hdf5", **flat(300))
+
+    made = downloading.download(str(tmp_path / name))
+
+    dataset_id = stored(made).manifest.id
+    shown = {"run 3": "run%203", "raw": "=raw", "a=b": "a%3Db", "50%": "50%25", "=raw": "%3Draw"}
+    assert dataset_id.endswith(f"/{shown.get(name, name)}")
+    assert len(load(dataset_id)) == len(load(str(tmp_path / name))) == 300
+    assert sources.id_of_address(tmp_path / name)[0] == dataset_id
+
+
 def test_a_link_to_another_file_is_not_followed(tmp_path):
     write_flat(tmp_path / "secret.hdf5", **flat())
     with h5py.File(tmp_path / "linked.hdf5", "w") as file:

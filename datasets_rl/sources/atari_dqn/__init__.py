@@ -91,8 +91,10 @@ class AtariDQN(Source):
         return _list_records(entry, folder, path, selection)
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        what, params = f"{self.name}/{name}", params or {}
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
+        what, params = dataset_id or f"{self.name}/{name}", params or {}
         if params.get("upstream") == _RLU:
             from datasets_rl.sources.atari_dqn.episode_reader import RecordReader
 

@@ -28,10 +28,12 @@ class FlatSource(Source):
     reader = "datasets_rl.sources.flat.reader:FlatReader"
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
         # The readers import numpy, and listing ids does not need numpy.
         kind: type[Any] = pkgutil.resolve_name(self.reader)
         facts = self.reader_facts(name, params or {})
-        reader: EpisodeReader = kind(f"{self.name}/{name}", self.layout, self.kind.lower(), files, facts)
+        reader: EpisodeReader = kind(dataset_id or f"{self.name}/{name}", self.layout, self.kind.lower(), files, facts)
         reader.rules = self.rules
         return reader

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,13 @@ from datasets_rl.errors import (
     OfflineError,
     Remedy,
     UnknownIdError,
+    join_names,
 )
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, by_images, group_by_size
-from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
+from datasets_rl.sources.lerobot.layout import NO_FILES, Feature, Info, keys_of, read_info
 from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -44,6 +47,8 @@ _ID = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
 _SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", re.ASCII)
 _LICENSE = re.compile(r"^license:\s*(\S+)", re.MULTILINE)
 _INFO = "meta/info.json"
+_MODALITY = "meta/modality.json"
+_ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 _SHARD_BYTES = 64 << 20
 _ROW_BYTES = 100  # of everything except images, to estimate sizes
 _JPEG = 0.15  # assumed bytes per byte of pixels, at the default quality
@@ -107,6 +112,8 @@ class LeRobot(Source):
 
     @override
     def recognize(self, files: AddressFiles) -> str:
+        if _INFO in files.paths and files.size_of(_INFO) == 0 and "dataset.toml" not in files.paths:
+            return f"{_INFO} is there, and is empty"  # the tables alone would be read without the videos
         info = files.document(_INFO)
         if not {"codebase_version", "features"} <= info.keys():
             return ""
@@ -118,21 +125,26 @@ class LeRobot(Source):
         if _INFO not in inside:
             names = ", ".join(sorted(inside)[:5])
             raise ConversionError(entry.id, [f"it has no {_INFO}. The first files are {names}"])
+        _check_sizes(inside, entry)
         info = read_info(upstream.text(inside[_INFO]), entry.id)
+        tables = _tables(info, inside, entry)
         kept = selection.kept_keys(keys_of(info))
-        cameras = [one.name for one in info.features.values() if one.kind == "video" and one.key in kept]
+        absent = _unused_cameras(info, kept, inside, upstream)
+        info = info.without(absent, NO_FILES)
+        cameras = [one.name for one in _cameras(info) if one.key in kept]
         if cameras:
             from datasets_rl.read.video import check_installed
 
             check_installed(f"decoding the videos of {', '.join(cameras)}, unless only other keys are selected,")
-        tables = _tables(info, inside, entry)
         if info.many:
             episodes = _episodes_by_table(tables["episodes"], upstream, info, cameras, entry)
         else:
             episodes = [*_episodes_by_lines(upstream.text(tables["episodes"][0]), info, cameras, entry)]
+        _locate(episodes, inside, info)
         chosen = [episodes[number] for number in read_numbers(selection.episodes, len(episodes))]
-        _check_files(chosen, inside, entry)
+        _check_files(chosen, inside, entry, info, kept)
         common = [inside[_INFO], *(asset for assets in tables.values() for asset in assets)]
+        common += [inside[_MODALITY]] if _MODALITY in inside else []
         if "README.md" in inside:
             found = _LICENSE.search(upstream.text(inside["README.md"]))
             entry = replace(entry, license=found[1] if found else entry.license)
@@ -152,6 +164,7 @@ class LeRobot(Source):
                 "info": inside[_INFO].path,
                 "tasks": [asset.path for asset in tables["tasks"]],
                 "stats": [asset.path for asset in tables["stats"]],
+                "absent": absent,
                 "images": selection.options.get(IMAGES.name, ""),
                 "quality": int(selection.options.get("quality") or _QUALITY),
                 "size": _parse_size(size) if size else None,
@@ -169,6 +182,67 @@ class LeRobot(Source):
 def _files_by_path(folder: Folder, name: str) -> dict[str, Asset]:
     """Return the files by path in the repository."""
     return {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
+
+
+def _check_sizes(inside: Mapping[str, Asset], entry: Entry) -> None:
+    """Refuse empty files in meta, which are placeholders of files that were not copied."""
+    tables = (_INFO, "meta/episodes.jsonl", "meta/tasks.jsonl", "meta/tasks.parquet")
+    empty = [path for path, asset in inside.items() if asset.size == 0 and path.startswith(("meta/episodes/", *tables))]
+    if empty:
+        raise ConversionError(
+            entry.id,
+            [f"{path} is empty (0 bytes)" for path in sorted(empty)],
+            hint="copy the files again. In a git repository whose files are stored with git-LFS, `git lfs pull` fetches them",
+        )
+
+
+def _unused_cameras(info: Info, kept: Collection[Key], inside: Mapping[str, Asset], upstream: Upstream) -> list[str]:
+    """Return the cameras that have no file and that meta/modality.json, the list of fields of GR00T, does not name.
+
+    Without such a list, a camera without files may be a part that was not copied, which `_check_files` refuses.
+    """
+    if _MODALITY not in inside:
+        return []
+    try:
+        videos = json.loads(upstream.text(inside[_MODALITY]))["video"].items()
+        used = {str(one.get("original_key", f"observation.images.{name}")) for name, one in videos}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []  # the list is GR00T's, and nothing is read by the list
+    unnamed = [one.name for one in _cameras(info) if one.key in kept and one.name not in used]
+    paths = [path.split("/") for path in inside if path.endswith(".mp4")]
+    return [name for name in unnamed if not any(name in parts for parts in paths)]
+
+
+def _cameras(info: Info) -> list[Feature]:
+    return [feature for feature in info.features.values() if feature.kind == "video"]
+
+
+def _locate(episodes: Sequence[dict[str, Any]], inside: Mapping[str, Asset], info: Info) -> None:
+    """Replace each path without a file by the path of the only file of the same name, and count the paths as elsewhere.
+
+    videos/KEY/file-000.mp4 is the same name as video/KEY/file-000.mp4. If names of files have the number of the episode,
+    a folder chunk-004 in place of chunk-000 is the same name, too.
+    """
+    templates = [str(info.described.get(name)) for name in ("data_path", "video_path")]
+    has_number = not info.many and all("{episode_index" in one.rpartition("/")[2] for one in templates if "/" in one)
+
+    def name_of(path: str) -> str:
+        path = re.sub(r"^video/", "videos/", path)
+        return re.sub(r"/chunk-\d+/", "/", path) if has_number else path
+
+    places = [
+        (episode, holder, name)
+        for episode in episodes
+        for holder, name in ((episode, "data"), *((video, "path") for video in episode["videos"].values()))
+        if holder[name] not in inside
+    ]
+    by_name: dict[str, list[str]] = {}
+    for path in inside if places else ():
+        by_name.setdefault(name_of(path), []).append(path)
+    for episode, holder, name in places:
+        if len(found := by_name.get(name_of(holder[name]), [])) == 1:
+            holder[name] = found[0]
+            episode["elsewhere"] = episode.get("elsewhere", 0) + 1
 
 
 def _as_kind(asset: Asset) -> Asset:
@@ -211,7 +285,8 @@ def _episodes_by_lines(text: str, info: Info, cameras: Sequence[str], entry: Ent
         raise ConversionError(entry.id, [problem]) from error
     _check_numbers([*lengths], len(lines), entry)
     for number, rows in sorted(lengths.items()):
-        fields = {"episode_chunk": info.chunk_of(number), "episode_index": number}
+        chunk = info.chunk_of(number)
+        fields = {"episode_chunk": chunk, "chunk_index": chunk, "episode_index": number}
         yield {
             "number": number,
             "rows": rows,
@@ -303,11 +378,24 @@ def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
         raise ConversionError(entry.id, [problem])
 
 
-def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset], entry: Entry) -> None:
+def _check_files(
+    episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset], entry: Entry, info: Info, kept: AbstractSet[Key]
+) -> None:
     needed = {path: episode["number"] for episode in reversed(episodes) for path in _paths(episode)}
     missing = [f"it lacks {path} of episode {number}" for path, number in needed.items() if path not in inside]
     if not missing:
         return
+    videos = [episode["videos"] for episode in episodes]
+    gone = {name for name in videos[0] if all(places[name]["path"] not in inside for places in videos)}
+    others = [dotted_name(key) for key in keys_of(info.without(gone, "")) if key in kept - _ALWAYS]
+    if gone and others:
+        listed = join_names(sorted(gone))
+        example = next(place["path"] for name, place in videos[0].items() if name in gone)
+        raise ConversionError(
+            entry.id,
+            [f"it has no file of {listed}, such as {example}"],
+            hint=Remedy("read the other fields with {}, or add the files", Argument("keys", ",".join(others))),
+        )
     complete = [one["number"] for one in episodes if all(path in inside for path in _paths(one))]
     if not complete:
         raise ConversionError(entry.id, first_problems(missing, "files"))

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,10 +35,16 @@ _DTYPES = frozenset(
 )
 _SCALARS = frozenset({"timestamp", "frame_index", "task_index"})
 _FIELDS = {
-    "data_path": ({"episode_chunk", "episode_index"}, {"chunk_index", "file_index"}),
-    "video_path": ({"episode_chunk", "episode_index", "video_key"}, {"chunk_index", "file_index", "video_key"}),
+    "data_path": ({"episode_chunk", "chunk_index", "episode_index"}, {"chunk_index", "file_index"}),
+    "video_path": (
+        {"episode_chunk", "chunk_index", "episode_index", "video_key"},
+        {"chunk_index", "file_index", "video_key"},
+    ),
 }
+"""The fields of a path before version 3.0, where users also write chunk_index for episode_chunk, and in version 3.0."""
 TASK: Key = ("language_instruction",)
+NO_FILES = "no file, and meta/modality.json does not name it"
+"""The reason for which a camera is left out."""
 DONE, SUCCESS = "next.done", "next.success"
 ENDS = (DONE, "next.terminated", "next.truncated")
 """Flags of which only the last row of an episode counts."""
@@ -93,6 +99,11 @@ class Info:
     def flags(self) -> list[str]:
         """The flags among `ENDS` and `SUCCESS` that the rows have."""
         return [name for name in (*ENDS, SUCCESS) if name in self.described["features"]]
+
+    def without(self, names: Collection[str], reason: str) -> Info:
+        """Return the same without some features, which are left out for a reason."""
+        kept = {name: feature for name, feature in self.features.items() if name not in names}
+        return replace(self, features=kept, left_out={**self.left_out, **dict.fromkeys(names, reason)})
 
     @property
     def many(self) -> bool:

@@ -31,7 +31,7 @@ from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, Decision, EpisodeReader
 from datasets_rl.sources.lerobot.depth_images import read_depths
-from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, read_info
+from datasets_rl.sources.lerobot.layout import DONE, ENDS, NO_FILES, SUCCESS, TASK, Feature, read_info
 from datasets_rl.sources.lerobot.videos import EpisodeFrames, OpenVideos, find_packets, harmless_faults
 from datasets_rl.sources.values import WIDENED, as_column, checked_images, count_not_finite, pixel_spec
 from datasets_rl.ted.episode import Episode, TextStates, Values
@@ -44,7 +44,8 @@ _EPISODE_BYTES = 256 << 20
 twice."""
 _ROWS_MAX = 1 << 16
 _ROWS_MIN = 16
-_INDICES = ("episode_index", "frame_index", "timestamp")
+_ROW = "episode_index"
+_FRAME = "frame_index"
 _STATISTICS = frozenset({"max", "mean", "min", "std"})
 _TEXTS = {
     "lerobot-same-row": "the observation, the action, the reward and the flags of a row belong to one step: the reward "
@@ -63,6 +64,10 @@ _TEXTS = {
     "cast": "values have another dtype than meta/info.json states, and were converted",
     "widened": "unsigned integers of 16 to 64 bits were converted to signed integers, which torch can gather",
     "rows-elsewhere": "rows of episodes are in another file than meta/episodes states",
+    "file-elsewhere": "files are in another folder than meta/info.json states, and have the stated names",
+    "order-of-rows": "rows have no frame_index: the order of the rows is the order of the steps, and the timestamps rise",
+    "late-times": "the timestamps of episodes begin late, and the video has one frame for each row: the frames were "
+    "assigned to the rows in order",
 }
 _WIDER = {**WIDENED, np.dtype(np.uint64): np.dtype(np.int64)}
 
@@ -87,7 +92,8 @@ class _Table:
 
     episodes: Mapping[int, tuple[int, int]]
     """First row, and the row after the last row, of each episode."""
-    frames: NDArray[np.int64]
+    frames: NDArray[np.int64] | None
+    """The number of each row in the episode, or None without a column of the numbers."""
     seconds: NDArray[np.float64]
 
 
@@ -106,7 +112,8 @@ class LeRobotReader(EpisodeReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._files = files
-        self._info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
+        info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
+        self._info = info.without(metadata["absent"], NO_FILES)
         self.left_out = {name: f"it has {reason}" for name, reason in self._info.left_out.items()}
         self._quality: int = metadata["quality"]
         self._images: str = metadata["images"]
@@ -167,6 +174,7 @@ class LeRobotReader(EpisodeReader):
         self._harmless.clear()
         described = [one for one in part if one["rows"]]
         self.counts["no-transition"] += len(part) - len(described)
+        self.counts["file-elsewhere"] += sum(one.get("elsewhere", 0) for one in described)
         paths = [*dict.fromkeys(one["data"] for one in described)]
         tables: dict[str, _Table] = {}
         found = [self._find_rows(one, paths, tables) for one in described]
@@ -248,10 +256,12 @@ class LeRobotReader(EpisodeReader):
     def _table_of(self, path: str) -> _Table:
         """Read the columns of a data file that say where the episodes are."""
         with TableFile(self._files[path]) as file:
-            blocks = [*file.blocks(_INDICES, rows=_ROWS_MAX)]
+            is_numbered = _FRAME in file.columns or _FRAME in self._info.features
+            names = [_ROW, "timestamp", *[_FRAME] * is_numbered]
+            blocks = [*file.blocks(names, rows=_ROWS_MAX)]
         if not blocks:
-            return _Table({}, np.empty(0, np.int64), np.empty(0))
-        numbers, frames, seconds = (np.concatenate([_numbers(block[name]) for block in blocks]) for name in _INDICES)
+            return _Table({}, None, np.empty(0))
+        numbers, seconds, *rest = (np.concatenate([_numbers(block[name]) for block in blocks]) for name in names)
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         episodes: dict[int, tuple[int, int]] = {}
         for start, stop in pairwise(cuts):
@@ -261,7 +271,8 @@ class LeRobotReader(EpisodeReader):
                     [f"the rows of episode {number} are not consecutive: they begin again at {start:,}"],
                 )
             episodes[number] = start, stop
-        return _Table(episodes, frames.astype(np.int64), seconds.astype(np.float64))
+        frames = rest[0].astype(np.int64) if rest else None
+        return _Table(episodes, frames, seconds.astype(np.float64))
 
     def _find_rows(self, episode: Mapping[str, Any], paths: Sequence[str], tables: dict[str, _Table]) -> _EpisodeRows:
         """Return the rows of an episode by number, in the stated file or in another file of `paths`."""
@@ -277,12 +288,20 @@ class LeRobotReader(EpisodeReader):
                         f"episode {number} has {stop - start:,} rows, but meta/episodes states {episode['rows']:,}"
                     )
                     raise self.error(path.rpartition("/")[2], [problem])
-                if not np.array_equal(tables[path].frames[start:stop], np.arange(stop - start)):
+                seconds, frames = tables[path].seconds[start:stop], tables[path].frames
+                if frames is not None and not np.array_equal(frames[start:stop], np.arange(stop - start)):
                     raise self.error(
                         path.rpartition("/")[2],
                         [f"frame_index of episode {number} is not 0 to {stop - start - 1:,} in order"],
                     )
-                seconds = tables[path].seconds[start:stop]
+                if frames is None and not (np.diff(seconds) > 0).all():
+                    row = int(np.argmin(np.diff(seconds) > 0)) + 1
+                    problem = (
+                        f"episode {number} has no frame_index, and the order of the rows is not known: the timestamp of "
+                        f"row {row:,} is {seconds[row]:.4f} s, after {seconds[row - 1]:.4f} s"
+                    )
+                    raise self.error(path.rpartition("/")[2], [problem])
+                self.counts["order-of-rows"] += (stop - start) * (frames is None)
                 return _EpisodeRows(number, path, start, stop, seconds, episode["videos"])
         there = tables[stated].episodes
         present = f"{min(there)} to {max(there)}" if there else "none"
@@ -294,7 +313,7 @@ class LeRobotReader(EpisodeReader):
     def _read_run(self, file: TableFile, run: Sequence[_EpisodeRows], videos: OpenVideos) -> Iterator[Episode]:
         """Yield episodes with rows that follow each other in a file, in pieces of a few megabytes."""
         columns = [one.name + "/bytes" * (one.kind == "image") for one in self._features if one.kind != "video"]
-        names = [*dict.fromkeys([*columns, *["task_index"] * self._has_task, *self._info.flags, "frame_index"])]
+        names = [*dict.fromkeys([*columns, *["task_index"] * self._has_task, *self._info.flags, _ROW])]
         step_bytes = 8 * len(names) + sum(one.pixels for one in self._features if not self._by_key[one.key].video)
         most = max(_ROWS_MIN, min(_CHUNK_BYTES // step_bytes, _ROWS_MAX))
         remaining = iter(run)
@@ -302,7 +321,7 @@ class LeRobotReader(EpisodeReader):
         at = rows.start
         frames: Mapping[str, EpisodeFrames] | None = None
         for block in file.blocks(names, rows=most, start=at, stop=run[-1].stop):
-            start, end = at, at + len(_numbers(block["frame_index"]))
+            start, end = at, at + len(_numbers(block[_ROW]))
             while at < end:
                 if at == rows.start:
                     frames = self._open_frames(rows, videos)
@@ -319,12 +338,14 @@ class LeRobotReader(EpisodeReader):
     def _open_frames(self, rows: _EpisodeRows, videos: OpenVideos) -> dict[str, EpisodeFrames] | None:
         """Return the frames of each camera, or None if a video lacks the frames of the episode, which a decision names."""
         frames: dict[str, EpisodeFrames] = {}
+        late = False
         budget = _EPISODE_BYTES // max(len(self._cameras), 1)
         for camera in self._cameras:
             place, column = rows.videos[camera.name], self._by_key[camera.key]
             try:
                 video = videos.open(camera.name, place["path"])
-                packets = find_packets(video, camera, place, rows.seconds, self._info.fps)
+                packets, is_late = find_packets(video, camera, place, rows.seconds, self._info.fps)
+                late |= is_late
                 frames[camera.name] = EpisodeFrames(video, packets, column, camera.depth, self._quality, budget)
             except ConversionError as error:
                 where = f"{place['path'].rpartition('/')[2]} of {camera.name}"
@@ -332,6 +353,7 @@ class LeRobotReader(EpisodeReader):
                 self._mismatches[f"video-of-episode-{rows.number}"] = text
                 return None
             self._harmless |= harmless_faults(video, camera, place, packets)
+        self.counts["late-times"] += late
         for camera in self._cameras:
             column = self._by_key[camera.key]
             self.counts["video-to-jpeg"] += len(rows.seconds) * column.encoded

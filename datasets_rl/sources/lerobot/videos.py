@@ -64,8 +64,14 @@ class OpenVideos:
 
 def find_packets(
     video: Video, camera: Feature, place: Mapping[str, Any], seconds: NDArray[np.float64], fps: float
-) -> NDArray[np.int64]:
-    """Return the packet of the frame of each row of an episode, [T]. The frames follow each other.
+) -> tuple[NDArray[np.int64], bool]:
+    """Return the packet of the frame of each row of an episode, [T], and whether the rows have late times.
+
+    The frames follow each other. Where the times of the table begin late, by the same time in every row, and the video
+    has a frame for each row, the order decides:
+
+        frames    0.0  0.1  0.2  0.3
+        rows           0.1  0.2  0.3  0.4     the first row has the first frame
 
     Args:
         video: The video.
@@ -82,22 +88,29 @@ def find_packets(
     if video.shape != camera.shape[:2]:
         problem = f"the frames are {list(video.shape)}, but meta/info.json states {list(camera.shape[:2])}"
         raise ConversionError("", [problem])
-    rows, times = len(seconds), seconds + place.get("start", 0.0)
-    first = int(np.searchsorted(video.seconds, times[0] - _SECONDS))
+    rows, begin = len(seconds), place.get("start", 0.0)
+    first = int(np.searchsorted(video.seconds, begin - _SECONDS))
     # Before version 3.0, a video has a single episode.
     length = round((place["stop"] - place["start"]) * fps) if "stop" in place else len(video.frames)
     length = min(rows, len(video.frames) - first) if length == rows else length
+    is_late = bool(seconds[0] > _SECONDS)
     if length != rows:
         kind = "shorter" if length < rows else "longer"
-        raise ConversionError("", [f"the video is {kind} than the table: {length:,} frames for {rows:,} rows"])
-    found = video.seconds[first : first + rows]
+        late = f", and the times of the table begin at {seconds[0]:.4f} s" if is_late else ""
+        raise ConversionError("", [f"the video is {kind} than the table: {length:,} frames for {rows:,} rows{late}"])
+    found, times = video.seconds[first : first + rows], seconds + begin
     # The times of rows are rounded to single precision.
-    wrong = np.flatnonzero(np.abs(found - times) > _SECONDS + np.spacing(times.astype(np.float32)))
-    if wrong.size:
-        row = int(wrong[0])
-        problem = f"the frame of row {row:,} is at {found[row]:.4f} s, but the table has {times[row]:.4f} s"
+    rounding = _SECONDS + np.spacing(times.astype(np.float32))
+    wrong = np.abs(found - times) > rounding
+    is_by_order = bool(wrong.any() and is_late and abs(found[0] - begin) <= _SECONDS)
+    if is_by_order:
+        wrong = np.abs(found - times + seconds[0]) > rounding + np.spacing(np.float32(seconds[0]))
+    if wrong.any():
+        row = int(wrong.argmax())
+        late = f". The times of the table begin at {seconds[0]:.4f} s" if is_late else ""
+        problem = f"the frame of row {row:,} is at {found[row]:.4f} s, but the table has {times[row]:.4f} s{late}"
         raise ConversionError("", [problem])
-    return video.frames[first : first + rows]
+    return video.frames[first : first + rows], is_by_order
 
 
 def harmless_faults(

@@ -33,6 +33,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.foreign import foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
@@ -201,8 +202,12 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
     data = {path: assets[path] for path in formats_of([*assets])}
     if not data:
         names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
-        problem = f"it has neither {FILE} nor a file of {known}; its first files are {names}"
-        raise ConversionError(name, [problem])
+        problem = f"it has neither {FILE} nor a file of {known}. The first files are {names}"
+        foreign = [*foreign_files(dict(sorted(assets.items())))]
+        ways = dict.fromkeys(one.way for _, one in foreign)
+        raise ConversionError(
+            name, [problem, *(f"{path} is {one.title}" for path, one in foreign)], hint="; ".join(ways)
+        )
     return data
 
 

@@ -98,7 +98,9 @@ class OpenML(Source):
             revision=f"data {number}, file {description.get('file_id', table.md5 or '')}",
         )
 
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
         """Open the table, see `Source.open`.
 
         Raises:
@@ -114,7 +116,7 @@ class OpenML(Source):
             import sklearn  # noqa: F401
         params = params or {}
         entry = self.entry(name)
-        return OpenMLReader(entry.id, Path(files[params["table"]]), params["features"], entry.params)
+        return OpenMLReader(dataset_id or entry.id, Path(files[params["table"]]), params["features"], entry.params)
 
     def _api_asset(self, path: str) -> Asset:
         from datasets_rl.fetch.asset import Asset

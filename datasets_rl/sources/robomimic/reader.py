@@ -117,13 +117,15 @@ class RobomimicReader(EpisodeReader):
             self._filter_keys = sorted(file.filter_keys)
             if self._split and self._split not in self._filter_keys:
                 names = ", ".join(self._filter_keys) or "none"
-                raise InvalidArgumentError(f"split is {self._split!r}, but the filter keys of {first} are {names}")
+                raise InvalidArgumentError(
+                    f"split is {self._split!r}, but the filter keys of {self.label(first)} are {names}"
+                )
             self._attributes = {name: type(value) for name, value in file.metadata(opened.number).items()}
             self._has_instruction = file.instruction(opened.number) is not None or file.is_libero
             # In a folder, each file is another task.
             self._keeps_states = STATES in opened.arrays and not params.get("folder", False) and file.one_state_size
             self._left_out = STATES in opened.arrays and not self._keeps_states
-            self._expected = self._file_columns(opened, f"{first}: {file.label(opened.number)}")
+            self._expected = self._file_columns(opened, f"{self.label(first)}: {file.label(opened.number)}")
             columns = [*self._expected.values(), *END_COLUMNS]
             if NEXT_REWARD not in self._expected:
                 columns.append(Column(NEXT_REWARD, np.dtype(np.float32), (1,)))
@@ -161,19 +163,19 @@ class RobomimicReader(EpisodeReader):
                     problem = (
                         f"the filter keys are {', '.join(file.filter_keys) or 'none'}, in the first file {expected}"
                     )
-                    raise ConversionError(path, [problem])
+                    raise self.error(self.label(path), [problem])
                 chosen = [one for one in file.numbers if not self._split or one in file.filter_keys[self._split]]
                 for number in chosen[len(chosen) * piece // pieces : len(chosen) * (piece + 1) // pieces]:
                     try:
-                        yield from self._convert(file, number)
+                        yield from self._convert(file, self._numbers[path], number)
                     except DemonstrationError as error:
-                        problems += [f"{path}: {file.label(number)}: {problem}" for problem in error.args]
+                        problems += [f"{self.label(path)}: {file.label(number)}: {problem}" for problem in error.args]
         if problems:
             as_they_stand = any("next_obs" in problem and "differs" in problem for problem in problems)
             raise ConversionError(self._dataset_id, first_problems(problems), hint=_ALIGN if as_they_stand else "")
 
     def _open(self, path: str, threads: int | None = None) -> DemonstrationFile:
-        return DemonstrationFile(self._files[path], path, alignment=self._alignment, threads=threads)
+        return DemonstrationFile(self._files[path], self.label(path), alignment=self._alignment, threads=threads)
 
     def _file_columns(self, opened: Demonstration, where: str) -> dict[Key, Column]:
         problems = []
@@ -191,7 +193,7 @@ class RobomimicReader(EpisodeReader):
         refuse(where, problems)
         return columns
 
-    def _convert(self, file: DemonstrationFile, number: int) -> Iterator[Episode]:
+    def _convert(self, file: DemonstrationFile, file_number: int, number: int) -> Iterator[Episode]:
         """Yield the pieces of a demonstration."""
         alignment = file.alignment
         opened = file.open(number)
@@ -206,7 +208,7 @@ class RobomimicReader(EpisodeReader):
         success = self._read_success(file, opened, attributes)
         self._count(opened, file, success=success)
         names = {f"mask.{name}": number in file.filter_keys[name] for name in self._filter_keys}
-        metadata: dict[str, Any] = {"demo": np.int64(number), "file": np.int64(self._numbers[file.name]), **names}
+        metadata: dict[str, Any] = {"demo": np.int64(number), "file": np.int64(file_number), **names}
         metadata |= {f"{name}_" if name in metadata else name: value for name, value in attributes.items()}
         columns = {column.key: column for column in self._kept_columns}
 

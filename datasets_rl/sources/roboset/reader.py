@@ -133,11 +133,11 @@ class RoboSetReader(EpisodeReader):
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
                 self.counts["unwritten-chunks"] += file.unwritten
-                for trial in _find_trials(file, path):
+                for trial in _find_trials(file, self.label(path)):
                     try:
                         yield from self._split(trial, self._seeds[path])
                     except _TrialError as error:
-                        problems += [f"{path}: Trial{trial.number}: {problem}" for problem in error.args]
+                        problems += [f"{self.label(path)}: Trial{trial.number}: {problem}" for problem in error.args]
         refuse(self._dataset_id, first_problems(problems))
 
     def _split(self, trial: _Trial, seed: int) -> Iterator[Episode]:

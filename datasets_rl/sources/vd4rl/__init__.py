@@ -116,12 +116,14 @@ class VD4RL(Source):
         return replace(shards(assets, selection), entry=entry, revision=folder.revision)
 
     @override
-    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(
+        self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
+    ) -> EpisodeReader:
         from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
         from datasets_rl.sources.vd4rl.shards import RowFiles
 
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
-        return kind(f"{self.name}/{name}", files)
+        return kind(dataset_id or f"{self.name}/{name}", files)
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
