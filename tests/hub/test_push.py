@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,7 @@ def test_without_a_token_a_push_says_how_to_give_one(pendulum, monkeypatch, tmp_
 
     with pytest.raises(PushError, match=r"no token.*\n.*hf auth login"):
         push(pendulum, "hf://me/pendulum")
+    assert "hf" in distribution("huggingface_hub").entry_points.select(group="console_scripts").names
 
 
 @pytest.mark.parametrize(
