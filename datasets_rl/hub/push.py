@@ -227,7 +227,7 @@ class _Hub:
             *(CommitOperationAdd(path, text.encode()) for path, text in texts.items()),
             *(CommitOperationDelete(path) for path in outdated),
         ]
-        with _without_bars():
+        with _without_bars(), _addressed(self.api.endpoint):
             done = self._persist(
                 lambda: self.api.create_commit(
                     self.repository,
@@ -304,6 +304,21 @@ def _addition(folder: Path, piece: Piece) -> CommitOperationAdd:
     if piece.sha256 is not None:
         addition.upload_info.sha256 = bytes.fromhex(piece.sha256)  # the hub refuses bytes with another sha256
     return addition
+
+
+@contextmanager
+def _addressed(endpoint: str) -> Iterator[None]:
+    """Give the hub's client the address of the hub, which the client reads from HF_ENDPOINT only when it is imported.
+
+    Where HF_ENDPOINT was set later, versions before 1.9 refuse the answer to a commit that the hub has made.
+    """
+    from huggingface_hub import constants
+
+    imported, constants.ENDPOINT = constants.ENDPOINT, endpoint
+    try:
+        yield
+    finally:
+        constants.ENDPOINT = imported
 
 
 @contextmanager

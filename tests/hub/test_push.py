@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,7 @@ def test_without_a_token_a_push_says_how_to_give_one(pendulum, monkeypatch, tmp_
 
     with pytest.raises(PushError, match=r"no token.*\n.*hf auth login"):
         push(pendulum, "hf://me/pendulum")
+    assert "hf" in distribution("huggingface_hub").entry_points.select(group="console_scripts").names
 
 
 @pytest.mark.parametrize(
@@ -386,7 +388,7 @@ def test_a_stream_survives_failures_and_detects_replaced_files(hub, pendulum):
     place = hub.commits[commit] / "chunks/rows.npy/00005"
     place.write_bytes(place.read_bytes()[::-1])
 
-    with pytest.raises(IntegrityError, match=r"rows\.npy: its bytes .* differ from their digest"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy: the bytes .* differ from their digest"):
         list(load("hf://me/pendulum", batch_size=500, streaming=True, shuffle=False, root=place.parent))
 
 
