@@ -226,8 +226,8 @@ class Reward2GoTransform(RewardSums):
         next.reward      1      2      4  | 8        gamma = 0.5
         reward to go     3      4      4  | 8
 
-    As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order,
-    along the time axis, or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, the
+    As in TorchRL, the sums are computed when data is written to the buffer. The data must be whole episodes in order,
+    rewards [N, 1], or trajectories, rewards [B, T, 1] in a TensorDict [B]. Of a stored dataset, which is read-only, the
     sums are computed when steps or whole episodes (`split_trajs`) are sampled. The sums of padding are 0.
 
         >>> import torch
