@@ -430,5 +430,7 @@ def _not_a_folder_error(path: Path) -> NotADatasetError:
     if path.is_file():
         foreign = foreign_file(path)
         kind = foreign.title if foreign else "a file"
-        return NotADatasetError(path, f"the path is {kind}, expected the folder of a dataset", hint=_way_of_file(path, foreign))
+        return NotADatasetError(
+            path, f"the path is {kind}, expected the folder of a dataset", hint=_way_of_file(path, foreign)
+        )
     return NotADatasetError(path)
