@@ -49,4 +49,4 @@ def test_a_file_is_not_the_folder_of_a_dataset(rlds, tmp_path):
 
         assert ran.code == 3
         assert "why: the path is a file, expected the folder of a dataset\n" in ran.err
-        assert "next: rlds download local/NAME --from-local PATH converts files of your own\n" in ran.err
+        assert "store the episodes with EpisodeWriter, see docs/recording.md#files-of-other-packages" in ran.err

@@ -104,6 +104,7 @@ COMMANDS = {
     ],
     "help": [["help", "recipes"]],
     "info": [["info", ID], ["info", "local/mine"], ["info", "{theirs}"]],
+    "init": [["init", "{theirs}", "--print"], ["init", "{theirs}", "--check"], ["init", "{theirs}"]],
     "list": [["list", "--downloaded"], ["list", "local"]],
     "mix": [["mix", ID, ID, "-o", "{theirs}/manifest.json"]],
     "path": [["path", ID], ["path", "local/mine"]],

@@ -449,7 +449,7 @@ class TestSources(SourceContract):
 
         assert code == 5
         names = "|".join(re.escape(file.path.rpartition("/")[2]) for file in made.stored.manifest.raw)
-        text = rf"{re.escape(field.name)} at row {middle:,} is .*; ({names}).* has .* \(1 such\)"
+        text = rf"{re.escape(field.name)} at row {middle:,} is .*, but ({names}).* has .* \(1 such\)"
         problems = document["datasets"][0]["problems"]
         assert any(re.fullmatch(text, problem) for problem in problems), problems
 

@@ -312,7 +312,8 @@ FAULTS = {
         "it is not an .npz file or a .npy file",
     ),
     "the archive of another game": Fault(
-        lambda folder: _put(folder, EXPERT, lzma.compress(tarred(written(game([3]), "maze")))), "it has no step"
+        lambda folder: _put(folder, EXPERT, lzma.compress(tarred(written(game([3]), "maze")))),
+        "the dataset has no step",
     ),
     "a cut archive": Fault(_archive(lambda data: data[:-200]), "the end of an xz stream"),
     "a changed byte": Fault(_archive(_flip), "the xz stream is damaged"),
@@ -323,7 +324,7 @@ FAULTS_OF_LEVELS = {
     "an XML error": Fault(_archive(lambda _: _XML, LEVELS), "XML"),
     "a cut archive": Fault(_archive(lambda data: data[:400_000], LEVELS), "is truncated"),
     "no file of the game": Fault(
-        lambda folder: _put(folder, LEVELS, tarred(written(game([3]), "maze"))), "it has no step"
+        lambda folder: _put(folder, LEVELS, tarred(written(game([3]), "maze"))), "the dataset has no step"
     ),
 }
 _SMALL = {"datasets_rl.sources.gen_dgrl._SHARD_STEPS"}

@@ -272,7 +272,7 @@ def test_the_class_selects_the_same_episodes_of_a_complete_dataset(convert, rng,
 
 
 @pytest.mark.parametrize(
-    ("episodes", "says"), [("-2:", "not known before"), ("3:1", "none"), ("a", "expected numbers")]
+    ("episodes", "says"), [("-2:", "not known before"), ("3:1", "selects no episode"), ("a", "expected numbers")]
 )
 def test_negative_numbers_and_empty_selections_are_refused(convert, rng, episodes, says):
     with pytest.raises(InvalidArgumentError, match=says):

@@ -185,7 +185,7 @@ def _padding_of(file: ArrayFile) -> str:
 
 
 def _asking(error: ConversionError, arrays: Mapping[str, Array], values: Mapping[str, str]) -> _Seen:
-    question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.hint)))
+    question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
     return _Seen(arrays, question=question, answers=answers, values=values)
 
 
