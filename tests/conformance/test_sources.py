@@ -588,7 +588,7 @@ class TestSources(SourceContract):
             assert content(folder)[0] == content(made.stored.folder)[0]
             assert leftovers(home / str(number) / root) == []
             if any(field.form == "video" for field in stored.schema):
-                with pytest.raises(IntegrityError, match="another version replaced the opened one"):
+                with pytest.raises(IntegrityError, match="another version replaced the opened version"):
                     shown[0]  # videos are opened when frames are read
             else:
                 assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
