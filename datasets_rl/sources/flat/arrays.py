@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 
 _WHOLE_MAX_BYTES = 64 << 20
-_TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
+TEXT = np.dtype(np.int32)
+"""Dtype of the integer codes of texts."""
 
 Rows = NDArray[Any] | list[str] | list[bytes]
 """Rows of an array: numbers, texts, or the bytes of images."""
@@ -221,7 +222,7 @@ def _hdf5_array(array: Hdf5Array, name: str) -> Array:
 
     rows = array.shape[0]
     if array.text:
-        return Array(rows, array.shape[1:], _TEXT, text=True)
+        return Array(rows, array.shape[1:], TEXT, text=True)
     if len(array.shape) == 1 and rows and h5py.check_vlen_dtype(array.dataset.dtype) == np.uint8:
         return _encoded_array(rows, array.dataset[0].tobytes(), name)
     return Array(rows, array.shape[1:], array.dtype)
@@ -250,7 +251,7 @@ class NpzArrays(ArrayFile):
         self.name = name
         self._file = NpzFile(path)
         self.arrays = {
-            array_name: Array(array.shape[0], array.shape[1:], _TEXT, text=True)
+            array_name: Array(array.shape[0], array.shape[1:], TEXT, text=True)
             if array.dtype.kind == "U"
             else Array(array.shape[0], array.shape[1:], array.dtype.newbyteorder("="))
             for array_name, array in self._file.arrays.items()
@@ -315,7 +316,7 @@ class TableArrays(ArrayFile):
         if isinstance(first, list) and first and isinstance(first[0], bytes):
             return _encoded_array(self._file.rows, first[0], f"{self.name}: {name}")
         if isinstance(first, list):
-            return Array(self._file.rows, (), _TEXT, text=True)
+            return Array(self._file.rows, (), TEXT, text=True)
         return Array(self._file.rows, first.shape[1:], first.dtype)
 
     def __exit__(self, *details: object) -> None:

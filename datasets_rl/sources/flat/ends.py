@@ -240,7 +240,7 @@ def _episode_rows(
     if plan.by == "file":
         return np.array([rows], np.int64), np.zeros(1, np.int64)
     if plan.by in ARRANGED:
-        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+        counts = arranged_lengths(file, plan)
         return counts, np.arange(len(counts), dtype=np.int64)
     if plan.by not in {"flags", "seams"}:
         return marked_episodes(file, plan.by, plan.marks, rows)
@@ -249,6 +249,11 @@ def _episode_rows(
     stops = union([starts[starts > 0] - 1, *flags.values()]) + 1
     stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
     return np.diff(stops, prepend=0), np.arange(len(stops), dtype=np.int64)
+
+
+def arranged_lengths(file: ArrayFile, plan: Plan) -> _Index:
+    """Return the number of rows of each episode, [E], of a file with a structure that separates the episodes."""
+    return next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
 
 
 def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_Index, _Index]:

@@ -25,14 +25,13 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX, first_problems
-from datasets_rl.sources.flat.arrays import Array, ArrayFile, Rows
+from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
 
 _BATCH_ROWS = 4096
 _KEPT_BATCHES = 4
 _CELL_MAX_CHARS = 1 << 24
 _LINE_MAX_BYTES = 256 << 20
 _WORDS = {"true": 1, "false": 0}
-_TEXT = np.dtype(np.int32)
 
 Cells = Mapping[str, Sequence[Any]]
 """The cells of some rows by column: texts of a CSV file, or JSON values."""
@@ -70,7 +69,7 @@ class _Column:
         if "empty" in self.kinds or not self.kinds <= {"text", "word", "integer", "number"}:
             kinds = join_names(sorted(self.kinds))
             raise ConversionError(name, [f"the cells are {kinds}, expected numbers or texts (row {self.place:,})"])
-        return _TEXT, (), True
+        return TEXT, (), True
 
 
 class TextTable(ArrayFile):

@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
-from datasets_rl.sources.flat.arrays import Array, ArrayFile, Rows
+from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
 
-_TEXT = np.dtype(np.int32)
 _STEP = ("observation", "action", "reward", "next_observation", "done")
 """Names of the values of a step in a tuple, in the order of the field: (s, a, r, s', done)."""
 
@@ -41,7 +40,7 @@ class TreeFile(ArrayFile):
         self.name = name
         self._values = dict(_arrays(value, name))
         self.arrays = {
-            array: Array(len(values), values.shape[1:], _TEXT, text=True)
+            array: Array(len(values), values.shape[1:], TEXT, text=True)
             if values.dtype.kind == "U"
             else Array(len(values), values.shape[1:], values.dtype.newbyteorder("="))
             for array, values in self._values.items()

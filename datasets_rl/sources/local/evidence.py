@@ -25,7 +25,7 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
@@ -203,12 +203,12 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
             meaning of an array is not certain.
     """
-    rows = next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
+    rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
     names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
-        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+        counts = arranged_lengths(file, plan)
         stated = {file.way: (file.way, counts), **stated}
     if len({counts.tobytes() for _, counts in stated.values()}) > 1:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
@@ -237,15 +237,20 @@ def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
     """
     if plan.by not in {*MARKED, *ARRANGED} or not plan.flags:
         return plan
-    rows = next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
+    rows = _rows_of_steps(file, plan)
     if all(file.arrays[name].rows == rows for name in plan.flags.values()):
         return plan
     if file.way:
-        counts = next(file.lengths[name] for name in plan.step_arrays if name in file.lengths)
+        counts = arranged_lengths(file, plan)
     else:
         counts, _ = marked_episodes(file, plan.by, plan.marks, rows)
     flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     return replace(plan, flags=flags, episode_flags=of_episodes)
+
+
+def _rows_of_steps(file: ArrayFile, plan: Plan) -> int:
+    """Return the number of rows of the arrays of steps. A flag may have a number for each episode instead."""
+    return next(file.arrays[name].rows for name in plan.step_arrays if name not in plan.flags.values())
 
 
 def _flags_of_episodes(file: ArrayFile, plan: Plan, rows: int, episodes: int) -> tuple[dict[Key, str], dict[Key, str]]:
