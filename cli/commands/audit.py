@@ -1,0 +1,127 @@
+"""``rlds audit``: look for faults in the data of stored datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import InvalidArgumentError
+
+from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
+from ..output import Block, Lines, Result, Table
+from .verify import members_of
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing import Audit, Finding
+
+GROUP = "Look"
+
+_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}}
+_SHOWN = 20
+"""Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
+
+
+def run(
+    shell: Shell,
+    datasets: TargetsOrNone = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            "--fail-on", metavar="LEVEL", help="Exit with 1 if a finding is at least as sure: proof, strong or hint."
+        ),
+    ] = "",
+    checks: Annotated[
+        str, typer.Option(metavar="NAMES", help="Checks to make, joined by commas. All by default.")
+    ] = "",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the report as Markdown, for a pull request.")
+    ] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the checks: what each finds, and what each misses.")
+    ] = False,
+) -> Result:
+    """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
+
+    Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
+    hint. In clean data, at most one in 1,000 episodes has a strong finding. Nothing is changed. To check that the stored
+    files are intact, use rlds verify.
+
+    \b
+    Examples:
+      rlds audit demo/pendulum
+      rlds audit ./my-dataset --fail-on strong
+      rlds audit mix.toml --markdown
+      rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
+      rlds audit --list
+    """
+    from datasets_rl.auditing import CHECKS, LEVELS, audit
+    from datasets_rl.auditing.checks import check_class
+
+    if listed:
+        classes = [check_class(name) for name in CHECKS]
+        return Result(
+            {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
+            [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
+            quiet=list(CHECKS),
+        )
+    if not datasets:
+        raise InvalidArgumentError("no dataset is given", hint="rlds audit demo/pendulum, or rlds audit --list")
+    if fail_on and fail_on not in LEVELS:
+        raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
+    names = [name.strip() for name in checks.split(",") if name.strip()] or None
+    found = apply_to_each(
+        shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=names)
+    )
+    failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
+    reports = [one.value for one in found if one.value]
+    return Result(
+        {"datasets": [_document(one) for one in found]},
+        [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
+        quiet=[f"{one.id}\t{finding.level}\t{finding.check}" for one in reports for finding in one.findings],
+        code=combined_exit_code([one.code or int(fails) for one, fails in zip(found, failed, strict=True)]),
+    )
+
+
+def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
+    document = outcome.document(_DOCUMENT)
+    return document if outcome.value is None else {**document, **outcome.value.to_json()}
+
+
+def _blocks(found: Audit) -> Iterator[Block]:
+    yield Lines(tuple(_lines(found)))
+
+
+def _lines(found: Audit) -> Iterator[str]:
+    yield f"{found.id}: {_verdict(found)} ({found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks)"
+    for finding in found.findings[:_SHOWN]:
+        yield f"  {finding.level}: {finding.check}: {finding.message}"
+        if finding.remedy:
+            yield f"    remedy: {finding.remedy}"
+    if len(found.findings) > _SHOWN:
+        yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+
+
+def _verdict(found: Audit) -> str:
+    counts = {level: sum(one.level == level for one in found.findings) for level in ("proof", "strong", "hint")}
+    words = [f"{count} {level}" for level, count in counts.items() if count]
+    return f"findings: {', '.join(words)}" if words else "no findings"
+
+
+def _markdown(reports: list[Audit]) -> Iterator[str]:
+    for found in reports:
+        yield f"## Audit of {found.id}"
+        yield ""
+        yield f"{found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks: {_verdict(found)}."
+        yield ""
+        if found.findings:
+            yield "| level | check | finding | remedy |"
+            yield "| --- | --- | --- | --- |"
+            yield from map(_markdown_row, found.findings)
+            yield ""
+
+
+def _markdown_row(finding: Finding) -> str:
+    cells = (finding.level, finding.check, finding.message, f"`{finding.remedy}`" if finding.remedy else "")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

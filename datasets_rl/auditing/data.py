@@ -1,0 +1,171 @@
+"""The dataset that is audited: its fields by what they mean, and a sample of transitions that shows what is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.format.quantiles import sample_rows
+from datasets_rl.format.schema import Field, holds_images
+from datasets_rl.look.steps import StepReader
+from datasets_rl.ted.keys import (
+    ACTION,
+    EPISODE,
+    NEXT,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    Key,
+    is_observation,
+)
+from datasets_rl.ted.table import EpisodeTable
+
+_SAMPLE = 1 << 13
+_FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
+_TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values of a field around sampled steps t, spread over the dataset.
+
+    A value outside the episode is a copy of the value at t.
+
+    Attributes:
+        rows: The steps t, int64 [K], ascending.
+        before: Values at t - 1, float64 [K, D].
+        now: Values at t, float64 [K, D].
+        after: Values at t + 1, float64 [K, D].
+        has_before: Whether t - 1 is in the same episode, bool [K].
+        has_after: Whether t + 1 is in the same episode, bool [K].
+    """
+
+    rows: NDArray[np.int64]
+    before: NDArray[np.float64]
+    now: NDArray[np.float64]
+    after: NDArray[np.float64]
+    has_before: NDArray[np.bool_]
+    has_after: NDArray[np.bool_]
+
+
+class Data:
+    """Fields and episodes of an audited dataset.
+
+    Args:
+        steps: The steps of the dataset.
+    """
+
+    def __init__(self, steps: StepReader) -> None:
+        self.steps = steps
+        self._samples: dict[Key, Sample] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """The table of the episodes."""
+        return self.steps.episodes
+
+    @cached_property
+    def last_terminated(self) -> NDArray[np.bool_]:
+        """Whether each episode is terminated, bool [E]."""
+        return np.asarray(self.steps.take(NEXT_TERMINATED, self.episodes.stops - 1), np.bool_).reshape(-1)
+
+    @property
+    def images(self) -> Sequence[Key]:
+        """Keys of the fields of images: the cameras. An image after an action is not a field of its own."""
+        return [field.key for field in self._fields if holds_images(field)]
+
+    @property
+    def texts(self) -> Sequence[Key]:
+        """Keys of the fields of texts."""
+        return [field.key for field in self._fields if field.text]
+
+    @property
+    def numbers(self) -> Sequence[Key]:
+        """Keys of the narrow fields of numbers, without flags, texts and images."""
+        return [
+            field.key
+            for field in self._fields
+            if not field.text and not field.wide and field.dtype.kind in "fiu" and not holds_images(field)
+        ]
+
+    @property
+    def floats(self) -> Sequence[Key]:
+        """Keys of the narrow fields of floating-point numbers."""
+        return [key for key in self.numbers if self.field(key).dtype.kind == "f"]
+
+    @property
+    def states(self) -> Sequence[Key]:
+        """Keys of the narrow observations of floating-point numbers."""
+        return [key for key in self.floats if is_observation(key)]
+
+    @property
+    def actions(self) -> Sequence[Key]:
+        """Keys of the narrow actions: ``action``, or a part such as ``("action", "arm")``."""
+        return [key for key in self.numbers if key[0] == ACTION[0]]
+
+    @property
+    def rewards(self) -> Sequence[Key]:
+        """Keys of the rewards."""
+        return [NEXT_REWARD] if NEXT_REWARD in self.numbers else []
+
+    @property
+    def times(self) -> Sequence[Key]:
+        """Keys of the fields of time stamps, by their name."""
+        return [key for key in self.numbers if key[-1].lower() in _TIMES and int(np.prod(self.field(key).shape)) == 1]
+
+    def field(self, key: Key) -> Field:
+        """Return the field with a key.
+
+        Raises:
+            UnknownKeyError: If there is no such field.
+        """
+        return self.steps.field(key)
+
+    def element(self, key: Key, number: int) -> str:
+        """Return the name of an element of a field, for messages: ``observation[3]``, or its stated name."""
+        field = self.field(key)
+        names = self.steps.stored.manifest.element_names(field)
+        if names:
+            return f"{field.name} {names[number]}"
+        if int(np.prod(field.shape)) == 1:
+            return field.name
+        return f"{field.name}[{', '.join(str(int(axis)) for axis in np.unravel_index(number, field.shape))}]"
+
+    def take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return a field of steps in ascending order, [K, D]."""
+        return self.steps.take(key, rows).reshape(len(rows), -1)
+
+    def sample(self, key: Key) -> Sample:
+        """Return values of a narrow field around at most 8,192 steps, the same steps for each field."""
+        with self._lock:
+            if key not in self._samples:
+                self._samples[key] = self._read_sample(key)
+            return self._samples[key]
+
+    def _read_sample(self, key: Key) -> Sample:
+        rows = sample_rows(len(self), min(_SAMPLE, len(self)))
+        episodes = self.episodes.episode_of(rows)
+        has_before, has_after = rows > self.episodes.starts[episodes], rows + 1 < self.episodes.stops[episodes]
+        before, now, after = (
+            self.take(key, taken).astype(np.float64) for taken in (rows - has_before, rows, rows + has_after)
+        )
+        return Sample(rows, before, now, after, has_before, has_after)
+
+    @cached_property
+    def _fields(self) -> list[Field]:
+        keys = {field.key for field in self.steps.fields}
+        return [
+            field
+            for field in self.steps.fields
+            if field.key not in _FLAGS and not (field.key[0] == NEXT and field.key[1:] in keys)
+        ]

@@ -1,0 +1,262 @@
+"""The audit of a dataset: one pass over the fields that the checks look at, in blocks, on all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets_rl import disk
+from datasets_rl.auditing.block import Block, merge
+from datasets_rl.auditing.checks import CHECKS, check_class
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import LEVELS, Audit
+from datasets_rl.errors import InvalidArgumentError, join_names
+from datasets_rl.format.manifest import converter_version
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.look.steps import StepReader
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+from datasets_rl.store.find import locate, shown_id
+from datasets_rl.ted.keys import dotted_name
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing.base import Check, Measures
+    from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.ted.keys import Key
+
+_NARROW_BYTES = 8 << 20
+_WIDE_BYTES = 24 << 20
+_PARTS = 64
+"""Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
+AUDIT_FOLDER = ".audit"
+"""The folder in the home with the measures of unfinished audits."""
+
+
+def audit(
+    dataset: str | Path | BaseDatasetExperienceReplay,
+    *,
+    checks: Sequence[str] | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Audit:
+    """Look for faults in the data of a dataset, and return what was found.
+
+    The checks, what each finds, misses and takes for a fault, are listed in docs/audit.md. An audit that was interrupted
+    goes on where the audit stopped.
+
+        >>> from datasets_rl import audit
+        >>> audit("demo/pendulum", checks=["not_finite"]).findings
+        ()
+
+    Args:
+        dataset: The id or the folder of a stored dataset, or an open dataset.
+        checks: Names of the checks to make, by default all.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
+
+    Raises:
+        InvalidArgumentError: If there is no check with a name. The error has the names.
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    chosen = _chosen(checks)
+    settings = settings or Settings.from_env()
+    if isinstance(dataset, (str, Path)):
+        folder = locate(dataset, root=root, settings=settings)
+        stored = StoredDataset(folder)
+        return audit_steps(
+            StepReader(stored), chosen, name=shown_id(folder, stored.manifest.id, settings=settings), settings=settings
+        )
+    from datasets_rl.datasets.acting import step_reader
+
+    steps = step_reader(dataset)
+    return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
+
+
+def _chosen(names: Sequence[str] | None) -> list[Check]:
+    unknown = [name for name in names or () if name not in CHECKS]
+    if unknown:
+        raise InvalidArgumentError(
+            f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}", hint="see rlds audit --list"
+        )
+    return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A check and the field it looks at."""
+
+    check: Check
+    key: Key
+
+    @property
+    def name(self) -> str:
+        return f"{self.check.name}/{dotted_name(self.key)}"
+
+
+def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
+    """Make checks of the steps of a dataset."""
+    data = Data(steps)
+    looks, skipped = [], {}
+    for check in checks:
+        targets = check.targets(data)
+        if isinstance(targets, str):
+            skipped[check.name] = targets
+        else:
+            looks += [_Look(check, key) for key in targets]
+    measured = _measured(data, looks, name, settings)
+    findings = [finding for look in looks for finding in look.check.judge(data, look.key, measured.get(look.name, {}))]
+    return Audit(
+        id=name,
+        steps=len(data),
+        episodes=len(data.episodes),
+        findings=tuple(sorted(findings, key=lambda one: LEVELS.index(one.level))),
+        checked=tuple(check.name for check in checks if check.name not in skipped),
+        skipped=skipped,
+    )
+
+
+def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:
+    """Return the measures of all episodes by the name of the look. Parts that an earlier audit left are used."""
+    walks = [*_walks(data, looks)]
+    parts = [(walk, part) for walk in walks for part in _parts(walk.edges)]
+    folder = settings.home / AUDIT_FOLDER / _digest(data, looks)
+    found: dict[str, list[Measures]] = {}
+    with (
+        report(
+            f"auditing {name}", sum(int(part[-1] - part[0]) for _, part in parts), show=settings.progress
+        ) as advance,
+        ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
+    ):
+        for number, (walk, part) in enumerate(parts):
+            for look, measures in _part(folder / f"{number}.npz", data, walk, part, pool.map).items():
+                found.setdefault(look, []).append(measures)
+            advance(int(part[-1] - part[0]))
+    joined = {look.name: _joined(look.check.merges, found[look.name]) for look in looks if look.name in found}
+    if folder.is_dir():
+        disk.remove_tree(folder, settings.home)
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Looks at blocks of rows, between the edges."""
+
+    looks: tuple[_Look, ...]
+    edges: tuple[int, ...]
+
+
+def _walks(data: Data, looks: Sequence[_Look]) -> Iterator[_Walk]:
+    """Yield a walk over the narrow fields, and a walk over each wide field, so that each image is decoded once."""
+    measuring = [look for look in looks if look.check.merges]
+    wide = dict.fromkeys(look.key for look in measuring if look.key and data.field(look.key).wide)
+    narrow = tuple(look for look in measuring if look.key not in wide)
+    if narrow:
+        yield _Walk(narrow, _edges(data, max(1, _NARROW_BYTES // max(data.steps.stored.schema.record.itemsize, 1))))
+    for key in wide:
+        rows = max(1, _WIDE_BYTES // max(data.field(key).step_bytes, 1))
+        yield _Walk(tuple(look for look in measuring if look.key == key), _edges(data, rows))
+
+
+def _edges(data: Data, rows: int) -> tuple[int, ...]:
+    """Return the first rows of blocks of about so many rows, and the number of rows. Short episodes stay whole."""
+    stops, edges = data.episodes.stops, [0]
+    while edges[-1] < len(data):
+        target = edges[-1] + rows
+        whole = int(np.searchsorted(stops, target, side="right")) - 1
+        edge = int(stops[whole]) if whole >= 0 else 0
+        edges.append(edge if edge > edges[-1] else min(target, len(data)))
+    return tuple(edges)
+
+
+def _parts(edges: Sequence[int]) -> Iterator[Sequence[int]]:
+    size = max(1, -(-(len(edges) - 1) // _PARTS))
+    for start in range(0, len(edges) - 1, size):
+        yield edges[start : start + size + 1]
+
+
+def _part(
+    path: Path, data: Data, walk: _Walk, edges: Sequence[int], each: Callable[..., Iterable[Any]]
+) -> dict[str, Measures]:
+    """Return the measures of the blocks between edges by the name of the look, read from the file if there is one."""
+    if (kept := _kept(path)) is not None:
+        return kept
+
+    def measure(start: int, stop: int) -> dict[str, Measures]:
+        block = Block(data, start, stop)
+        return {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
+
+    blocks = [*each(measure, edges[:-1], edges[1:])]
+    found = {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}
+    _keep(path, found)
+    return found
+
+
+def _joined(merges: Mapping[str, str], parts: Sequence[Measures]) -> Measures:
+    """Return the measures of consecutive blocks as measures of episodes: parts of an episode are merged."""
+    result: dict[str, list[Any]] = {"episode": [], **{name: [] for name in merges}}
+    for part in parts:
+        first = 0
+        if result["episode"] and result["episode"][-1][-1] == part["episode"][0]:
+            last = {name: result[name][-1][-1] for name in merges}
+            merged = merge(merges, last, {name: part[name][0] for name in merges})
+            for name in merges:
+                result[name][-1] = np.concatenate([result[name][-1][:-1], np.asarray(merged[name])[None]])
+            first = 1
+        for name, values in result.items():
+            if len(part["episode"]) > first:
+                values.append(part[name][first:])
+    return {name: np.concatenate(values) for name, values in result.items()}
+
+
+def _digest(data: Data, looks: Sequence[_Look]) -> str:
+    manifest = data.steps.stored.manifest
+    rows = data.steps.rows
+    chosen = (
+        ""
+        if rows is None
+        else hashlib.sha256(np.ascontiguousarray(data.episodes.records["start"]).tobytes()).hexdigest()
+    )
+    text = json.dumps([manifest.digest, converter_version(), [look.name for look in looks], chosen, len(data)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _kept(path: Path) -> dict[str, Measures] | None:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found: dict[str, Measures] = {}
+            for name in arrays.files:
+                look, _, measure = name.rpartition(":")
+                found.setdefault(look, {})[measure] = arrays[name]
+            return found
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _keep(path: Path, found: Mapping[str, Measures]) -> None:
+    arrays: dict[str, Any] = {
+        f"{look}:{name}": values for look, measures in found.items() for name, values in measures.items()
+    }
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    disk.make_folder(path.parent)
+    disk.write_bytes(path, stream.getvalue())
+
+
+def ranges_of(rows: Sequence[int], limit: int = 1_000) -> tuple[tuple[int, int], ...]:
+    """Return ascending rows as ranges (first row, stop row), at most `limit` of them."""
+    if not len(rows):
+        return ()
+    array = np.asarray(rows, np.int64)
+    breaks = np.flatnonzero(np.diff(array) != 1) + 1
+    starts, lasts = array[np.append(0, breaks)], array[np.append(breaks - 1, len(array) - 1)]
+    return tuple((int(start), int(last) + 1) for start, last in zip(starts[:limit], lasts[:limit], strict=True))
