@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from datasets_rl.ted.keys import (
     is_observation,
 )
 from datasets_rl.ted.table import EpisodeTable
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing.dynamics import Dynamics
 
 _SAMPLE = 1 << 13
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
@@ -160,6 +163,13 @@ class Data:
             self.take(key, taken).astype(np.float64) for taken in (rows - has_before, rows, rows + has_after)
         )
         return Sample(rows, before, now, after, has_before, has_after)
+
+    @cached_property
+    def dynamics(self) -> Dynamics:
+        """The usual step, for datasets with `states`."""
+        from datasets_rl.auditing.dynamics import Dynamics
+
+        return Dynamics(self)
 
     @cached_property
     def _fields(self) -> list[Field]:

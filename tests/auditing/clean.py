@@ -98,7 +98,10 @@ def _column(key: Key, value: Any, *, shared: bool) -> Column:
 
 def _episode(one: Recorded) -> Episode:
     last = (np.arange(len(one)) == len(one) - 1)[:, None]
-    stored: Callable[[Any], Any] = lambda value: TextStates.from_texts(value) if isinstance(value, list) else value
+
+    def stored(value: Any) -> Any:
+        return TextStates.from_texts(value) if isinstance(value, list) else value
+
     return Episode(
         steps={
             **{key: stored(value) for key, value in one.steps.items()},
