@@ -118,7 +118,8 @@ def _fit_forward(inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _L
     for _ in range(_ROUNDS):
         chosen = inputs[kept]
         square = chosen.T @ chosen + _RIDGE * len(chosen) * np.eye(inputs.shape[1])
-        fitted = _linear(np.linalg.solve(square, chosen.T @ targets[kept]), inputs, targets, kept)
+        weights: Floats = np.linalg.solve(square, chosen.T @ targets[kept])
+        fitted = _linear(weights, inputs, targets, kept)
         kept = _usual_steps(fitted.scores(inputs, targets))
     return fitted
 
