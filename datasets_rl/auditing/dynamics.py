@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,8 +119,7 @@ def _fit_forward(inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _L
     for _ in range(_ROUNDS):
         chosen = inputs[kept]
         square = chosen.T @ chosen + _RIDGE * len(chosen) * np.eye(inputs.shape[1])
-        weights: Floats = np.linalg.solve(square, chosen.T @ targets[kept])
-        fitted = _linear(weights, inputs, targets, kept)
+        fitted = _linear(np.linalg.solve(square, chosen.T @ targets[kept]), inputs, targets, kept)
         kept = _usual_steps(fitted.scores(inputs, targets))
     return fitted
 
@@ -138,9 +138,9 @@ def _fit_joint(values: Floats, elements: int, kept: NDArray[np.bool_]) -> _Linea
     return fitted
 
 
-def _linear(weights: Floats, inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Linear:
+def _linear(weights: NDArray[np.floating[Any]], inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Linear:
     errors = np.abs(targets - inputs @ weights)[kept]
-    return _Linear(weights, np.quantile(errors, _USUAL, axis=0) + 1e-5)
+    return _Linear(weights.astype(np.float64), np.quantile(errors, _USUAL, axis=0) + 1e-5)
 
 
 def _usual_steps(scores: Floats) -> NDArray[np.bool_]:
