@@ -54,6 +54,11 @@ class Check(ABC):
         """Return the measures of the episodes of a block, [E, ...] each, for the names in `merges`."""
         raise NotImplementedError(f"{self.name} has no measures")
 
-    @abstractmethod
+    def conclude(self, data: Data, measured: Mapping[Key, Measures]) -> Iterator[Finding]:
+        """Yield the findings, from the measures of all targets. Checks that compare targets override this method."""
+        for key, measures in measured.items():
+            yield from self.judge(data, key, measures)
+
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        """Yield the findings, from the measures of all episodes. A suspected place may be read again."""
+        """Yield the findings of a target, from the measures of all episodes. A suspected place may be read again."""
+        raise NotImplementedError(f"{self.name} judges all targets together")

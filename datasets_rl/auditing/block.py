@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.data import Data, grid_of
 from datasets_rl.ted.keys import Key
-
-_GRID = 24
 
 
 class Block:
@@ -45,6 +43,7 @@ class Block:
         """Whether the row after each row is in the same episode, bool [N]. The observation after the last action of an
         episode is not a row: see `finals`."""
         self._values: dict[Key, NDArray[Any]] = {}
+        self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -62,20 +61,11 @@ class Block:
         field = self.data.field(key)
         return self.now(key).reshape(len(self), *field.shape)
 
-    def grids(self, key: Key) -> NDArray[np.float32]:
-        """Return at most 24 x 24 pixels of each image, evenly spread, float32 [N, h, w, c], from 0 to 255.
-
-        The axis of the channels is the last axis of a length up to 4, or else the first.
-        """
-        images = self.images(key)
-        if images.ndim == 3:
-            images = images[..., None]
-        elif images.shape[-1] > 4 and images.shape[-3] <= 4:
-            images = np.moveaxis(images, -3, -1)
-        height, width = images.shape[-3:-1]
-        rows, columns = (np.unique(((np.arange(_GRID) + 0.5) * size / _GRID).astype(int)) for size in (height, width))
-        grids = images[..., rows[:, None], columns[None, :], :]
-        return grids.reshape(len(self), len(rows), len(columns), -1).astype(np.float32)
+    def grids(self, key: Key, shift: int = 0) -> NDArray[np.float32]:
+        """Return at most 24 x 24 pixels of each image, float32 [N, h, w, c], from 0 to 255: see `grid_of`."""
+        if (key, shift) not in self._grids:
+            self._grids[key, shift] = grid_of(self.images(key), shift)
+        return self._grids[key, shift]
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over the rows of each episode, [E, ...], of values [N, ...]."""

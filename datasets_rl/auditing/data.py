@@ -28,8 +28,11 @@ from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
     from datasets_rl.auditing.dynamics import Dynamics
+    from datasets_rl.auditing.sight import Sight
 
 _SAMPLE = 1 << 13
+_IMAGES = 1 << 7
+_GRID = 24
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
 _TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
 
@@ -67,7 +70,9 @@ class Data:
     def __init__(self, steps: StepReader) -> None:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
-        self._lock = Lock()
+        self._images: dict[Key, NDArray[np.float32]] = {}
+        self._sights: dict[Key, Sight] = {}
+        self._lock, self._lock_of_models = Lock(), Lock()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -164,6 +169,24 @@ class Data:
         )
         return Sample(rows, before, now, after, has_before, has_after)
 
+    def usual_image(self, key: Key) -> NDArray[np.float32]:
+        """Return the median of at most 128 images of a camera, spread over the dataset, float32 [h, w, c]: see `grid_of`."""
+        with self._lock:
+            if key not in self._images:
+                rows = sample_rows(len(self), min(_IMAGES, len(self)))
+                images = self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape)
+                self._images[key] = np.median(grid_of(images), axis=0).astype(np.float32)
+            return self._images[key]
+
+    def sight(self, key: Key) -> Sight:
+        """Return what a camera shows in a state, for datasets with `states`."""
+        from datasets_rl.auditing.sight import Sight
+
+        with self._lock_of_models:
+            if key not in self._sights:
+                self._sights[key] = Sight(self, key)
+            return self._sights[key]
+
     @cached_property
     def dynamics(self) -> Dynamics:
         """The usual step, for datasets with `states`."""
@@ -179,3 +202,30 @@ class Data:
             for field in self.steps.fields
             if field.key not in _FLAGS and not (field.key[0] == NEXT and field.key[1:] in keys)
         ]
+
+
+def grid_of(images: NDArray[Any], shift: int = 0) -> NDArray[np.float32]:
+    """Return at most 24 x 24 pixels of each image, evenly spread, float32 [N, h, w, c], from 0 to 255.
+
+    Args:
+        images: Images, [N, height, width], [N, height, width, c] or [N, c, height, width].
+        shift: Number of columns by which the pixels lie further to the right.
+    """
+    images = channels_last(images)
+    height, width = images.shape[-3:-1]
+    rows, columns = (np.unique(((np.arange(_GRID) + 0.5) * size / _GRID).astype(int)) for size in (height, width))
+    columns = np.minimum(columns + shift, width - 1)
+    grid = images[..., rows[:, None], columns[None, :], :]
+    return grid.reshape(len(images), len(rows), len(columns), -1).astype(np.float32)
+
+
+def channels_last(images: NDArray[Any]) -> NDArray[Any]:
+    """Return images [N, ..., h, w, c] of images with the channels last, or first, or without channels.
+
+    The axis of the channels is the last axis of a length up to 4, or else the first.
+    """
+    if images.ndim == 3:
+        return images[..., None]
+    if images.shape[-1] > 4 and images.shape[-3] <= 4:
+        return np.moveaxis(images, -3, -1)
+    return images

@@ -18,7 +18,7 @@ from datasets_rl import disk
 from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import LEVELS, Audit
+from datasets_rl.auditing.finding import LEVELS, Audit, Finding
 from datasets_rl.errors import InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
@@ -114,7 +114,11 @@ def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settin
         else:
             looks += [_Look(check, key) for key in targets]
     measured = _measured(data, looks, name, settings)
-    findings = [finding for look in looks for finding in look.check.judge(data, look.key, measured.get(look.name, {}))]
+    findings: list[Finding] = []
+    for check in checks:
+        of_check = {look.key: measured.get(look.name, {}) for look in looks if look.check is check}
+        if of_check:
+            findings += check.conclude(data, of_check)
     return Audit(
         id=name,
         steps=len(data),
@@ -133,7 +137,10 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
     found: dict[str, list[Measures]] = {}
     with (
         report(
-            f"auditing {name}", sum(int(part[-1] - part[0]) for _, part in parts), show=settings.progress
+            f"auditing {name}",
+            sum(int(part[-1] - part[0]) for _, part in parts),
+            unit=" steps",
+            show=settings.progress,
         ) as advance,
         ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
     ):
