@@ -43,6 +43,7 @@ class Block:
         """Whether the row after each row is in the same episode, bool [N]. The observation after the last action of an
         episode is not a row: see `finals`."""
         self._values: dict[Key, NDArray[Any]] = {}
+        self._ranges: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
 
     def __len__(self) -> int:
@@ -82,6 +83,13 @@ class Block:
         """Return the minimum over the rows of each episode, [E, ...], of values [N, ...]."""
         result: NDArray[Any] = np.minimum.reduceat(values, self.starts, axis=0)
         return result
+
+    def ranges(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the minimum and the maximum of each element of a field over the rows of each episode, [E, D] each."""
+        if key not in self._ranges:
+            values = self.now(key)
+            self._ranges[key] = self.minima(values), self.maxima(values)
+        return self._ranges[key]
 
     def row_of(self, values: NDArray[Any], extremes: NDArray[Any]) -> NDArray[np.int64]:
         """Return the first row of the dataset with the extreme value of each episode, int64 [E], of values [N]."""

@@ -149,6 +149,14 @@ class Data:
             return field.name
         return f"{field.name}[{', '.join(str(int(axis)) for axis in np.unravel_index(number, field.shape))}]"
 
+    def statistics(self, key: Key, name: str) -> NDArray[np.float64] | None:
+        """Return a stored statistic of each element of a narrow field, such as "min", [D], or None. NaN is unknown."""
+        stored = self.steps.stored.manifest.statistics.get(self.field(key).name, {}).get(name)
+        if stored is None:
+            return None
+        size = int(np.prod(self.field(key).shape))
+        return np.broadcast_to(np.array(stored, np.float64).reshape(-1), size)
+
     def take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return a field of steps in ascending order, [K, D]."""
         return self.steps.take(key, rows).reshape(len(rows), -1)
