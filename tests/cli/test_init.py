@@ -345,7 +345,7 @@ def test_the_documents_have_their_keys(rlds, tmp_path):
 
     head = {"schema_version", "command"}
     facts = {"read_as", "steps", "episodes", "lengths", "fields", "first_episode", "last_episode", "decisions", "jumps"}
-    described = {"path", "description", "files", "first", "fields", "by", "arrays", "episodes", "left_out"}
+    described = {"path", "description", "files", "first", "fields", "by", "arrays", "episodes", "left_out", "measured"}
     assert set(written) - head == {"file", "toml", "certain", "questions"}
     assert set(checked) - head == facts
     assert set(checked["read_as"]) == described

@@ -406,8 +406,11 @@ def _end_flags(
     """Return the steps that are terminated, and the steps that are truncated, ascending."""
     never = np.empty(0, np.int64)
     last = np.cumsum(lengths[lengths > 0]) - 1
-    terminated = flags.get(NEXT_TERMINATED, flags.get(NEXT_DONE, never))
+    done = flags.get(NEXT_DONE, never)
     truncated = flags.get(NEXT_TRUNCATED, never)
+    terminated = flags.get(NEXT_TERMINATED, np.setdiff1d(done, truncated, assume_unique=True))
+    open_done = np.setdiff1d(done, union([terminated, truncated]), assume_unique=True)
+    truncated = union([truncated, open_done])
     flagged = union([terminated, truncated])
     wrong = np.setdiff1d(flagged, last, assume_unique=True)
     if len(wrong):
@@ -415,6 +418,7 @@ def _end_flags(
         raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {plan.by}")
     counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
     counts["done-as-terminated"] = len(terminated) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
+    counts["done-as-truncated"] = len(open_done)
     counts["both-flags"] = len(terminated) + len(truncated) - len(flagged)
     open_ends = np.setdiff1d(last, flagged, assume_unique=True)
     counts["end-without-flag"] = len(open_ends)

@@ -147,6 +147,7 @@ class Local(Source):
                 "document": document,
                 "format": form,
                 "first": first,
+                "alone": len(paths) == 1,
                 "chosen": bool(selection.episodes),
             },
             entry=described,

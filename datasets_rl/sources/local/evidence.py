@@ -7,7 +7,7 @@ way fits the name, the numbers and the rows, and if all such arrays of a file ag
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from datasets_rl.sources.flat.arranged import (
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
+from datasets_rl.sources.flat.names import OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
@@ -41,10 +42,14 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
 _COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+_COUNTS_EPISODES = re.compile(
+    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
+    re.IGNORECASE,
+)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
@@ -99,7 +104,12 @@ def _joined(file: ArrayFile, members: Sequence[Member], way: str) -> ArrayFile:
 
 def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
     fields = _arrays_of_fields(file, layout)
-    names = [name for name in fields.values() if file.arrays[name].shape]
+    rows = {file.arrays[name].shape[:1] for key, name in fields.items() if key[:1] == ACTION}
+    names = [
+        name
+        for key, name in fields.items()
+        if file.arrays[name].shape and (key not in OF_EPISODES or file.arrays[name].shape[:1] in rows)
+    ]
     if not names:
         raise ConversionError(file.name, ["no field is an array of [E, T, ...], expected by the axis of episodes"])
     episodes = file.arrays[names[0]].rows
@@ -205,6 +215,8 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     """
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
+    if plan.by == "file":
+        names += [part.array for part in plan.parts if part.column.key[0] == "info" and speaks_of_episodes(part.array)]
     names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
@@ -268,19 +280,24 @@ def _marked(
 ) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
     """Return the way and the number of rows of each episode, [E], by the marking array, and the problems."""
     stated: dict[str, tuple[str, _Index]] = {}
-    problems, misfits = [], []
+    problems, misfits, unusable = [], [], []
     for name in names:
         array = file.arrays[name]
-        if array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
+        is_named = array.text and not array.shape and array.rows == rows
+        if not is_named and (array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf"):
+            unusable.append(name)
             continue
-        ways = ("column",) if name == plan.marks else _allowed_ways(name)
+        ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or _has_resets(file, name, rows)):
+        elif array.dtype.kind == "f" or is_named:
+            unusable.append(name)
+        elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
+    misfits = [name for name in misfits if not _counts_one_episode(file, name, rows)]
     is_marked = bool(stated or plan.flags or file.way)
     for name in misfits:
         ways = _allowed_ways(name)
@@ -289,7 +306,23 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable)]
+
+
+def _unmarked_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
+    """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
+    for name in names:
+        # A single value is a value of the single episode.
+        if speaks_of_episodes(name) and file.arrays[name].rows != 1:
+            yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
+    for name, number in file.scalars.items():
+        if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
+            yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
+
+
+def _counts_one_episode(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array numbers the rows of the file without a reset, as the steps of a single episode."""
+    return "steps" in _allowed_ways(name) and file.arrays[name].rows == rows and not _has_resets(file, name, rows)
 
 
 def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:

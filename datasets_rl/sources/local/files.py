@@ -24,6 +24,7 @@ from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.local import SOURCE, data_assets
 from datasets_rl.sources.local.description import FILE, Description
+from datasets_rl.sources.local.measured import measure
 from datasets_rl.sources.local.reader import LocalReader
 from datasets_rl.sources.local.template import Draft, draft
 from datasets_rl.ted.episode import Episode, StoredImages, TextStates
@@ -70,6 +71,8 @@ class FilesDescription:
     episodes: int | None
     """Number of episodes of the first file; None if only a pass over the file shows the number."""
     left_out: tuple[ArrayUse, ...]
+    measured: tuple[str, ...] = ()
+    """Which rows of the observations the next observations and the states match, a sentence for each array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,7 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
             if is_empty(file, layout):
                 continue
             plan = reader.plan(file)
-            lengths = reader.find_ends(file, plan).lengths
+            ends = reader.find_ends(file, plan)
             flags = tuple(plan.flags.values()) if plan.by == "flags" else ()
             return FilesDescription(
                 path,
@@ -255,8 +258,9 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 tuple(_uses(file, plan)),
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),
-                None if plan.by == "seams" else int((lengths > 0).sum()),
+                None if plan.by == "seams" else int((ends.lengths > 0).sum()),
                 tuple(_use("", array, file.arrays[array]) for array in plan.left_out),
+                tuple(map(str, measure(file, plan, ends))),
             )
     raise ConversionError(str(path), [f"none of {len(names):,} files has a step"])
 

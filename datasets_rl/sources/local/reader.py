@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
+from datasets_rl.sources.local.measured import counted
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import NEXT_REWARD
 
@@ -31,6 +34,7 @@ _RULES = {
         "next-observation-rounded",
         "no-terminated",
         "done-as-terminated",
+        "done-as-truncated",
         "both-flags",
         "end-without-flag",
         "widened",
@@ -49,6 +53,10 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
+    "following rows. The count is that of the compared rows",
+    "states-measured": "states of the simulator were compared with the observations, and are from before the action of the row. "
+    "The count is that of the compared rows",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
@@ -61,7 +69,8 @@ class LocalReader(FlatReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         facts: `Listing.params`: the ``document`` and the ``format``, the name of the ``first`` file, which defines the
-            columns, and whether episodes were ``chosen`` by number, which requires an episode per file.
+            columns, whether the dataset is a single file, ``alone``, and whether episodes were ``chosen`` by number, which
+            requires an episode per file.
 
     Raises:
         InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
@@ -73,6 +82,7 @@ class LocalReader(FlatReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         description = Description.read(facts["document"], dataset_id)
         self._chosen: bool = facts["chosen"]
+        self._alone: bool = facts["alone"]
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
         name = dataset_id.partition("/")[2]
@@ -99,6 +109,12 @@ class LocalReader(FlatReader):
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
         return plan
+
+    @override
+    def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
+        ends = super().find_ends(file, plan)
+        matches = check_rows(file, plan, ends, alone=self._alone)
+        return replace(ends, found=Counter({**ends.found, **counted(matches)}))
 
     @override
     def failure(self, error: ConversionError, others: Sequence[str]) -> ConversionError:

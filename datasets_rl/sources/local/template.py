@@ -15,12 +15,14 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.formats import open_arrays
-from datasets_rl.sources.flat.layout import usual_keys
-from datasets_rl.sources.flat.plan import plan_layout
-from datasets_rl.sources.local.description import Description
+from datasets_rl.sources.flat.names import doubtful_meaning
+from datasets_rl.sources.flat.plan import plan_layout, usual_fields
+from datasets_rl.sources.local.checks import check_rows
+from datasets_rl.sources.local.description import SHORT, Description
 from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -86,12 +88,13 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
         lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+    seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1) if form else _Seen()
     if not seen.arrays:
         question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
         return Draft("\n".join(lines), (question,))
     lines += ["", "[episodes]", *_episode_lines(seen)]
-    keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
+    readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
+    keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
     known = {*keys, seen.marks}
     rows = {seen.arrays[array].rows for array in keys}
@@ -99,12 +102,12 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         array
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
+        if array not in known and (shown.rows in rows or not rows) and array in readable
         if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
-        short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
+        short = key[1:] if key in SHORT.values() else key
         lines.append(f"{_toml_key(short)} = {_quoted(array)}    {seen.comment(array)}")
     lines += [f"# {root} = ...    # which array is the {root}?" for root in missing]
     if not any("reward" in key for key in keys.values()):
@@ -112,7 +115,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
     others = [array for array in seen.arrays if array not in known | asked]
-    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
+    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}{_meaning(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
     questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
@@ -120,7 +123,13 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     if unnamed:
         names = join_names(unnamed, _NAMES)
         questions.append(f"which fields are {names}? Arrays without a field are left out")
+        questions += [f"{array} may be {meaning}" for array in unnamed if (meaning := doubtful_meaning(array))]
     return Draft("\n".join(lines), tuple(questions))
+
+
+def _meaning(array: str) -> str:
+    meaning = doubtful_meaning(array)
+    return f": {meaning}?" if meaning else ""
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
@@ -145,7 +154,7 @@ def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
-def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
+def _look_at(asset: Asset, file_format: str, name: str, *, alone: bool) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
     try:
         path = local_path(asset.urls[0])
@@ -154,10 +163,10 @@ def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
     if path is None or not path.is_file():
         return _Seen()
     with open_arrays(path, file_format, name) as file:
-        return _judged(file)
+        return _judged(file, alone=alone)
 
 
-def _judged(file: ArrayFile) -> _Seen:
+def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
     layout = Description()
     try:
         rows = arranged(file, layout)
@@ -175,6 +184,7 @@ def _judged(file: ArrayFile) -> _Seen:
         return _Seen(rows.arrays, by, marks, values=values)
     try:
         plan = with_evidence(rows, plan)
+        check_rows(rows, plan, find_ends(rows, plan, read_flags(rows, plan)), alone=alone)
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
     return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
