@@ -12,30 +12,29 @@ show the lag, and is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.sources.flat.arrays import ArrayFile, join_rows
 from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.names import STATES
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan
+from datasets_rl.sources.lags import LAGS, MIN_ROWS, lag_of_states
 from datasets_rl.sources.values import find_jumps
 from datasets_rl.ted.keys import is_observation
 
-LAGS = (-1, 0, 1)
 _ROWS = 1024
 _BYTES = 16 << 20
 """Maximum number of bytes of an array that are read."""
-_ELEMENTS = 64
-"""Maximum number of elements of the states and of the observation that are compared."""
-_MIN_ROWS = 4
-_NEAR = 0.1
-"""Maximum mean difference of equal elements, in units of the mean step of the element of the observation."""
-_MOST = 0.9
-"""Share of the elements with a match that must agree on the lag."""
+_SHOWN = 2
+_SHUFFLED_HINT = (
+    'if the rows are in no order, each row is an episode: state in dataset.toml, [episodes], by = "seams". Otherwise correct '
+    "the array"
+)
+_SHIFTED: Mapping[int | None, str] = {1: "is from after the action", -1: "is from before the preceding action"}
 _ROLES = {-1: "the preceding row", 0: "the same row", 1: "the following row"}
 _NEXT_HINT = (
     "correct the array, or remove it from the file: without it, the observation of the following row is the next one"
@@ -58,6 +57,8 @@ class Match:
     compared: int
     """Number of rows that were compared."""
     is_next: bool
+    arrays: tuple[str, ...] = ()
+    """The arrays of states."""
     is_state_by_name: bool = False
     """Whether only the name of the array says that it has states of a simulator."""
 
@@ -94,31 +95,23 @@ def check_matches(file: ArrayFile, matches: Iterable[Match]) -> None:
     problems, hints = [], []
     for match in matches:
         if match.is_next and match.lag != 1:
-            repeats = "" if match.lag is None else f": {match}"
-            problems.append(f"{match.array} is not the observation after the step{repeats or f': {match}'}")
-            hints.append(_NEXT_HINT if match.lag is not None else _shuffled_hint())
-        elif not match.is_next and (match.lag in {-1, 1} or (match.lag is None and match.is_state_by_name)):
-            when = {1: "is from after the action", -1: "is from before the preceding action"}.get(
-                match.lag or 0, "may be from before or after the action"
-            )
+            problems.append(f"{match.array} is not the observation after the step: {match}")
+            hints.append(_SHUFFLED_HINT if match.lag is None else _NEXT_HINT)
+        elif not match.is_next and (match.lag in _SHIFTED or (match.lag is None and match.is_state_by_name)):
+            when = _SHIFTED.get(match.lag, "may be from before or after the action")
             problems.append(f"{match.array} {when}: {match}")
-            hints.append(_state_hint(match.array))
+            hints.append(_state_hint(match))
     if problems:
         raise ConversionError(file.name, problems, hint="; ".join(dict.fromkeys(hints)))
 
 
-def _shuffled_hint() -> str:
-    return (
-        'if the rows are in no order, each is an episode of its own: [episodes] by = "seams" in dataset.toml; '
-        "otherwise correct the array"
-    )
-
-
-def _state_hint(array: str) -> str:
-    return (
-        f'state in dataset.toml, [fields], info.states = "{array}" for states before the actions, or '
-        f'states_after = "{array}" for states after the actions'
-    )
+def _state_hint(match: Match) -> str:
+    name, *others = match.arrays
+    inner = "".join(f".{part}" for part in name.replace("/", ".").split(".")[1:])
+    before = f'info.states{inner} = "{name}" for states before the actions, or '
+    more = f", and so on for {len(others):,} more arrays" if others else ""
+    stated = f'{before if match.lag is None else ""}states_after{inner} = "{name}" for states after the actions{more}'
+    return f"state in dataset.toml, [fields], {stated}"
 
 
 def _next_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | None]:
@@ -169,17 +162,9 @@ def _state_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | 
         match = _match_of_states(file, ends, root, states, observed) if states and observed else None
         if match is None and by_name:
             own = observed[0].array if observed else "the observations"
-            match = Match(root, own, None, 0, 0, is_next=False)
+            match = Match(root, own, None, 0, 0, is_next=False, arrays=tuple(part.array for part in parts))
         if match is not None:
-            yield Match(
-                match.array,
-                match.observations,
-                match.lag,
-                match.matches,
-                match.compared,
-                False,
-                is_state_by_name=by_name,
-            )
+            yield replace(match, is_state_by_name=by_name)
 
 
 def is_vector(file: ArrayFile, part: ColumnSlice) -> bool:
@@ -193,29 +178,13 @@ def _match_of_states(
 ) -> Match | None:
     steps, episodes = _first_steps(file, ends, [part.array for part in (*states, *observed)])
     joined = episodes[1:] == episodes[:-1]
-    inner = np.flatnonzero(joined[:-1] & joined[1:]) + 1
-    if len(inner) < _MIN_ROWS:
-        return None
+    inner = np.flatnonzero(joined[:-1] & joined[1:])
     own, beside = (_elements(file, ends, parts, steps, episodes) for parts in (states, observed))
-    moved = np.abs(np.diff(beside, axis=0))[joined].mean(0)
-    chosen = np.flatnonzero(np.isfinite(moved) & (moved > 0))[:_ELEMENTS]
-    own = own[:, np.isfinite(own).all(0) & (np.ptp(own, axis=0) > 0)][:, :_ELEMENTS]
-    if not len(chosen) or not own.shape[1]:
+    lag, matches = lag_of_states(own, beside, joined)
+    if lag is None:
         return None
-    votes = dict.fromkeys(LAGS, 0)
-    for element in chosen.tolist():
-        errors = {
-            lag: float(np.abs(own[inner] - beside[inner + lag, element][:, None]).mean(0).min()) / moved[element]
-            for lag in LAGS
-        }
-        near = [lag for lag in LAGS if errors[lag] <= _NEAR]
-        if len(near) == 1:
-            votes[near[0]] += 1
-    lag = max(LAGS, key=votes.__getitem__)
-    names = ", ".join(part.array for part in observed[:2])
-    if not votes[lag] or votes[lag] < _MOST * sum(votes.values()):
-        return None
-    return Match(root, names, lag, votes[lag], len(inner), is_next=False)
+    names = join_names([part.array for part in observed], _SHOWN)
+    return Match(root, names, lag, matches, len(inner), is_next=False, arrays=tuple(part.array for part in states))
 
 
 def _elements(
@@ -229,7 +198,7 @@ def _elements(
 def _first_steps(file: ArrayFile, ends: Ends, names: Sequence[str]) -> tuple[_Index, _Index]:
     """Return the first steps of a file and their episodes, [n] each, as many as the memory for the arrays allows."""
     widest = max(file.arrays[name].row_bytes for name in names)
-    count = min(ends.steps, _ROWS, max(2 * _MIN_ROWS, _BYTES // max(widest, 1)))
+    count = min(ends.steps, _ROWS, max(2 * MIN_ROWS, _BYTES // max(widest, 1)))
     stops = np.cumsum(ends.lengths)
     steps = np.arange(count)
     return steps, np.searchsorted(stops, steps, "right").astype(np.int64)
