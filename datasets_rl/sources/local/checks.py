@@ -102,4 +102,4 @@ def _jump_problems(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:
         return []
     rows = join_names([f"{row:,}" for row in (jumps + 1).tolist()], _SHOWN)
     names = join_names([part.array for part in parts], _SHOWN)
-    return [f"{names} jumps before row {rows}, as between two episodes: no other step is a quarter as large"]
+    return [f"{names} jumps before row {rows}, as between two episodes: no other step is a third as large"]

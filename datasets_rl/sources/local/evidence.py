@@ -45,12 +45,15 @@ _SPEAKS = re.compile(
     r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
+_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
 _COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
 _COUNTS_EPISODES = re.compile(
     r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
     re.IGNORECASE,
 )
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
+"""Names of values of episodes, which do not mark rows."""
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
     r"length|(^|_)lens?($|_)": ("lengths",),
@@ -284,10 +287,14 @@ def _marked(
     for name in names:
         array = file.arrays[name]
         is_named = array.text and not array.shape and array.rows == rows
-        if not is_named and (array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf"):
+        is_number = array.shape in {(), (1,)} and array.dtype.kind in "biuf" and not array.text
+        if not is_named and (not is_number or _VALUES.search(_last_name(name))):
             unusable.append(name)
             continue
         ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
+        if ways is MARKED and array.dtype.kind == "f":
+            unusable.append(name)
+            continue
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
@@ -306,14 +313,15 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable)]
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable, rows)]
 
 
-def _unmarked_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
+def _unmarked_problems(file: ArrayFile, names: Sequence[str], rows: int) -> Iterator[str]:
     """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
     for name in names:
-        # A single value is a value of the single episode.
-        if speaks_of_episodes(name) and file.arrays[name].rows != 1:
+        # A single value is a value of the single episode, and a number for each row may be the length of an object.
+        speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
+        if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
             yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
     for name, number in file.scalars.items():
         if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
