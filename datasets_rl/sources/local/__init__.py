@@ -16,8 +16,10 @@ from typing_extensions import override
 
 from datasets_rl.errors import (
     Argument,
+    Call,
     ConversionError,
     FetchError,
+    InvalidArgumentError,
     Remedy,
     UnknownIdError,
     join_names,
@@ -185,9 +187,24 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     if drafted.is_certain:
         return {}
     place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
-    raise ConversionError(
-        entry.id, [f"it has no {FILE}", *drafted.questions], hint=f"add one {place}, such as\n\n{drafted.text}"
-    )
+    path = _path_of(assets)
+    drafts = Remedy("; {} drafts one", Call("sources.local.files.draft_description", path)) if path else Remedy("")
+    hint = Remedy("add one {}{}, such as\n\n{}", place, drafts, drafted.text)
+    raise ConversionError(entry.id, [f"it has no {FILE}", *drafted.questions], hint=hint)
+
+
+def _path_of(assets: Mapping[str, Asset]) -> str:
+    """Return the path of a file or a folder on this machine, or an empty text for an address elsewhere."""
+    from datasets_rl.fetch.schemes import NotServedError, local_path
+
+    inner, asset = next(iter(assets.items()))
+    try:
+        path = local_path(asset.urls[0])
+    except (InvalidArgumentError, NotServedError):
+        return ""
+    if path is None:
+        return ""
+    return str(path if len(assets) == 1 else path.parents[inner.count("/")])
 
 
 def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:

@@ -95,6 +95,30 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     return file
 
 
+def unnamed_episodes(file: ArrayFile) -> tuple[JoinedFile, bool] | None:
+    """Return a file with numbered groups or arrays of unknown names as a file of flat rows, or None for other files.
+
+    The second value is whether the numbers are certainly those of episodes. Otherwise they may count agents or sensors.
+
+    Raises:
+        ConversionError: If an episode lacks an array, or has another array than the other episodes.
+    """
+    names = [*file.arrays, *file.scalars]
+    for way, members in (("group", members_in_groups(names)), ("suffix", members_by_suffix(names))):
+        rows: dict[str, set[int]] = {}
+        for member in members:
+            if member.array in file.arrays:
+                rows.setdefault(member.episode, set()).add(file.arrays[member.array].rows)
+        if len(rows) < 2 or {*file.arrays} - {member.array for member in members}:
+            continue
+        differ = len(set(map(frozenset, rows.values()))) > 1
+        if way == "group" or (differ and all(max(counts) - min(counts) <= 1 for counts in rows.values())):
+            joined = JoinedFile(file, members)
+            joined.way = way
+            return joined, differ or all(_EPISODES.search(member.array) for member in members)
+    return None
+
+
 def _is_inferred(layout: Layout) -> bool:
     return layout.inferred and not layout.by
 

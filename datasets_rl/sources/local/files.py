@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,8 @@ class Jump:
     """Euclidean distance."""
     episode: int
     step: int
+    file: str = ""
+    """Path of the file of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ def check_files(path: Path | str) -> FilesCheck:
     listing = _listing_of(path)
     reader = _reader_of(path, listing)
     seen = _Seen(reader.columns)
-    for piece in reader.episodes([pair for shard in listing.shards for pair in shard.part]):
+    files = [pair for shard in listing.shards for pair in shard.part]
+    for piece in reader.episodes(files):
         seen.add(piece)
     seen.finish()
     if not seen.lengths or seen.first is None or seen.last is None:
@@ -203,7 +206,7 @@ def check_files(path: Path | str) -> FilesCheck:
         seen.first,
         seen.last,
         tuple(reader.decisions),
-        tuple(differences.result() for differences in seen.differences.values()),
+        tuple(seen.jumps({number: name for name, number in files})),
     )
 
 
@@ -326,6 +329,8 @@ class _Seen:
             column.key: _Differences(dotted_name(column.key)) for column in numeric if column.form == "raw"
         }
         self.lengths: list[NDArray[np.int64]] = []
+        self._files: list[NDArray[np.int64]] = []
+        """Number of the file of each episode."""
         self.first: ShownEpisode | None = None
         self.last: ShownEpisode | None = None
         self._episodes = 0
@@ -359,6 +364,7 @@ class _Seen:
             self._show(episode, self._episodes + number)
         self._episodes += len(batch)
         self.lengths.append(batch.lengths)
+        self._files.append(batch.metadata["file"])
 
     def _add_piece(self, piece: Episode) -> None:
         for key, differences in self.differences.items():
@@ -373,7 +379,20 @@ class _Seen:
         self._show(piece, self._episodes)
         if not piece.continues:
             self.lengths.append(np.array([length], np.int64))
+            self._files.append(np.array([piece.metadata["file"]], np.int64))
             self._episodes += 1
+
+    def jumps(self, names: Mapping[int, str]) -> Iterator[Jumps]:
+        """Yield the jumps of each observation, with the names of the files.
+
+        Args:
+            names: The paths of the files by number.
+        """
+        files = np.concatenate([np.empty(0, np.int64), *self._files])
+        for differences in self.differences.values():
+            found = differences.result()
+            largest = (replace(jump, file=names[int(files[jump.episode])]) for jump in found.largest)
+            yield replace(found, largest=tuple(largest))
 
     def _show(self, piece: Episode, number: int) -> None:
         """Keep the first and the last rows of an episode, of which this piece is a part or the whole."""

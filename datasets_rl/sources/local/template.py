@@ -21,7 +21,7 @@ from datasets_rl.sources.flat.names import doubtful_meaning
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import SHORT, Description
-from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
+from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, unnamed_episodes, with_evidence
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
         rows = arranged(file, layout)
     except ConversionError as error:
         return _asking(error, file.arrays, _first_values(file))
+    if rows is file and not file.is_table and (seen := _unnamed(file)):
+        return seen
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
@@ -188,6 +190,19 @@ def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
     return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+
+
+def _unnamed(file: ArrayFile) -> _Seen | None:
+    """Return what a file with a group of arrays of unknown names for each episode shows, or None for other files."""
+    try:
+        found = unnamed_episodes(file)
+    except ConversionError as error:
+        return _asking(error, file.arrays, _first_values(file))
+    if found is None:
+        return None
+    joined, is_certain = found
+    question = "" if is_certain else "each numbered group may be an episode, an agent or a sensor"
+    return _Seen(joined.arrays, joined.way, "", question, f'by = "{joined.way}" for episodes', _first_values(joined))
 
 
 def _padding_of(file: ArrayFile) -> str:
