@@ -158,9 +158,41 @@ def test_a_name_that_means_two_things_is_asked_for(tmp_path, name, meaning):
         stored(tmp_path, dict(np.load(tmp_path / "a.npz")))
 
 
-@pytest.mark.parametrize("name", ["success", "goal", "desired_goal", "language_instruction"])
+@pytest.mark.parametrize("name", ["success", "is_success", "Successes"])
+def test_the_success_of_each_episode_is_in_the_table_of_episodes(tmp_path, name):
+    made = stored(tmp_path, {**arrays_of("next.reward", "rewards"), name: np.array([True, False])})
+
+    assert made.episodes["success"].tolist() == [True, False]
+    assert {one.rule: one.count for one in made.manifest.decisions}["success-of-episodes"] == 2
+
+
+def episode_files(folder, successes):
+    folder.mkdir()
+    for number, success in enumerate(successes):
+        more = {} if success is None else {"success": success}
+        np.savez(folder / f"ep{number}.npz", obs=OBS, action=BASE["action"], **more)
+    return folder
+
+
+def test_the_success_of_a_file_is_that_of_its_episode(tmp_path):
+    folder = episode_files(tmp_path / "mine", [True, np.array([False]), True])
+
+    made = StoredDataset(download(str(folder), settings=Settings(home=tmp_path / "home", progress=False)))
+
+    assert made.episodes["success"].tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("successes", [[True, None], [None, True]])
+def test_files_of_which_some_have_a_success_are_refused(tmp_path, successes):
+    folder = episode_files(tmp_path / "mine", successes)
+
+    with pytest.raises(ConversionError, match="success of each episode, unlike the first file"):
+        download(str(folder), settings=Settings(home=tmp_path / "home", progress=False))
+
+
+@pytest.mark.parametrize("name", ["goal", "desired_goal", "language_instruction"])
 def test_a_value_of_each_episode_is_left_out_and_counted(tmp_path, name):
-    values = {"success": [True, False], "language_instruction": ["lift", "push"]}.get(name, [[1.0, 2.0], [3.0, 4.0]])
+    values = {"language_instruction": ["lift", "push"]}.get(name, [[1.0, 2.0], [3.0, 4.0]])
 
     made = stored(tmp_path, {**arrays_of("next.reward", "rewards"), name: np.array(values)})
 

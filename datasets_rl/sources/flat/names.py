@@ -94,7 +94,7 @@ NAMES: Mapping[Key, tuple[str, ...]] = {
     ("info",): ("info", "infos"),
     (*OBSERVATION, _IMAGE): ("image", "images", "img", "imgs", "rgb", "pixels"),
     ("discount",): ("discount", "discounts"),
-    ("timestamp",): ("timestamp", "timestamps"),
+    ("timestamp",): ("timestamp", "timestamps", "time", "time_stamp"),
     ("action_logp",): ("action_logp", "action_log_prob", "action_log_probs"),
     ("action_prob",): ("action_prob",),
     ("processed_actions",): ("processed_actions",),
@@ -111,7 +111,7 @@ STATES: Mapping[Key, tuple[str, ...]] = {
 """Names of the states of a simulator, where another array has the observations."""
 DOUBTFUL: Mapping[str, str] = {
     **dict.fromkeys(("mask", "masks"), "1 - terminated, or the steps that are not padding"),
-    **dict.fromkeys(("task", "tasks", "task_id"), "an instruction, a goal, or a number of the task"),
+    **dict.fromkeys(("task", "tasks", "task_id", "task_index"), "an instruction, a goal, or a number of the task"),
     **dict.fromkeys(("lang", "language"), "an instruction, or an embedding of the instruction"),
     **dict.fromkeys(
         ("env_infos", "agent_infos"), "info of the state before the action, or of the state after the action"

@@ -72,6 +72,8 @@ class Plan:
     left_out: tuple[str, ...] = ()
     episode_flags: Mapping[Key, str] = dataclasses.field(default_factory=dict)
     """Names of the arrays of end flags that have a flag for each episode."""
+    success: str = ""
+    """Name of the array or of the number with the success of each episode, if the file has this."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
 

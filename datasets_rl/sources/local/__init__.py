@@ -35,7 +35,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
-from datasets_rl.sources.foreign import foreign_files
+from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
@@ -224,7 +224,9 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
         foreign = [*foreign_files(dict(sorted(assets.items())))]
         ways = dict.fromkeys(one.way for _, one in foreign)
         raise ConversionError(
-            name, [problem, *(f"{path} is {one.title}" for path, one in foreign)], hint="; ".join(ways)
+            name,
+            [problem, *(f"{path} is {one.title}" for path, one in foreign)],
+            hint="; ".join(ways) or f"read the files and store the episodes with EpisodeWriter, see {PAGE}",
         )
     return data
 

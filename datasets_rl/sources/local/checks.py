@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
+from datasets_rl.sources.flat.measured import Match, check_matches, is_vector, measure, rows_of
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.jumps import jump_steps
-from datasets_rl.sources.local.measured import Match, check_matches, is_vector, measure, rows_of
 from datasets_rl.ted.keys import is_observation
 
 _ROWS = 1 << 17

@@ -25,14 +25,15 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import OF_EPISODES
+from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
     NEXT_REWARD,
+    NEXT_SUCCESS,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
     Key,
@@ -51,6 +52,7 @@ _COUNTS_EPISODES = re.compile(
     r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
     re.IGNORECASE,
 )
+_NUMBERS_ROWS = re.compile(rf"{_COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
 """Names of values of episodes, which do not mark rows."""
@@ -197,6 +199,9 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     if any(state.shape[0] == array.shape[0] + 1 for state, array in pairs):
         return True
     equal = next(((state, array) for state, array in pairs if state.shape[0] == array.shape[0]), None)
+    flags = [array for key, array in arrays.items() if key in _FLAGS]
+    if equal is not None and equal[0].shape[0] == 1 and flags and all(flag.shape == (1,) for flag in flags):
+        return False  # rows of a single environment
     if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
@@ -264,7 +269,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
-    left_out = tuple(name for name in plan.left_out if name not in stated)
+    left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
 
 
@@ -311,8 +316,7 @@ def _marked(
     for name in names:
         array = file.arrays[name]
         is_named = array.text and not array.shape and array.rows == rows
-        is_number = array.shape in {(), (1,)} and array.dtype.kind in "biuf" and not array.text
-        if not is_named and (not is_number or _VALUES.search(_last_name(name))):
+        if not is_named and (not _is_number(file, name) or _VALUES.search(_last_name(name))):
             unusable.append(name)
             continue
         ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
@@ -371,6 +375,31 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
     if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
         return None  # a flag of first rows is set in row 0
     return counts if counts.sum() == rows else None
+
+
+def with_success(file: ArrayFile, plan: Plan) -> Plan:
+    """Return the plan of a file, with the array or the number that has the success of each episode."""
+    if plan.layout.seams or any(part.column.key == NEXT_SUCCESS for part in plan.parts):
+        return plan
+    rows = {name: file.arrays[name].rows for name in plan.left_out if _is_number(file, name)}
+    rows |= dict.fromkeys(file.scalars, 1)
+    found = [name for name in rows if _last_name(name).lower() in NAMES[NEXT_SUCCESS]]
+    if len(found) != 1 or rows[found[0]] != len(find_ends(file, plan, read_flags(file, plan)).lengths):
+        return plan
+    return replace(plan, success=found[0], left_out=tuple(name for name in plan.left_out if name != found[0]))
+
+
+def _is_number(file: ArrayFile, name: str) -> bool:
+    array = file.arrays[name]
+    return array.shape in {(), (1,)} and array.dtype.kind in "biuf" and not array.text
+
+
+def numbers_rows(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array has the number of each row of the file, which says nothing more about the rows."""
+    array = file.arrays[name]
+    if not _NUMBERS_ROWS.search(_last_name(name)) or array.rows != rows or array.shape or array.dtype.kind not in "iu":
+        return False
+    return not array.text and bool((np.diff(np.asarray(file.read_all(name)).astype(np.int64)) == 1).all())
 
 
 def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:

@@ -21,10 +21,10 @@ from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Decision, Entry, Listing, Selection
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.measured import measure
 from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.local import SOURCE, data_assets
 from datasets_rl.sources.local.description import FILE, Description
-from datasets_rl.sources.local.measured import measure
 from datasets_rl.sources.local.reader import LocalReader
 from datasets_rl.sources.local.template import Draft, draft
 from datasets_rl.ted.episode import Episode, StoredImages, TextStates
@@ -275,6 +275,8 @@ def _uses(file: ArrayFile, plan: Plan) -> Iterator[ArrayUse]:
             yield _use(name, part.array, file.arrays[part.array])
         else:
             yield ArrayUse(name, "", part.column.dtype.name, ())
+    if plan.success in file.arrays:
+        yield _use("success of episodes", plan.success, file.arrays[plan.success])
     after = {(NEXT, *key): array for arrays in (plan.following, plan.finals) for key, array in arrays.items()}
     for key, array in {**after, **plan.flags, **plan.episode_flags}.items():
         yield _use(dotted_name(key), array, file.arrays[array])

@@ -114,6 +114,15 @@ def _state_hint(match: Match) -> str:
     return f"state in dataset.toml, [fields], {stated}"
 
 
+def check_next(file: ArrayFile, plan: Plan, ends: Ends) -> None:
+    """Check that the next observations of a file are those of the following rows.
+
+    Raises:
+        ConversionError: If next observations are shifted.
+    """
+    check_matches(file, filter(None, _next_matches(file, plan, ends)))
+
+
 def _next_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | None]:
     by_key = {part.column.key: part.array for part in plan.parts}
     for key, name in plan.following.items():
@@ -123,13 +132,16 @@ def _next_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | N
             continue
         after = rows_of(file, name, steps + ends.extra * episodes)
         observed = rows_of(file, own, steps + ends.extras[own] * episodes)
-        yield _match_of_rows(name, own, after, observed, episodes, seams=plan.layout.seams)
+        yield match_of_rows(name, own, after, observed, episodes, seams=plan.layout.seams)
 
 
-def _match_of_rows(
+def match_of_rows(
     name: str, own: str, after: NDArray[np.generic], observed: NDArray[np.generic], episodes: _Index, *, seams: bool
 ) -> Match | None:
-    """Return the match of next observations, [n, ...], with observations, [n, ...], of steps with these episodes, [n]."""
+    """Return the match of next observations, [n, ...], with observations, [n, ...], of steps of these episodes, [n].
+
+    The match is None if the rows show nothing, or if the rows are in no order and `seams` allows this.
+    """
     moves, _ = find_jumps(observed[1:], observed[:-1])
     joined = episodes[1:] == episodes[:-1]
     inner = np.flatnonzero(joined[:-1] & joined[1:] & moves[:-1] & moves[1:]) + 1
