@@ -50,6 +50,8 @@ def _check_episodes(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> 
         if _LIMITS.search(name.rpartition("/")[2]) and limit > 1 and longest > limit:
             problems.append(f"an episode has {longest:,} steps, but {name} is {limit:,}")
     problems += _resets_of_clocks(file, plan, ends)
+    if plan.by == "file" and (problem := _transposed_problem(file, plan)):
+        raise ConversionError(file.name, [problem], hint='save the transposed arrays, or state [episodes], by = "file"')
     if not problems and (alone or plan.by == "flags"):
         problems += _jump_problems(file, plan, ends)
     if problems:
@@ -77,6 +79,18 @@ def _resets_of_clocks(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:
                 f"({len(back):,} such rows)"
             )
     return problems
+
+
+def _transposed_problem(file: ArrayFile, plan: Plan) -> str:
+    """Return why the rows of a file may be elements, if only observations and actions are there, or an empty text."""
+    arrays = {part.array: file.arrays[part.array] for part in plan.parts if part.array}
+    shapes = {array.shape for array in arrays.values()}
+    fewest = min(array.rows for array in arrays.values())
+    width = next(iter(shapes))[0] if len(shapes) == 1 and all(shapes) else 0
+    if plan.flags or len(arrays) < 2 or width <= fewest + 1:
+        return ""
+    stated = ", ".join(f"{name} is {array}" for name, array in arrays.items())
+    return f"{stated}: the axes may be those of elements and rows"
 
 
 def _jump_problems(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:

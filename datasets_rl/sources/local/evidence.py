@@ -27,7 +27,7 @@ from datasets_rl.sources.flat.arranged import (
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
+from datasets_rl.sources.flat.names import EPISODE_NUMBERS, NAMES, OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
@@ -372,6 +372,8 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
+    if way == "column" and len(counts) == rows > 1 and _last_name(name).lower() not in EPISODE_NUMBERS:
+        return None  # another number for each row of the file
     if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
         return None  # a flag of first rows is set in row 0
     return counts if counts.sum() == rows else None
@@ -424,6 +426,8 @@ def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
 
 def _allowed_ways(name: str) -> tuple[str, ...]:
     last = _last_name(name).lower()
+    if _COUNTS_STEPS.search(last):
+        return ("steps",)
     return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
 
 
