@@ -152,3 +152,17 @@ def test_groups_of_episodes_are_compared_together(tmp_path):
 
     with pytest.raises(ConversionError, match="states is from after the action: states is obs/joints of the following"):
         describe_files(tmp_path / "a.h5")
+
+
+def test_files_that_are_too_short_to_compare_are_counted(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number, length in enumerate((20, 3, 0, 1)):
+        walk = WALKS[0][: length + 1]
+        np.savez(folder / f"{number}.npz", obs=walk, states=walk, action=np.zeros((length, 1)))
+
+    stored = StoredDataset(download(str(folder), settings=Settings(home=tmp_path / "home", progress=False, jobs=1)))
+
+    assert stored.episodes.lengths.tolist() == [20, 3, 1]
+    assert rules(stored)["states-measured"] == 18
+    assert rules(stored)["states-not-measured"] == 2

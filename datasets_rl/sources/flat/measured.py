@@ -30,6 +30,7 @@ _ROWS = 1024
 _BYTES = 16 << 20
 """Maximum number of bytes of an array that are read."""
 _SHOWN = 2
+_MIN_STEPS = 2
 _SHUFFLED_HINT = (
     'if the rows are in no order, each row is an episode: state in dataset.toml, [episodes], by = "seams". Otherwise correct '
     "the array"
@@ -63,10 +64,15 @@ class Match:
     """Whether only the name of the array says that it has states of a simulator."""
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether nothing but the name of the array says which states it has."""
+        return self.lag is None and self.is_state_by_name
+
+    @property
     def rule(self) -> str:
         """Name of the decision that records the match, or empty without a match."""
         if self.lag is None:
-            return ""
+            return "states-not-measured" if self.is_doubtful else ""
         return "next-observation-measured" if self.is_next else "states-measured"
 
     def __str__(self) -> str:
@@ -85,8 +91,13 @@ def measure(file: ArrayFile, plan: Plan, ends: Ends) -> list[Match]:
     return [match for match in (*_next_matches(file, plan, ends), *_state_matches(file, plan, ends)) if match]
 
 
-def check_matches(file: ArrayFile, matches: Iterable[Match]) -> None:
+def check_matches(file: ArrayFile, matches: Iterable[Match], *, alone: bool = True) -> None:
     """Check that next observations follow the observations, and that states are from before the actions.
+
+    Args:
+        file: The file.
+        matches: The matches.
+        alone: Whether the file is the only file of the dataset. Of several files, some may be too short to compare.
 
     Raises:
         ConversionError: If an array is shifted, or the states may be from before or after the action. The error names
@@ -97,7 +108,7 @@ def check_matches(file: ArrayFile, matches: Iterable[Match]) -> None:
         if match.is_next and match.lag != 1:
             problems.append(f"{match.array} is not the observation after the step: {match}")
             hints.append(_SHUFFLED_HINT if match.lag is None else _NEXT_HINT)
-        elif not match.is_next and (match.lag in _SHIFTED or (match.lag is None and match.is_state_by_name)):
+        elif not match.is_next and (match.lag in _SHIFTED or (match.is_doubtful and (alone or match.compared))):
             when = _SHIFTED.get(match.lag, "may be from before or after the action")
             problems.append(f"{match.array} {when}: {match}")
             hints.append(_state_hint(match))
@@ -127,9 +138,9 @@ def _next_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | N
     by_key = {part.column.key: part.array for part in plan.parts}
     for key, name in plan.following.items():
         own = by_key[key]
+        if ends.steps < _MIN_STEPS:
+            return
         steps, episodes = _first_steps(file, ends, (own, name))
-        if len(steps) < 2:
-            continue
         after = rows_of(file, name, steps + ends.extra * episodes)
         observed = rows_of(file, own, steps + ends.extras[own] * episodes)
         yield match_of_rows(name, own, after, observed, episodes, seams=plan.layout.seams)
@@ -171,11 +182,13 @@ def _state_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | 
             root.lower() in names for names in STATES.values()
         )
         states = [part for part in parts if part in vectors]
-        match = _match_of_states(file, ends, root, states, observed) if states and observed else None
+        is_long = ends.steps >= _MIN_STEPS
+        match = _match_of_states(file, ends, root, states, observed) if states and observed and is_long else None
         if match is None and by_name:
             own = observed[0].array if observed else "the observations"
             match = Match(root, own, None, 0, 0, is_next=False, arrays=tuple(part.array for part in parts))
-        if match is not None:
+        # Arrays of info that are unlike the observations show nothing.
+        if match is not None and (match.lag is not None or by_name):
             yield replace(match, is_state_by_name=by_name)
 
 
@@ -192,9 +205,9 @@ def _match_of_states(
     joined = episodes[1:] == episodes[:-1]
     inner = np.flatnonzero(joined[:-1] & joined[1:])
     own, beside = (_elements(file, ends, parts, steps, episodes) for parts in (states, observed))
-    lag, matches = lag_of_states(own, beside, joined)
-    if lag is None:
+    if len(inner) < MIN_ROWS:
         return None
+    lag, matches = lag_of_states(own, beside, joined)
     names = join_names([part.array for part in observed], _SHOWN)
     return Match(root, names, lag, matches, len(inner), is_next=False, arrays=tuple(part.array for part in states))
 
@@ -229,9 +242,9 @@ def rows_of(file: ArrayFile, name: str, rows: _Index) -> NDArray[np.generic]:
 
 
 def counted(matches: Iterable[Match]) -> Mapping[str, int]:
-    """Return the number of rows that were compared, by the rule that records the match."""
+    """Return the number of rows that were compared, or of arrays that were not, by the rule that records the match."""
     counts: dict[str, int] = {}
     for match in matches:
         if match.rule:
-            counts[match.rule] = counts.get(match.rule, 0) + match.compared
+            counts[match.rule] = counts.get(match.rule, 0) + (1 if match.is_doubtful else match.compared)
     return counts

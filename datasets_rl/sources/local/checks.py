@@ -36,7 +36,7 @@ def check_rows(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> list[
         ConversionError: If an array is shifted, or the rows may have more episodes than the file marks.
     """
     matches = measure(file, plan, ends)
-    check_matches(file, matches)
+    check_matches(file, matches, alone=alone)
     if not plan.layout.by and plan.by in {"file", "flags"}:
         _check_episodes(file, plan, ends, alone=alone)
     return matches

@@ -57,6 +57,8 @@ _RULES = {
     "following rows. The count is that of the compared rows",
     "states-measured": "states of the simulator were compared with the observations, and are from before the action of the row. "
     "The count is that of the compared rows",
+    "states-not-measured": "files have too few rows to compare the states of the simulator with the observations: the states "
+    "were stored as states before the actions",
     "success-of-episodes": "the success of each episode is in the table of episodes",
     "turned": "the axes of images were transposed as the description states",
 }

@@ -111,8 +111,8 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     unnamed = [
         array
         for array, shown in seen.arrays.items()
-        # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and (shown.rows in rows or not rows) and array in readable
+        # An array with another number of rows than the actions is not a field, and Python objects are never read.
+        if array not in known and (shown.rows in rows or missing) and array in readable
         if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
