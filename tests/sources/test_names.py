@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import datasets_rl
 from datasets_rl import download
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
@@ -71,6 +75,15 @@ def test_each_name_of_the_table_is_its_field(tmp_path, key, name):
     assert {one.array: one.key for one in found.fields}[name] == key
     assert found.left_out == ()
     assert (found.by, found.episodes) == ("flags", 2)
+
+
+def test_the_page_lists_every_name_of_the_table():
+    text = (Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "local.md").read_text("utf-8")
+    section = text.partition("## Arrays with common names")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)`(?:, beside an observation)? \| (.*?)(?:\. .*)? \|$", section, re.MULTILINE)
+    listed = [(key, name) for key, names in rows for name in re.findall(r"`([^`]+)`", names)]
+
+    assert listed == CASES, "write the table of docs/sources/local.md"
 
 
 @pytest.mark.parametrize("change", [str.upper, str.title])
