@@ -27,7 +27,7 @@ from datasets_rl.sources.flat.arranged import (
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import EPISODE_NUMBERS, NAMES, OF_EPISODES
+from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
@@ -43,10 +43,10 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
-_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
+_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
 _COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
 _COUNTS_EPISODES = re.compile(
     r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
@@ -54,10 +54,14 @@ _COUNTS_EPISODES = re.compile(
 )
 _NUMBERS_ROWS = re.compile(rf"{_COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_SPLITS = "indices"
+"""Name of the rows at which imitation's arrays are split, without row 0."""
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
 """Names of values of episodes, which do not mark rows."""
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
+    r"reset": ("starts", "last-rows"),
+    r"terminal|done": ("last-rows",),
     r"length|(^|_)lens?($|_)": ("lengths",),
     r"step|frame": ("steps",),
     r"(^|_)ends?($|_)|last": ("ends", "last-rows"),
@@ -314,21 +318,15 @@ def _marked(
     stated: dict[str, tuple[str, _Index]] = {}
     problems, misfits, unusable = [], [], []
     for name in names:
-        array = file.arrays[name]
-        is_named = array.text and not array.shape and array.rows == rows
-        if not is_named and (not _is_number(file, name) or _VALUES.search(_last_name(name))):
-            unusable.append(name)
-            continue
-        ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
-        if ways is MARKED and array.dtype.kind == "f":
-            unusable.append(name)
-            continue
+        array, ways = file.arrays[name], _usable_ways(file, plan, name, rows)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif array.dtype.kind == "f" or is_named:
+        elif name == plan.marks:
+            problems.append(f"{name} is {array}, expected a number that the rows of each episode share")
+        elif not ways or array.text or array.dtype.kind == "f":
             unusable.append(name)
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
@@ -341,19 +339,48 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable, rows)]
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, plan, unusable, rows)]
 
 
-def _unmarked_problems(file: ArrayFile, names: Sequence[str], rows: int) -> Iterator[str]:
+def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str, ...]:
+    """Return the ways in which an array may mark the episodes; none for values of episodes, and for other than numbers."""
+    array, last = file.arrays[name], _last_name(name)
+    if name == plan.marks or (array.text and not array.shape and array.rows == rows):
+        return ("column",)
+    if not _is_number(file, name) or _VALUES.search(last) or _COUNTS_EPISODES.search(last):
+        return ()
+    ways = _allowed_ways(name)
+    if ways is not MARKED:
+        return ways
+    if array.dtype.kind == "f":
+        return ()
+    # A flag of a first or of a last row has a name that says so.
+    return ("column", "steps") if array.rows == rows else ways
+
+
+def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: int) -> Iterator[str]:
     """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
     for name in names:
         # A single value is a value of the single episode, and a number for each row may be the length of an object.
         speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
         if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
             yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
+    for name in plan.left_out:
+        if not speaks_of_episodes(name) and _is_number(file, name) and _may_mark(file, name, rows):
+            yield f"{name} is {file.arrays[name]} with numbers as of first rows, last rows or lengths of episodes"
     for name, number in file.scalars.items():
         if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
             yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
+
+
+def _may_mark(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array of an unknown name has the numbers of rows, or lengths, of several episodes."""
+    array = file.arrays[name]
+    if array.dtype.kind not in "iu" or not 1 < array.rows < rows:
+        return False
+    values = np.asarray(file.read_all(name)).reshape(-1).astype(np.int64)
+    is_ascending = values[0] >= 0 and values[-1] <= rows and (np.diff(values) > 1).all()
+    return bool(is_ascending or ((values > 0).all() and values.sum() == rows))
 
 
 def _counts_one_episode(file: ArrayFile, name: str, rows: int) -> bool:
@@ -370,12 +397,19 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         counts, _ = marked_episodes(file, way, name, rows)
     except ConversionError:
         return None
+    # Numbers that differ in nearly every row count rows, and not episodes.
+    if (
+        is_per_row
+        and rows > 1
+        and len(counts) > (rows // 2 if way == "steps" else rows - 1)
+        and way in {"column", "steps"}
+    ):
+        return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
-    if way == "column" and len(counts) == rows > 1 and _last_name(name).lower() not in EPISODE_NUMBERS:
-        return None  # another number for each row of the file
-    if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
-        return None  # a flag of first rows is set in row 0
+    first = np.asarray(next(file.blocks(name, 1)))[0]
+    if way == "starts" and not (first if is_per_row else first == 0 or _last_name(name) == _SPLITS):
+        return None  # row 0 is a first row
     return counts if counts.sum() == rows else None
 
 
