@@ -125,6 +125,7 @@ DOUBTFUL: Mapping[str, str] = {
     ),
     **dict.fromkeys(("o", "x", "s"), "the observation"),
     **dict.fromkeys(("a", "u"), "the action"),
+    "step_type": "0 in first rows and 2 in last rows of episodes, as in dm_env",
     "r": "the reward",
     "c": "the cost",
     "d": "done, or a distance",
@@ -138,7 +139,7 @@ DOUBTFUL: Mapping[str, str] = {
 def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     """Return the keys of the arrays with usual names. Of several names for a key, the first name counts."""
     parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
-    parts = {name: names for name, names in parts.items() if all(names)}
+    parts = _without_common_group({name: names for name, names in parts.items() if all(names)})
     keys = dict(_matches(parts, NAMES))
     images = (*OBSERVATION, _IMAGE)
     if any(key[:1] == OBSERVATION and key[:2] != images for key in keys.values()):
@@ -172,6 +173,17 @@ def _matches(parts: Mapping[str, Key], table: Mapping[Key, tuple[str, ...]]) -> 
             if found:
                 yield from ((array, (*key, *parts[array][len(root) :])) for array in _unlike(found))
                 break
+
+
+def _without_common_group(parts: Mapping[str, Key]) -> Mapping[str, Key]:
+    """Return the names of arrays without the group that all arrays are in, such as ``data``, unless it is a usual name."""
+    usual = {name.partition("/")[0] for table in (NAMES, STATES) for names in table.values() for name in names}
+    while parts and all(len(names) > 1 for names in parts.values()):
+        groups = {names[0].lower() for names in parts.values()}
+        if len(groups) > 1 or groups & usual:
+            break
+        parts = {array: names[1:] for array, names in parts.items()}
+    return parts
 
 
 def _unlike(arrays: Sequence[str]) -> list[str]:

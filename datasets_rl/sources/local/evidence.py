@@ -54,6 +54,7 @@ _COUNTS_EPISODES = re.compile(
 )
 _NUMBERS_ROWS = re.compile(rf"{_COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_DISCOUNT: Key = ("discount",)
 _SPLITS = "indices"
 """Name of the rows at which imitation's arrays are split, without row 0."""
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
@@ -368,6 +369,11 @@ def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: 
     for name in plan.left_out:
         if not speaks_of_episodes(name) and _is_number(file, name) and _may_mark(file, name, rows):
             yield f"{name} is {file.arrays[name]} with numbers as of first rows, last rows or lengths of episodes"
+    for part in plan.parts:
+        if part.column.key == _DISCOUNT and file.arrays[part.array].rows == rows:
+            discounts = np.asarray(file.read_all(part.array)).reshape(rows, -1)
+            if (zeros := np.flatnonzero((discounts[:-1] == 0).all(1))).size:
+                yield f"{part.array} is 0 at row {zeros[0]:,}, as after a termination ({len(zeros):,} such rows)"
     for name, number in file.scalars.items():
         if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
             yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
