@@ -41,6 +41,8 @@ class Array:
     text: bool = False
     encoded: bool = False
     """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
+    problem: str = ""
+    """Why the rows cannot be read, for an array of objects. The problem is an error only if the array is used."""
 
     @property
     def row_bytes(self) -> int:
@@ -69,6 +71,10 @@ class ArrayFile(ABC):
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
+    optional: Sequence[str] = ()
+    """Names of arrays with a meaning that the format defines, which need not be fields."""
+    decisions: Mapping[str, int] = MappingProxyType({})
+    """How often each rule was applied to read the file."""
 
     @property
     def readable(self) -> list[str]:
@@ -331,7 +337,7 @@ class WithEpisodes(ArrayFile):
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
         self.name = steps.name
-        self.unwritten = steps.unwritten
+        self.unwritten, self.decisions = steps.unwritten, steps.decisions
         self._steps, self._episodes = steps, episodes
         columns = {f"{_EPISODES}{name}": array for name, array in episodes.arrays.items()}
         self.arrays = {**steps.arrays, **columns}

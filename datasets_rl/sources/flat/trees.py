@@ -25,20 +25,12 @@ _WAYS = {
 """What makes a file that can be read of a pickle with objects of a library."""
 
 
-class TreeFile(ArrayFile):
-    """Arrays of Python values, which are in memory.
+class ValuesFile(ArrayFile):
+    """Arrays in memory. Arrays of objects are errors only if they are used."""
 
-    a dict       {"observations": [N, D], "actions": [N, A]}        the arrays of all episodes
-    episodes     [{"observations": [T, D], ...}, ...]               groups episode_0, episode_1, ...
-    steps        [{"obs": [D], "action": [A], "reward": 1.0}, ...]  a row for each, as are tuples (s, a, r, s', done)
-
-    Raises:
-        ConversionError: If the values are none of these, or the structure is not certain.
-    """
-
-    def __init__(self, value: Any, name: str) -> None:
+    def __init__(self, values: Mapping[str, NDArray[Any]], name: str) -> None:
         self.name = name
-        self._values = dict(_arrays(value, name))
+        self._values = values
         self.arrays = {
             array: Array(len(values), values.shape[1:], TEXT, text=True)
             if values.dtype.kind == "U"
@@ -60,6 +52,21 @@ class TreeFile(ArrayFile):
 
     def __exit__(self, *details: object) -> None:
         self._values = {}
+
+
+class TreeFile(ValuesFile):
+    """Arrays of Python values, which are in memory.
+
+    a dict       {"observations": [N, D], "actions": [N, A]}        the arrays of all episodes
+    episodes     [{"observations": [T, D], ...}, ...]               groups episode_0, episode_1, ...
+    steps        [{"obs": [D], "action": [A], "reward": 1.0}, ...]  a row for each, as are tuples (s, a, r, s', done)
+
+    Raises:
+        ConversionError: If the values are none of these, or the structure is not certain.
+    """
+
+    def __init__(self, value: Any, name: str) -> None:
+        super().__init__(dict(_arrays(value, name)), name)
 
 
 class PickleFile(TreeFile):
@@ -127,10 +134,10 @@ def _leaves(value: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray[
         if isinstance(inner, Mapping):
             yield from _leaves(inner, f"{path}{name}/")
         else:
-            yield f"{path}{name}", _as_array(inner)
+            yield f"{path}{name}", as_array(inner)
 
 
-def _as_array(value: Any) -> NDArray[Any]:
+def as_array(value: Any) -> NDArray[Any]:
     """Return a value as an array. Values without a common shape are objects."""
     try:
         array = np.asarray(value)

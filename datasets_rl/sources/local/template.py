@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
+    optional: Sequence[str] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
 
@@ -93,7 +94,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     lines += ["", "[episodes]", *_episode_lines(seen)]
     keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
-    known = {*keys, seen.marks}
+    known = {*keys, seen.marks, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
     unnamed = [
         array
@@ -111,7 +112,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
-    others = [array for array in seen.arrays if array not in known | asked]
+    others = [array for array in seen.arrays if array not in {*keys, seen.marks} | asked]
     lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
@@ -172,12 +173,13 @@ def _judged(file: ArrayFile) -> _Seen:
             if rows.way
             else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
         )
-        return _Seen(rows.arrays, by, marks, values=values)
+        return _Seen(rows.arrays, by, marks, optional=rows.optional, values=values)
     try:
         plan = with_evidence(rows, plan)
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+    marks = plan.marks or _padding_of(rows)
+    return _Seen(rows.arrays, plan.by, marks, optional=rows.optional, values=values)
 
 
 def _padding_of(file: ArrayFile) -> str:
