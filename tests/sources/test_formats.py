@@ -139,7 +139,7 @@ def test_a_table_of_text_with_a_fault_is_refused_with_its_row(tmp_path, name, te
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (table(), "pandas.read_pickle('a.pkl').to_parquet('a.parquet')"),
+        (table(), "table = pandas.read_pickle('a.pkl')"),
         ([1, 2, 3], "expected a list of dicts"),
         (7, "expected a dict of arrays or a list"),
         ([*episodes(), {"observations": OBS}], "element 3 of the list differs from the first element in actions"),

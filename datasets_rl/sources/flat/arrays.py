@@ -275,6 +275,10 @@ class NpzArrays(ArrayFile):
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
+    def read_objects(self, name: str) -> Any:
+        """Return an array of Python objects that are plain data."""
+        return self._file.read_objects(name)
+
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
 

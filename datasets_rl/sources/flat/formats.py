@@ -36,19 +36,19 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
-    "npz": Format("npz", (".npz",), "arrays.NpzArrays", b"PK"),
+    "npz": Format("npz", (".npz",), "trees.open_npz", b"PK"),
     "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1"),
     "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1"),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
     "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv_tables.CsvFile", is_table=True),
     "jsonl": Format(
-        "JSON lines", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "json_tables.open_json", is_table=True
+        "JSON lines", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "json_files.open_json", is_table=True
     ),
     "json": Format(
         "JSON",
         (".json", ".json.gz"),
-        "json_tables.open_json",
+        "json_files.open_json",
         is_table=True,
         in_folder=r"(^|/)output-[^/]*_worker-\d+_\d+\.json(\.gz)?$",  # RLlib's
     ),

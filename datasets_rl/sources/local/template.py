@@ -15,6 +15,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
@@ -31,6 +32,7 @@ _ROW_ELEMENTS = 4
 _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
+_ROW_CHARS = 400
 _NAMES = 5
 """Number of arrays that a question names."""
 
@@ -87,7 +89,10 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
         lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+    try:
+        seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+    except NoHeaderError as error:
+        return _without_header(lines, error)
     if not seen.arrays:
         question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
         return Draft("\n".join(lines), (question,))
@@ -122,6 +127,15 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         names = join_names(unnamed, _NAMES)
         questions.append(f"which fields are {names}? Arrays without a field are left out")
     return Draft("\n".join(lines), tuple(questions))
+
+
+def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
+    """Return the draft for a table without names of the columns, with the first rows."""
+    names = ", ".join(_quoted(f"column_{number}") for number in range(len(error.rows[0])))
+    asked = ["# obs_0, obs_1, ..., action, reward, terminated, truncated or episode are recognized", "# first rows:"]
+    shown = [f"#   {_quoted(', '.join(row)[:_ROW_CHARS])}" for row in error.rows]
+    question = f"what are the {len(error.rows[0]):,} columns? The first row has numbers instead of names"
+    return Draft("\n".join([*lines, f"# columns = [{names}]    # {question}", *asked, *shown]), (question,))
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
