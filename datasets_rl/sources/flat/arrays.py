@@ -307,6 +307,8 @@ class TableArrays(ArrayFile):
             values = block[name]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
+            if (shape := self._file.tensors.get(name)) is not None and isinstance(values, np.ndarray):
+                values = values.reshape(-1, *shape)
             array = self.arrays.get(name)
             if isinstance(values, list) and array is not None and array.dtype.hasobject:
                 raise ConversionError(self.name, [f"{name} has bytes, expected numbers, text or images"])
@@ -316,6 +318,11 @@ class TableArrays(ArrayFile):
                 )
                 raise ConversionError(self.name, [problem])
             yield values
+
+    def first_bytes(self, name: str) -> bytes:
+        """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""
+        cells = next(self._file.blocks([name], rows=1), {}).get(name, [])
+        return cells[0] if isinstance(cells, list) and cells and isinstance(cells[0], bytes) else b""
 
     def _array(self, name: str) -> Array:
         try:

@@ -37,8 +37,8 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
     "npz": Format("npz", (".npz",), "trees.open_npz", b"PK"),
-    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1"),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1"),
+    "parquet": Format("Parquet", (".parquet",), "ray_tables.open_table", b"PAR1"),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "ray_tables.open_table", b"ARROW1"),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
     "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv_tables.CsvFile", is_table=True),

@@ -107,7 +107,8 @@ class EpisodeLinesFile(TreeFile):
     """Arrays of JSON lines with an episode in each line."""
 
     def __init__(self, path: Path, name: str) -> None:
-        episodes, size = [], 0
+        episodes: list[dict[str, Any]] = []
+        size = 0
         with opened(path, name) as stream:
             for line in iter(lambda: stream.readline(LINE_MAX_BYTES), b""):
                 size += len(line)

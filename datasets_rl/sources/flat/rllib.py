@@ -29,7 +29,7 @@ _SINGLE, _SEVERAL = "SampleBatch", "MultiAgentBatch"
 BATCHES = (_SINGLE, _SEVERAL)
 """Types of a batch."""
 _EPISODE, _STEP, _AGENT = "eps_id", "t", "agent_index"
-_OTHERS = {
+OTHERS = {
     *("t", "unroll_id", "agent_index", "agent_id", "module_id", "infos", "batch_indexes", "weights_seq_no", "weights"),
     *("prev_actions", "prev_rewards", "action_prob", "action_logp", "action_dist_inputs", "vf_preds"),
     *("advantages", "value_targets"),
@@ -37,6 +37,30 @@ _OTHERS = {
 """Columns that are neither fields nor marks."""
 _ARRAYS_MAX_BYTES = 4 << 30
 _SPLIT = "write a file for each policy: policy_batches[NAME] of each line, with the type SampleBatch"
+
+
+def unpack(text: str, name: str, most: int) -> Any:
+    """Return the value of a packed array: a pickle, compressed by lz4, as base64.
+
+    Args:
+        text: The packed array.
+        name: Name of the array in errors.
+        most: Maximum number of bytes of the pickle.
+
+    Raises:
+        ConversionError: If the text is not a packed array of plain data, or the pickle is larger.
+        MissingDependencyError: If pyarrow is not installed.
+    """
+    with importing("pyarrow", "pyarrow", f"reading packed arrays of {name}"):
+        import pyarrow as pa
+    try:
+        stream = pa.CompressedInputStream(pa.BufferReader(base64.b64decode(text, validate=True)), "lz4")
+        data = stream.read(most + 1)
+    except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
+        raise ConversionError(name, [f"the packed array is damaged: {error}"]) from error
+    if len(data) > most:
+        raise ConversionError(name, [f"the packed array has more than {most:,} bytes"])
+    return load(data, name)
 
 
 class RllibFile(ValuesFile):
@@ -60,9 +84,9 @@ class RllibFile(ValuesFile):
                         raise self._error(number, f"differs from the first batch in {other}, expected the same columns")
                     for column, values in columns.items():
                         parts.setdefault(column, []).append(values)
-        values = {column: self._joined(column, batches) for column, batches in parts.items()}
-        super().__init__(self._in_order(values), name)
-        self.optional = [column for column in self.arrays if column.partition("/")[0] in _OTHERS]
+        joined = {column: self._joined(column, batches) for column, batches in parts.items()}
+        super().__init__(self._in_order(joined), name)
+        self.optional = [column for column in self.arrays if column.partition("/")[0] in OTHERS]
 
     def _columns(self, batch: Mapping[str, Any], number: int) -> dict[str, NDArray[Any]]:
         """Return the columns of a batch, [n, ...] each."""
@@ -95,18 +119,7 @@ class RllibFile(ValuesFile):
 
     def _unpacked(self, value: Any, name: str) -> Any:
         """Return a value, which may be packed."""
-        if not isinstance(value, str):
-            return value
-        with importing("pyarrow", "pyarrow", f"reading packed arrays of {self.name}"):
-            import pyarrow as pa
-        try:
-            stream = pa.CompressedInputStream(pa.BufferReader(base64.b64decode(value, validate=True)), "lz4")
-            data = stream.read(self._left + 1)
-        except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
-            raise ConversionError(name, [f"the packed array is damaged: {error}"]) from error
-        if len(data) > self._left:
-            raise ConversionError(name, [f"the packed array has more than {self._left:,} bytes"])
-        return load(data, name)
+        return unpack(value, name, self._left) if isinstance(value, str) else value
 
     def _joined(self, column: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
         if len({part.shape[1:] for part in parts}) > 1:
