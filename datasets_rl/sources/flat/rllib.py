@@ -145,6 +145,7 @@ class RllibFile(ValuesFile):
         self.decisions = {"rows-of-episodes-joined": 0 if is_ordered else int((order != np.arange(len(order))).sum())}
         if values[_EPISODE].dtype.kind == "U":
             values = {**values, _EPISODE: codes}
+        values = {column: rows for column, rows in values.items() if column != _STEP}  # which the order says
         return values if is_ordered else {column: rows[order] for column, rows in values.items()}
 
     def _order_problems(
