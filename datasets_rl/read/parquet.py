@@ -26,7 +26,7 @@ are strings, too: JSON, in which an empty cell is an empty list, and structs hav
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
-_RAY_TENSOR = b"ray.data.arrow_tensor"
+_RAY_TENSOR, _RAY_TENSORS = b"ray.data.arrow_tensor", b"ray.data.arrow_variable_shaped_tensor"
 
 
 class TableFile:
@@ -183,6 +183,8 @@ def _tensor_shapes(fields: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         if isinstance(field.type, pa.BaseExtensionType):
             if isinstance(shape := getattr(field.type, "shape", None), (list, tuple)):
                 yield field.name, tuple(shape)
+        elif metadata.get(b"ARROW:extension:name", b"").startswith(_RAY_TENSORS):
+            raise ConversionError(field.name, ["the tensors have several shapes, expected tensors of a single shape"])
         elif metadata.get(b"ARROW:extension:name", b"").startswith(_RAY_TENSOR):
             try:
                 shape = json.loads(metadata.get(b"ARROW:extension:metadata", b""))

@@ -113,7 +113,7 @@ class RllibFile(ValuesFile):
             return {}
         self._left -= sum(values.nbytes for values in columns.values())
         if self._left < 0:
-            problem = f"holds more than {_ARRAYS_MAX_BYTES >> 30} GiB in all, which would not fit into memory"
+            problem = f"brings the arrays to more than {_ARRAYS_MAX_BYTES:,} bytes, which would not fit into memory"
             raise self._error(number, problem, "split the file between episodes, such as with `split -l`")
         return columns
 

@@ -274,6 +274,6 @@ def _described(value: Any) -> str:
         return f"an array {value.dtype.name} {list(value.shape)}"
     return (
         f"{len(value):,} values in a {type(value).__name__}"
-        if isinstance(value, Sequence)
+        if isinstance(value, (list, tuple))
         else f"a {type(value).__name__}"
     )
