@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import importlib
+import json
 import pickle
 import subprocess
 import sys
@@ -83,6 +84,26 @@ def test_tuples_of_several_observations_are_steps(tmp_path):
 def test_steps_of_other_kinds_are_refused(tmp_path, value, problem):
     with pytest.raises(ConversionError, match=problem):
         arrays_of(tmp_path / "a.pkl", value)
+
+
+def test_names_without_numbers_are_refused_until_they_are_stated_as_episodes(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(dict(zip(("left", "right", "both"), EPISODES, strict=True))))
+    with pytest.raises(ConversionError, match="which array is the observation"):
+        check_files(tmp_path / "a.pkl")
+    (tmp_path / "dataset.toml").write_text('[episodes]\nby = "group"\narray = "*"')
+    assert check_files(tmp_path).steps == STEPS
+
+
+@pytest.mark.parametrize("name", ["a.pkl", "a.json"])
+def test_integers_that_floats_do_not_hold_are_not_rounded(tmp_path, name):
+    value = {"obs": [2**53 + 1, 0.5], "actions": [1, 2], "rewards": [2.0**60, 1e300], "dones": [0, 1]}
+    (tmp_path / name).write_bytes(json.dumps(value).encode() if name == "a.json" else pickle.dumps(value))
+    with pytest.raises(ConversionError, match="which array is the observation"):
+        check_files(tmp_path / name)
+    value["obs"] = [2**60, 0.5]
+    (tmp_path / name).write_bytes(json.dumps(value).encode() if name == "a.json" else pickle.dumps(value))
+    with open_arrays(tmp_path / name, "json" if name == "a.json" else "pickle", name) as file:
+        assert file.read_all("obs").tolist() == [2**60, 0.5]
 
 
 def test_a_dict_with_defaults_is_a_dict(tmp_path):
@@ -170,6 +191,16 @@ BUFFERS = '''
 class ReplayBuffer:
     """The attributes of stable-baselines3 2.9."""
 '''
+
+
+@pytest.mark.slow
+def test_the_line_that_a_refusal_of_a_checkpoint_has_for_tensors_runs(tmp_path):
+    torch.save(TENSORS, tmp_path / "a.pt")
+    with pytest.raises(ConversionError, match="a checkpoint of a policy or a network") as caught:
+        check_files(tmp_path / "a.pt")
+    program = str(caught.value.hint).split('python -c "')[1].partition('"`')[0].replace("NAME", "a.pt")
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    assert check_files(tmp_path / "episodes.pkl").episodes == 3
 
 
 @pytest.mark.first(1)

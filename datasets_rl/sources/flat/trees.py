@@ -15,6 +15,7 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, NpzArrays, Rows
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.pickle_ways import LEGACY, ZIP, way_of_pickle, way_of_torch
+from datasets_rl.sources.flat.text_tables import is_exact
 
 _STEPS: Mapping[int, tuple[str, ...]] = {
     5: ("observation", "action", "reward", "next_observation", "done"),
@@ -207,9 +208,16 @@ def as_array(value: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError:
         array = np.empty(len(value), object)
-    if array.dtype.kind in "SV" or (array.dtype.kind == "U" and array.ndim > 1):
+    is_rounded = array.dtype.kind == "f" and isinstance(value, (list, tuple)) and not is_exact(array)
+    if array.dtype.kind in "SV" or (array.dtype.kind == "U" and array.ndim > 1) or (is_rounded and _has_long(value)):
         return np.empty(array.shape, object)
     return array
+
+
+def _has_long(value: Any) -> bool:
+    """Return whether nested lists of numbers have an integer that a float of 64 bits does not hold exactly."""
+    numbers = (number for number in np.array(value, object).flat if isinstance(number, (int, np.integer)))
+    return any(int(float(number)) != int(number) for number in numbers)
 
 
 def _check_names(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> None:
