@@ -176,6 +176,24 @@ def test_objects_in_cells_are_columns_of_their_values(tmp_path):
         opened(tmp_path / "a.csv", text.replace('""on"": false, ', ""))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_infos_that_differ_from_row_to_row_are_left_out_and_counted(tmp_path, name):
+    infos = [{"x": 1}, {"x": 2}, {}, {"x": 1, "TimeLimit.truncated": True}]
+    rows = [{"obs": row, "action": 1, "reward": 0.5, "done": row == 3, "info": infos[row]} for row in range(4)]
+    cells = ["{}".format(json.dumps(info).replace('"', '""')) for info in infos]
+    table = HEAD.replace("done", "done,info") + "".join(
+        f'{row},1,0.5,{int(row == 3)},"{cells[row]}"\n' for row in range(4)
+    )
+    (tmp_path / name).write_text(table if name == "a.csv" else json_lines(rows))
+
+    found = check_files(tmp_path / name)
+
+    assert [use.array for use in found.description.left_out] == ["info"]
+    assert {decision.rule: decision.count for decision in found.decisions}["left-out"] == 1
+    with open_arrays(tmp_path / name, name[2:], name) as file:
+        assert file.read_all("obs").tolist() == [0, 1, 2, 3]
+
+
 def test_a_table_without_a_header_is_refused_with_a_template_that_names_its_columns(tmp_path):
     text = csv_text(header=False)
     (tmp_path / "a.csv").write_text(text)

@@ -30,9 +30,11 @@ from datasets_rl.sources.flat.text_tables import (
     Cells,
     Column,
     TextTable,
+    UnlikeObjectsError,
     batches,
     integer_kind,
     is_exact,
+    is_usual,
     kind_of_list,
     leaves_of,
 )
@@ -114,12 +116,14 @@ class CsvFile(TextTable):
             names = self._objects.get(name)
             if names is None:
                 names = self._objects[name] = [*_leaves_of(cells[0])]
-            if not names:
+            if not names or name in self.whole:
                 yield name, cells
                 continue
             rows = [_leaves_of(cell) for cell in cells]
             for row, leaves in enumerate(rows, first):
                 if leaves.keys() != {*names}:
+                    if not is_usual(name):
+                        raise UnlikeObjectsError(name)
                     problem = f"{name} has {join_names([*leaves], ITEMS_MAX) or 'no object'} in row {row:,}"
                     raise ConversionError(self.name, [f"{problem}, expected {join_names(names, ITEMS_MAX)}"])
             yield from ((f"{name}/{leaf}", [leaves[leaf] for leaves in rows]) for leaf in names)

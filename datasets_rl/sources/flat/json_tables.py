@@ -21,8 +21,10 @@ from datasets_rl.sources.flat.text_tables import (
     NUMBER,
     Cells,
     TextTable,
+    UnlikeObjectsError,
     batches,
     is_exact,
+    is_usual,
     kind_of_list,
     kind_of_number,
     leaves_of,
@@ -55,17 +57,24 @@ class JsonLinesFile(TextTable):
             for number, row in enumerate(rows, first):
                 if row.keys() != set(names):
                     other = sorted(row.keys() ^ set(names))
+                    self._check_names(other)
                     problem = f"row {number:,} differs from the first row in {join_names(other, ITEMS_MAX)}"
                     raise ConversionError(self.name, [f"{problem}, expected the same names in every row"])
             first += len(rows)
             yield {name: [row[name] for row in rows] for name in names}
+
+    def _check_names(self, other: Sequence[str]) -> None:
+        """Raise UnlikeObjectsError if names that some rows lack are those of objects without a usual name, as infos."""
+        roots = {name.partition("/")[0] for name in other}
+        if all("/" in name for name in other) and not any(map(is_usual, roots)):
+            raise UnlikeObjectsError(roots.pop())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         number = 0
         with opened(self._path, self.name) as stream:
             for line in iter(lambda: stream.readline(LINE_MAX_BYTES), b""):
                 if line.strip():
-                    yield dict(leaves_of(object_of(line, number, self.name), ""))
+                    yield dict(leaves_of(object_of(line, number, self.name), "", self.whole))
                     number += 1
 
     @override
@@ -77,7 +86,7 @@ class JsonLinesFile(TextTable):
                 return map(kind_of_list, cells)
             if numbers.dtype.kind in "if" and numbers.size and is_exact(numbers):
                 return [f"{list(numbers.shape[1:])} of {INTEGER if numbers.dtype.kind == 'i' else NUMBER}"]
-        return (kind_of_list(cell) if isinstance(cell, list) else kind_of_number(cell) for cell in cells)
+        return (kind_of_list(cell) if isinstance(cell, (list, dict)) else kind_of_number(cell) for cell in cells)
 
     @override
     def values(self, cells: Sequence[Any], array: Array) -> Rows:

@@ -12,7 +12,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,14 @@ def is_exact(numbers: NDArray[Any]) -> bool:
     return not ((numbers >= EXACT_MAX) | (numbers <= -EXACT_MAX)).any()
 
 
+class UnlikeObjectsError(Exception):
+    """Raised during the first pass for a column of objects that have other names in some rows, and no usual name."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
+
+
 class TextTable(ArrayFile):
     """Open table of text. The rows are parsed in batches, which the arrays share.
 
@@ -145,6 +153,8 @@ class TextTable(ArrayFile):
         self._kept: deque[tuple[int, Cells]] = deque(maxlen=_KEPT_BATCHES)
         self._batches: Iterator[Cells] = iter(())
         self._next, self._count = 0, 0
+        self.whole: set[str] = set()
+        """Columns of objects that are not columns of the objects' values. They cannot be read."""
         columns, rows = self._kinds()
         self.arrays = {column: seen.array(column, rows) for column, seen in self.settled(columns).items()}
         problems = [f"{column}: {array.problem}" for column, array in self.arrays.items() if array.problem]
@@ -194,8 +204,15 @@ class TextTable(ArrayFile):
         raise ConversionError(self.name, ["the file has fewer rows than before, expected a file that does not change"])
 
     def _kinds(self) -> tuple[dict[str, Column], int]:
+        while True:
+            try:
+                return self._kinds_of_pass()
+            except UnlikeObjectsError as error:
+                self.whole.add(error.column)
+
+    def _kinds_of_pass(self) -> tuple[dict[str, Column], int]:
         columns: dict[str, Column] = {}
-        rows = 0
+        rows = self._count = 0
         for cells in self.parse():
             for name, values in cells.items():
                 column = columns.setdefault(name, Column())
@@ -269,10 +286,10 @@ def _flattened(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
     return (tuple(shape), level) if is_numeric else None
 
 
-def leaves_of(value: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested objects, with the path of their names."""
+def leaves_of(value: Mapping[str, Any], path: str, whole: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested objects, with the path of their names. Objects in `whole` are values."""
     for name, inner in value.items():
-        if isinstance(inner, dict):
-            yield from leaves_of(inner, f"{path}{name}/")
+        if isinstance(inner, dict) and f"{path}{name}" not in whole:
+            yield from leaves_of(inner, f"{path}{name}/", whole)
         else:
             yield f"{path}{name}", inner
