@@ -80,6 +80,18 @@ def test_several_batches_of_a_single_policy_and_empty_batches_are_read(tmp_path)
         np.testing.assert_array_equal(file.read_all("obs"), OBS)
 
 
+def test_the_files_of_several_workers_are_a_dataset_without_the_other_json_files(tmp_path):
+    for worker in (1, 2):
+        lines = batches(eps_id=NUMBERS + 10 * worker)
+        (tmp_path / f"output-2026-11-28_10-00-00_worker-{worker}_0.json").write_text(json_lines(lines))
+    (tmp_path / "params.json").write_text("{}")
+
+    found = check_files(tmp_path)
+
+    assert (found.description.files, found.episodes, found.steps) == (2, 6, 2 * STEPS)
+    assert found.last.steps == LENGTHS[2]
+
+
 def test_observations_of_several_arrays_have_their_names(tmp_path):
     lines = batches(packed=False)
     for line in lines:

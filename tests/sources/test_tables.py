@@ -161,6 +161,20 @@ def test_the_forms_of_spreadsheets_have_the_same_values(tmp_path, encoding, end,
             np.testing.assert_array_equal(file.read_all(name), values)
 
 
+def test_columns_with_names_after_a_dot_are_fields_of_the_observation(tmp_path):
+    text = csv_text()
+    for number, axis in enumerate("xyz"):
+        text = text.replace(f"obs_{number}", f"obs.{axis}")
+    (tmp_path / "a.csv").write_text(text)
+
+    found = check_files(tmp_path / "a.csv")
+
+    assert {use.key: use.array for use in found.description.fields if use.key.startswith("obs")} == {
+        f"observation.{axis}": f"obs.{axis}" for axis in "xyz"
+    }
+    assert found.first.rows[0].values["observation.y"] == COLUMNS["obs_1"][0]  # not of pandas
+
+
 def test_columns_without_a_name_are_dropped_only_if_they_are_empty(tmp_path):
     assert rows_of(tmp_path / "a.csv", "obs;action;\n1;2;\n3;4;\n", "obs").tolist() == [1, 3]
     with pytest.raises(ConversionError, match="a column has values and no name"):
