@@ -120,7 +120,8 @@ class FlatReader(EpisodeReader):
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
-        return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
+        file_name, columns = name.rpartition("/")[2], self._layout.columns
+        return open_arrays(self._paths[name], self._format, file_name, table, columns)
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to the columns of the first file."""
@@ -146,6 +147,7 @@ class FlatReader(EpisodeReader):
         """Count the decisions about a whole file."""
         rows = ends.steps
         self.counts.update(ends.found)
+        self.counts.update(file.decisions)
         self.counts["unwritten-chunks"] += file.unwritten
         self.counts["widened"] += plan.widened * rows
         self.counts["flags-cast"] += sum(file.arrays[name].dtype.kind != "b" for name in plan.flags.values()) * rows

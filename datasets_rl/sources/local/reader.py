@@ -49,6 +49,9 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
+    "decimal-comma": "the numbers of a CSV file have a decimal comma",
+    "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
