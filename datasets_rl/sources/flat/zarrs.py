@@ -1,0 +1,91 @@
+"""Stores of zarr as files of arrays: a folder, or a zip file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from datasets_rl.errors import ConversionError
+from datasets_rl.read.zarr_arrays import ZarrArray
+from datasets_rl.read.zarr_paths import MARKERS
+from datasets_rl.read.zarr_store import ZarrStore
+from datasets_rl.sources.flat.arrays import Array, ArrayFile
+
+_BLOCK_BYTES = 64 << 20
+"""Bytes up to which a block has all rows of the chunks it needs."""
+_EMPTY_HINT = (
+    "copy the store again. If the values of the chunk are the fill value, {} after "
+    "zarr.config.set({{'array.write_empty_chunks': True}})"
+)
+
+
+class ZarrFile(ArrayFile):
+    """Open store of zarr.
+
+    Args:
+        path: The zip file, or the file of metadata in the folder of the store.
+        name: Name of the file in errors.
+
+    Raises:
+        ConversionError: If the store is damaged, or the folder is a group within a store.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        folder = path.parent if path.name in MARKERS else path
+        self.name = name if folder == path else folder.name
+        if folder != path:
+            _check_root(folder)
+        self._store = ZarrStore(folder, self.name)
+        self.arrays = {
+            array_name: Array(array.shape[0], array.shape[1:], array.dtype)
+            for array_name, array in self._store.arrays.items()
+            if array.shape
+        }
+        self.unwritten = sum(array.missing for array in self._store.arrays.values() if _has_numbers(array))
+        self.scalars = {
+            array_name: self._store.read(array_name, 0, 1)
+            for array_name, array in self._store.arrays.items()
+            if not array.shape and not array.dtype.hasobject and self._store.refusal(array_name) is None
+        }
+
+    @override
+    def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
+        array = self._store.arrays[name]
+        if array.missing and not _has_numbers(array) and self._store.refusal(name) is None:
+            first, last = array.first_missing()
+            problem = (
+                f"{name} lacks {array.missing:,} of {array.missing + array.count:,} chunks, the first of rows {first:,} to "
+                f"{last - 1:,}. zarr reads such rows as the fill value {array.metadata['fill_value']}"
+            )
+            raise ConversionError(self.name, [problem], hint=_EMPTY_HINT.format(self._store.rewriting(name)))
+        size = array.rows_of_chunk
+        if size * array.row_bytes <= _BLOCK_BYTES:
+            rows = max(size, rows // size * size)
+        for start in range(0, array.shape[0], rows):
+            yield self._store.read(name, start, min(start + rows, array.shape[0]))
+
+    def __exit__(self, *details: object) -> None:
+        self._store.__exit__(*details)
+
+
+def _has_numbers(array: ZarrArray) -> bool:
+    """Return whether an array has a number in each row, of which a whole chunk may well be the fill value."""
+    return array.shape[1:] in {(), (1,)} and not array.dtype.hasobject
+
+
+def _check_root(folder: Path) -> None:
+    """Check that a folder is not a group of a larger store, whose ends of episodes would be left out.
+
+    Raises:
+        ConversionError: If the folder is a group.
+    """
+    above = folder.parent
+    sibling = {"data": "meta", "meta": "data"}.get(folder.name)
+    if any((above / name).is_file() for name in MARKERS) or (sibling and (above / sibling).is_dir()):
+        raise ConversionError(
+            folder.name, [f"the folder is a group of the store {above.name}"], hint=f"give the store, {above.name}"
+        )
