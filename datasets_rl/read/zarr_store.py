@@ -197,7 +197,9 @@ class ZarrStore:
         """Return the error about an array whose values cannot be read, or None."""
         array = self.arrays[name]
         problem = array.problem
-        if array.beyond:
+        if problem:
+            pass
+        elif array.beyond:
             problem = (
                 f"is {list(array.shape)} by its metadata, and has {len(array.beyond):,} chunks beyond that shape, "
                 f"such as {array.beyond[0]}"
@@ -214,7 +216,8 @@ class ZarrStore:
 
     def rewriting(self, name: str) -> str:
         """Return the lines that write an array again with the settings of zarr."""
-        return _REWRITE.format(self.name, name)
+        unpacked = "unpack the archive, and " if isinstance(self._files, _Zip) else ""
+        return unpacked + _REWRITE.format(self.name.removesuffix(".zip"), name)
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return the rows [start, stop) of an array, or the single value of an array without axes.

@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zarr_arrays import ZarrArray
 from datasets_rl.read.zarr_paths import MARKERS
 from datasets_rl.read.zarr_store import ZarrStore
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.layout import usual_keys
 
 _BLOCK_BYTES = 64 << 20
 """Bytes up to which a block has all rows of the chunks it needs."""
 _EMPTY_HINT = (
-    "copy the store again. If the values of the chunk are the fill value, {} after "
+    "copy the store again. If the values of the chunk are the fill value, {}, with zarr 3 after "
     "zarr.config.set({{'array.write_empty_chunks': True}})"
 )
 
@@ -45,6 +47,7 @@ class ZarrFile(ArrayFile):
             for array_name, array in self._store.arrays.items()
             if array.shape
         }
+        self._check_chunks()
         self.unwritten = sum(array.missing for array in self._store.arrays.values() if _has_numbers(array))
         self.scalars = {
             array_name: self._store.read(array_name, 0, 1)
@@ -55,18 +58,40 @@ class ZarrFile(ArrayFile):
     @override
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
         array = self._store.arrays[name]
-        if array.missing and not _has_numbers(array) and self._store.refusal(name) is None:
-            first, last = array.first_missing()
-            problem = (
-                f"{name} lacks {array.missing:,} of {array.missing + array.count:,} chunks, the first of rows {first:,} to "
-                f"{last - 1:,}. zarr reads such rows as the fill value {array.metadata['fill_value']}"
-            )
-            raise ConversionError(self.name, [problem], hint=_EMPTY_HINT.format(self._store.rewriting(name)))
+        if refusal := self._refusal(name):
+            raise refusal
         size = array.rows_of_chunk
         if size * array.row_bytes <= _BLOCK_BYTES:
             rows = max(size, rows // size * size)
         for start in range(0, array.shape[0], rows):
             yield self._store.read(name, start, min(start + rows, array.shape[0]))
+
+    def _check_chunks(self) -> None:
+        """Check that no array is cut, and that no array with a usual name lacks chunks.
+
+        Raises:
+            ConversionError: If so. The error names every such array.
+        """
+        arrays = self._store.arrays
+        names = {name for name, array in arrays.items() if array.beyond} | usual_keys(arrays).keys()
+        refusals = [refusal for name in arrays if name in names and (refusal := self._refusal(name))]
+        if refusals:
+            problems = [problem for refusal in refusals for problem in refusal.problems]
+            self._store.__exit__()
+            raise ConversionError(self.name, first_problems(problems), hint=refusals[0].remedy)
+
+    def _refusal(self, name: str) -> ConversionError | None:
+        """Return the error about an array that cannot be read, or of which chunks of vectors are missing, or None."""
+        array = self._store.arrays[name]
+        refusal = self._store.refusal(name)
+        if refusal is not None or not array.missing or _has_numbers(array) or array.dtype.hasobject:
+            return refusal
+        first, last = array.first_missing()
+        problem = (
+            f"{name} lacks {array.missing:,} of {array.missing + array.count:,} chunks, the first of rows {first:,} to "
+            f"{last - 1:,}. zarr reads such rows as the fill value {array.metadata['fill_value']}"
+        )
+        return ConversionError(self.name, [problem], hint=_EMPTY_HINT.format(self._store.rewriting(name)))
 
     def __exit__(self, *details: object) -> None:
         self._store.__exit__(*details)
