@@ -87,6 +87,11 @@ _FORMATS = (
         has_tables=True,
     ),
     Foreign(
+        "a chunk of zarr whose metadata, the hidden .zgroup and .zarray or zarr.json, are absent",
+        "copy the whole folder of the store, with hidden files",
+        re.compile(r"(^|/)\d+(\.\d+)+$|(^|/)c(/\d+)+$"),
+    ),
+    Foreign(
         "a checkpoint of a policy or a network",
         f"{_POLICY}; {_TENSORS}",
         re.compile(r"\.(pt|pth|ckpt|safetensors|onnx)$|(^|/)policy\.pth$"),

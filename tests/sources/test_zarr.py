@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from layouts_zarr import BLOSC, CODECS, pack, write_store
 from PIL import Image
 
+import datasets_rl
 from datasets_rl import download, verification
 from datasets_rl.errors import ConversionError, DatasetsRLError, MissingDependencyError
 from datasets_rl.format.reader import StoredDataset
@@ -23,6 +26,7 @@ from datasets_rl.sources.local.files import describe_files, draft_description
 
 tensorstore = pytest.importorskip("tensorstore", reason="pip install tensorstore, with Python 3.11")
 
+PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "local.md"
 ROWS = 50
 DRAW = np.random.default_rng(10)
 VALUES = DRAW.normal(size=(ROWS, 3)).astype(np.float32)
@@ -177,8 +181,8 @@ def test_a_replay_buffer_of_umi_is_asked_for_its_actions_and_read_with_the_answe
     folder.mkdir()
     packed = pack(write_store(tmp_path / "aside.zarr", umi_arrays()), folder / "umi.zarr.zip")
     asked = refused(packed)
-    poses = ", ".join(f'{name} = "data/robot0_{name}"' for name in ("eef_pos", "gripper_width"))
-    (folder / "dataset.toml").write_text(f"[fields]\naction = {{ {poses} }}\nobservation = {{ {poses} }}")
+    section = PAGE.read_text("utf-8").partition("\n## Stores of zarr")[2]
+    (folder / "dataset.toml").write_text(re.search(r"```toml\n(.*?)```", section, re.DOTALL)[1])
 
     dataset = stored(folder)
 
@@ -186,8 +190,11 @@ def test_a_replay_buffer_of_umi_is_asked_for_its_actions_and_read_with_the_answe
     assert 'by = "file"' not in draft_description(packed).text
     assert dataset.episodes.lengths.tolist() == [20, 15, 15]
     for part in ("action", "observation"):
-        np.testing.assert_array_equal(dataset.column((part, "eef_pos")), VALUES)
-        np.testing.assert_array_equal(dataset.column((part, "gripper_width")), VALUES[:, :1])
+        np.testing.assert_array_equal(dataset.column((part, "pos")), VALUES)
+        np.testing.assert_array_equal(dataset.column((part, "rot")), VALUES[:, ::-1])
+        np.testing.assert_array_equal(dataset.column((part, "width")), VALUES[:, :1])
+    np.testing.assert_array_equal(dataset.column(("observation", "image")), IMAGES)
+    assert ("info", "robot0_demo_end_pose") in {field.key for field in dataset.schema}
 
 
 def encoded_store(folder, images, codec, encode):
@@ -292,6 +299,15 @@ def test_missing_chunks_of_numbers_are_fill_values_and_counted(tmp_path, stored)
 
     np.testing.assert_array_equal(dataset.column(("next", "reward")), reward)
     assert {decision.rule: decision.count for decision in dataset.manifest.decisions}["unwritten-chunks"] == 12
+
+
+def test_a_replay_buffer_without_its_ends_is_refused_and_not_a_single_episode(buffer, refused, stored):
+    shutil.rmtree(buffer / "meta")
+
+    assert "it has no array meta/episode_ends, which marks the episodes of such files" in refused(buffer)
+
+    (buffer / "dataset.toml").write_text('[episodes]\nby = "file"')
+    assert stored(buffer).episodes.lengths.tolist() == [ROWS]
 
 
 def test_a_missing_chunk_of_the_ends_is_refused(buffer, refused):
@@ -438,6 +454,24 @@ def test_a_store_whose_root_lost_its_metadata_is_refused(buffer, refused):
     (buffer / ".zgroup").unlink()
 
     assert "is a group of the store buffer.zarr" in refused(buffer)
+
+
+def test_chunks_without_any_metadata_are_named(buffer, refused):
+    for path in [*buffer.rglob(".z*")]:
+        path.unlink()
+
+    text = refused(buffer)
+
+    assert "data/action/0.0 is a chunk of zarr whose metadata" in text
+    assert "copy the whole folder of the store, with hidden files" in text
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_store_in_a_tar_archive_is_refused_with_the_way_out(tmp_path, refused, version):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(write_store(tmp_path / "a.zarr", BUFFER, version), "a.zarr")
+
+    assert "unpack the archive, and give the folder" in refused(tmp_path / "a.tar")
 
 
 def test_a_single_array_is_refused(buffer, refused):

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 
-_ENDS = "meta/episode_ends"
+ENDS = "meta/episode_ends"
+"""Name of the array that marks the episodes."""
 _OBSERVED = re.compile(
     r"img|obs|(full_)?state|agent_pos|keypoints?|object|(.+_)?(point_?cloud|image|rgb|depth)(_\d+)?|camera_?\d+(_\w+)?"
     r"|robot\d*_(eye_in_hand_\w+|eef_\w+|joint\w*|gripper\w*|vel_\w+)"
@@ -34,7 +35,7 @@ def with_observations(keys: Mapping[str, Key], arrays: Collection[str]) -> dict[
         keys: The keys of the arrays with usual names.
         arrays: The names of all arrays.
     """
-    if _ENDS not in arrays:
+    if ENDS not in arrays:
         return dict(keys)
     names = {array: array.removeprefix("data/") for array in arrays if array.startswith("data/") and array not in keys}
     observed = {array: (*OBSERVATION, name) for array, name in names.items() if _OBSERVED.fullmatch(name)}

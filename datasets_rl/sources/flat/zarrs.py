@@ -16,6 +16,7 @@ from datasets_rl.read.zarr_paths import MARKERS
 from datasets_rl.read.zarr_store import ZarrStore
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.replay_buffers import ENDS
 
 _BLOCK_BYTES = 64 << 20
 """Bytes up to which a block has all rows of the chunks it needs."""
@@ -47,6 +48,8 @@ class ZarrFile(ArrayFile):
             for array_name, array in self._store.arrays.items()
             if array.shape
         }
+        if all(array_name.startswith("data/") for array_name in self.arrays):
+            self.absent_marks = ENDS
         self._check_chunks()
         self.unwritten = sum(array.missing for array in self._store.arrays.values() if _has_numbers(array))
         self.scalars = {

@@ -118,7 +118,7 @@ class Local(Source):
         description = Description.read(document, entry.id)
         form, paths = description.data_files(inside, entry.id)
         numbers = _selected_files(selection, description, len(paths))
-        folders = data_folders(inside, form)
+        folders = data_folders([path for path in inside if path != FILE], form)
         data = {
             paths[number]: (number, _assets_of(paths[number], form, inside, folders))
             for number in numbers
@@ -165,10 +165,21 @@ class Local(Source):
 
 
 def _assets_of(path: str, form: str, assets: Mapping[str, Asset], folders: Mapping[str, DataFolder]) -> list[Asset]:
-    """Return the assets of a data file: a single asset, or the assets of the folder for which the file stands."""
+    """Return the assets of a data file: a single asset, or the assets of the folder for which the file stands.
+
+    Raises:
+        ConversionError: If the folder is in an archive, where the files of the folder cannot be opened by path.
+    """
     if path in folders:
+        _check_unpacked(path, assets, folders[path])
         return [assets[member] for member in folders[path].members]
     return [replace(assets[path], magic=FORMATS[form].magic, kind=FORMATS[form].title)]
+
+
+def _check_unpacked(path: str, assets: Mapping[str, Asset], folder: DataFolder) -> None:
+    if assets[path].urls[0].startswith("tar:"):
+        problem = f"it is in a folder of {FORMATS[folder.format].title}, which is read only outside of an archive"
+        raise ConversionError(path, [problem], hint="unpack the archive, and give the folder")
 
 
 def _parse_description(text: str, name: str) -> dict[str, Any]:
@@ -218,7 +229,9 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
     """
     folders = data_folders(assets)
     paths = formats_of([*assets], folders)
-    members = {member for path in paths if path in folders for member in folders[path].members}
+    for path in paths.keys() & folders.keys():
+        _check_unpacked(path, assets, folders[path])
+    members = {member for path in paths.keys() & folders.keys() for member in folders[path].members}
     data = {path: asset for path, asset in assets.items() if path in paths or path in members}
     if not data:
         names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])

@@ -16,7 +16,8 @@ from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.csv_tables import NoHeaderError
-from datasets_rl.sources.flat.formats import open_arrays
+from datasets_rl.sources.flat.folders import data_folders, shown_path
+from datasets_rl.sources.flat.formats import formats_of, open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.local.description import Description
@@ -82,9 +83,10 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     try:
         form, paths = Description().data_files(data, name)
     except ConversionError:
-        form, paths = "", sorted(data)
+        form, paths = "", sorted(formats_of([*data]))
     lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
-    selected = f"files = [{_quoted(glob.escape(paths[0]))}]"
+    chosen = shown_path(paths[0], data_folders(data)) or paths[0]
+    selected = f"files = [{_quoted(glob.escape(chosen))}]"
     if not form:
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
