@@ -1,6 +1,6 @@
 """Reader of stores of zarr, versions 2 and 3: a folder, or a zip file with such a folder.
 
-TensorStore decodes the chunks of arrays of numbers in place, and nothing is unpacked. Chunks that are images, as in the
+TensorStore decodes the chunks of arrays of numbers, and nothing is unpacked on the disk. Chunks that are images, as in the
 replay buffers of diffusion policy (JPEG 2000) and UMI (JPEG XL), are decoded here.
 """
 
@@ -12,7 +12,7 @@ import math
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from typing_extensions import Self, override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.libraries import importing
-from datasets_rl.read.streams import AGAIN, first_problems
-from datasets_rl.read.tensorstores import CACHE_BYTES, LIBRARY_ERRORS, fault
+from datasets_rl.read.streams import AGAIN, LFS, first_problems
+from datasets_rl.read.tensorstores import CACHE_BYTES, CHUNK_MAX_BYTES, LIBRARY_ERRORS, fault
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.read.zarr_arrays import (
     NotZarrError,
@@ -38,6 +38,8 @@ from datasets_rl.read.zips import ZipReader
 _METADATA_MAX_BYTES = 64 << 20
 _BLOSC_HEADER = 16
 _PIECE = 1 << 20
+_HELD_MAX_BYTES = 2 * CHUNK_MAX_BYTES
+"""Maximum bytes of the chunks of an array that are copied from a zip file at once."""
 _REWRITE = (
     "write the array again with zarr, import zarr; root = zarr.open({0!r}, mode='r+'); root[{1!r}] = root[{1!r}][:]"
 )
@@ -47,6 +49,8 @@ class _Files(ABC):
     """Files of a store by key, which is the path below the folder of the store."""
 
     sizes: Mapping[str, int]
+    folder: Path | None = None
+    """Folder in which TensorStore can read the files, or None."""
 
     @abstractmethod
     def read(self, key: str) -> bytes:
@@ -56,57 +60,40 @@ class _Files(ABC):
             ConversionError: If the checksum of the file differs.
         """
 
-    @abstractmethod
-    def check(self, key: str) -> bytes:
-        """Check the checksum of a file, if there is a checksum, and return the first bytes.
-
-        Raises:
-            ConversionError: If the checksum differs.
-        """
-
-    @abstractmethod
-    def kvstore(self, key: str) -> Mapping[str, Any]:
-        """Return where TensorStore finds the files below a key."""
-
     def close(self) -> None:
         """Close the files."""
 
 
 class _Folder(_Files):
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.sizes = dict(self._scan(path, ""))
+        self.folder = self._path = path
+        self.sizes = dict(self._scan())
 
     @override
     def read(self, key: str) -> bytes:
         return (self._path / key).read_bytes()
 
-    @override
-    def check(self, key: str) -> bytes:
-        with (self._path / key).open("rb") as stream:
-            return stream.read(_BLOSC_HEADER)
-
-    @override
-    def kvstore(self, key: str) -> Mapping[str, Any]:
-        return {"driver": "file", "path": f"{self._path}/{key}"}
-
-    @classmethod
-    def _scan(cls, path: Path, key: str) -> Iterator[tuple[str, int]]:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name[0] != ".":
-                        yield from cls._scan(Path(entry), f"{key}{entry.name}/")
-                elif entry.name[0] != "." or entry.name in MARKERS:
+    def _scan(self) -> Iterator[tuple[str, int]]:
+        for parent, folders, names in os.walk(self._path):
+            folders[:] = [name for name in folders if name[0] != "."]
+            prefix = Path(parent).relative_to(self._path).as_posix()
+            for name in names:
+                if name[0] != "." or name in MARKERS:
                     with suppress(OSError):  # a link to nothing
-                        status = entry.stat()
+                        status = Path(parent, name).stat()
                         if stat.S_ISREG(status.st_mode):
-                            yield f"{key}{entry.name}", status.st_size
+                            yield name if prefix == "." else f"{prefix}/{name}", status.st_size
 
 
 class _Zip(_Files):
     def __init__(self, path: Path, name: str) -> None:
-        self._path, self._archive = path, ZipReader(path, name)
+        try:
+            # zarr appends another version of the attributes of a group.
+            self._archive = ZipReader(path, name, repeated=MARKERS)
+        except ConversionError as error:
+            if any(problem.endswith("is duplicated") for problem in error.problems):
+                error.hint = f"run `unzip -o {path.name}`, which keeps the last of such files, and give the folder"
+            raise
         try:
             self._root = self._find_root(name)
         except BaseException:
@@ -143,19 +130,6 @@ class _Zip(_Files):
             return b"".join(iter(lambda: stream.read(_PIECE) or b"", b""))
 
     @override
-    def check(self, key: str) -> bytes:
-        with self._archive.open(self._root + key) as stream:
-            head = stream.read(_PIECE) or b""
-            while stream.read(_PIECE):
-                pass
-        return head[:_BLOSC_HEADER]
-
-    @override
-    def kvstore(self, key: str) -> Mapping[str, Any]:
-        archive = {"driver": "file", "path": str(self._path)}
-        return {"driver": "zip", "base": archive, "path": self._root + key}
-
-    @override
     def close(self) -> None:
         self._archive.close()
 
@@ -184,13 +158,21 @@ class ZarrStore:
             raise
         self._context = self._tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
         self._opened: dict[str, Any] = {}
-        self._checked: dict[str, int] = {}
+        self._memory: Any = None if self._files.folder else self._open_memory()
+        """Store of TensorStore in memory, with the chunks of a zip file that are being read, or None for a folder.
+
+        TensorStore checks no checksum of a zip file, and refuses files that were replaced.
+        """
+        self._held: dict[str, set[str]] = {}
+        """Keys of the chunks that were read last, by array."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
         self._opened.clear()
+        self._held.clear()
+        self._memory = None
         self._files.close()
 
     def refusal(self, name: str) -> ConversionError | None:
@@ -216,7 +198,7 @@ class ZarrStore:
 
     def rewriting(self, name: str) -> str:
         """Return the lines that write an array again with the settings of zarr."""
-        unpacked = "unpack the archive, and " if isinstance(self._files, _Zip) else ""
+        unpacked = "" if self._files.folder else "unpack the archive, and "
         return unpacked + _REWRITE.format(self.name.removesuffix(".zip"), name)
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -231,7 +213,7 @@ class ZarrStore:
             raise refusal
         if array.codec:
             return self._read_images(array, start, stop)
-        self._check_chunks(name, array, start, stop)
+        self._prepare(name, array, start, stop)
         if name not in self._opened:
             self._opened[name] = self._open(name, array)
         opened = self._opened[name]
@@ -245,6 +227,7 @@ class ZarrStore:
         arrays: dict[str, ZarrArray] = {}
         problems: list[str] = []
         listed: set[str] = set()
+        damaged: set[str] = set()
         for key in self._files.sizes:
             folder, _, last = key.rpartition("/")
             if last not in {ARRAY_2, ARRAY_3, CONSOLIDATED}:
@@ -259,16 +242,17 @@ class ZarrStore:
                 )
             except NotZarrError as error:
                 problems.append(f"{key} does not describe an array: {error}")
+                damaged.add(folder)
                 continue
             if array is not None:
                 arrays[folder] = array
         problems += [
             f"{name} is listed in the metadata of the store, but has no metadata itself"
-            for name in sorted(listed - {*arrays})
+            for name in sorted(listed - {*arrays} - damaged)
         ]
         if "" in arrays:
             problems.append("it is a single array, expected a group of arrays")
-        problems += self._add_chunks(arrays)
+        problems += self._add_chunks(arrays, damaged)
         if problems:
             raise ConversionError(self.name, first_problems(problems), hint=AGAIN)
         return dict(sorted(arrays.items()))
@@ -276,13 +260,21 @@ class ZarrStore:
     def _document(self, key: str) -> Any:
         if self._files.sizes[key] > _METADATA_MAX_BYTES:
             raise NotZarrError(f"it has {self._files.sizes[key]:,} bytes, expected a small file")
+        data = self._files.read(key)
+        if data.startswith(LFS):
+            raise NotZarrError("it is a pointer of git-LFS. Run `git lfs pull` in the clone of the repository")
         try:
-            return json.loads(self._files.read(key))
+            return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise NotZarrError(f"it is not JSON, {error}") from error
 
-    def _add_chunks(self, arrays: Mapping[str, ZarrArray]) -> Iterator[str]:
-        """Add the chunks to the arrays, and yield which chunks belong to no array."""
+    def _add_chunks(self, arrays: Mapping[str, ZarrArray], damaged: Collection[str]) -> Iterator[str]:
+        """Add the chunks to the arrays, and yield which chunks belong to no array.
+
+        Args:
+            arrays: The arrays by path.
+            damaged: The paths of arrays with damaged metadata.
+        """
         orphans: dict[str, int] = {}
         for key, size in self._files.sizes.items():
             if key.rpartition("/")[2] in MARKERS:
@@ -290,15 +282,17 @@ class ZarrStore:
             owner = next((parent for parent in folders_above(key) if parent in arrays), None)
             if owner is not None:
                 arrays[owner].add(key, key[len(owner) + 1 :] if owner else key, size)
-            elif lost := array_of_chunk(key):
+            elif (lost := array_of_chunk(key)) and lost not in damaged:
                 orphans[lost] = orphans.get(lost, 0) + 1
         for lost, count in orphans.items():
             yield f"{lost} has {count:,} chunks and neither {ARRAY_2} nor {ARRAY_3}, expected metadata of an array"
 
     def _open(self, name: str, array: ZarrArray) -> Any:
+        folder = self._files.folder
+        place = {"driver": "file", "path": f"{folder}/{name}/"} if folder else {"driver": "memory", "path": f"{name}/"}
         spec = {
             "driver": array.driver,
-            "kvstore": self._files.kvstore(f"{name}/"),
+            "kvstore": place,
             "metadata": {key: value for key, value in array.metadata.items() if value is not None or key in _NULLABLE},
         }
         try:
@@ -308,28 +302,38 @@ class ZarrStore:
         except LIBRARY_ERRORS as error:
             raise fault(error, self.name, f"{name}: ") from error
 
-    def _check_chunks(self, name: str, array: ZarrArray, start: int, stop: int) -> None:
-        """Check the chunks of rows before TensorStore reads the chunks, each once in a pass.
+    def _open_memory(self) -> Any:
+        return self._tensorstore.KvStore.open({"driver": "memory"}, context=self._context).result()
 
-        TensorStore checks no checksum of a zip file, and trusts the header of Blosc for the bytes to reserve.
-        """
-        is_zip = isinstance(self._files, _Zip)
-        if not is_zip and not array.blosc:
-            return
+    def _prepare(self, name: str, array: ZarrArray, start: int, stop: int) -> None:
+        """Check the chunks of rows before TensorStore reads the chunks, and put the chunks of a zip file into memory."""
         size = array.grid[0] if array.grid else 1
-        first = start // size
-        if first == self._checked.get(name, -1):
-            first += 1
-        last = max(stop - 1, 0) // size
-        most = math.prod(array.chunk) * array.dtype.itemsize
-        for number in range(first, last + 1):
-            for key in array.stored.get(number, ()):
-                head = self._files.check(key)
-                declared = int.from_bytes(head[4:8], "little")
-                if array.blosc and declared > most:
-                    problem = f"the chunk {key} declares {declared:,} bytes, expected at most {most:,}"
-                    raise ConversionError(self.name, [problem], hint=AGAIN)
-        self._checked[name] = last
+        numbers = range(start // size, max(stop - 1, 0) // size + 1)
+        keys = {key: self._files.sizes[key] for number in numbers for key in array.stored.get(number, ())}
+        held = self._held.get(name, set())
+        fresh = [key for key in keys if key not in held]
+        if self._memory is not None:
+            if sum(keys.values()) > _HELD_MAX_BYTES:
+                problem = f"{name} has chunks of {sum(keys.values()):,} bytes for each row, too many for an archive"
+                raise ConversionError(self.name, [problem], hint="unpack the archive, and give the folder")
+            for key in held - keys.keys():
+                self._memory.write(key, None).result()
+            for key in fresh:
+                data = self._files.read(key)
+                self._check_blosc(array, key, data)
+                self._memory.write(key, data).result()
+        elif array.blosc and self._files.folder:
+            for key in fresh:
+                with (self._files.folder / key).open("rb") as stream:
+                    self._check_blosc(array, key, stream.read(_BLOSC_HEADER))
+        self._held[name] = {*keys}
+
+    def _check_blosc(self, array: ZarrArray, key: str, data: bytes) -> None:
+        """Check the header of a chunk of Blosc, which TensorStore trusts for the bytes to reserve."""
+        declared, most = int.from_bytes(data[4:8], "little"), math.prod(array.chunk) * array.dtype.itemsize
+        if array.blosc and declared > most:
+            problem = f"the chunk {key} declares {declared:,} bytes, expected at most {most:,}"
+            raise ConversionError(self.name, [problem], hint=AGAIN)
 
     def _read_images(self, array: ZarrArray, start: int, stop: int) -> NDArray[Any]:
         """Return the rows [start, stop) of an array of which each chunk is an image."""

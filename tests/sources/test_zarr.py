@@ -20,6 +20,7 @@ import datasets_rl
 from datasets_rl import download, verification
 from datasets_rl.errors import ConversionError, DatasetsRLError, MissingDependencyError
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.read.zarr_store import ZarrStore
 from datasets_rl.settings import Settings
 from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.local.files import describe_files, draft_description
@@ -370,6 +371,10 @@ DAMAGES = {
         lambda path: (path / "data/action/.zarray").write_text("{"),
         "data/action/.zarray does not describe an array: it is not JSON",
     ),
+    "metadata in git-LFS": (
+        lambda path: (path / "data/action/.zarray").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "data/action/.zarray does not describe an array: it is a pointer of git-LFS",
+    ),
     "metadata of another kind": (
         lambda path: changed(path / "data/action/.zarray", shape="many"),
         "shape is 'many', expected a list of numbers",
@@ -433,6 +438,50 @@ def test_a_zip_file_with_other_paths_is_refused(tmp_path, refused, names, proble
             archive.writestr(name, '{"zarr_format": 2}')
 
     assert problem in refused(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_a_zip_file_with_several_versions_of_a_file_is_refused_with_the_way_out(buffer, tmp_path, refused):
+    path = pack(buffer, tmp_path / "a.zarr.zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("data/action/0.0", b"newer")
+
+    text = refused(path)
+
+    assert "data/action/0.0 is duplicated" in text
+    assert "run `unzip -o a.zarr.zip`, which keeps the last of such files, and give the folder" in text
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_a_zip_file_to_which_zarr_appended_attributes_is_read(buffer, tmp_path, stored):
+    path = pack(buffer, tmp_path / "a.zarr.zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        for attributes in ("{}", '{"fps": 10}'):
+            archive.writestr(".zattrs", attributes)
+        archive.writestr(".zgroup", '{"zarr_format": 2}')
+
+    np.testing.assert_array_equal(stored(path).column(("observation",)), VALUES)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+@pytest.mark.parametrize("compressor", [BLOSC, None], ids=["blosc", "none"])
+def test_ranges_of_rows_in_any_order_have_their_values(tmp_path, kind, compressor):
+    path = write_store(tmp_path / "a.zarr", {"x": VALUES, "y": -VALUES}, chunks={"x": [7, 2]}, compressor=compressor)
+    path = path if kind == "folder" else pack(path, tmp_path / "a.zarr.zip")
+
+    with ZarrStore(path, "a") as store:
+        for start, stop in np.sort(DRAW.integers(0, ROWS, (40, 2))):
+            np.testing.assert_array_equal(store.read("x", start, stop), VALUES[start:stop])
+            np.testing.assert_array_equal(store.read("y", start, stop), -VALUES[start:stop])
+
+
+def test_a_compressed_zip_file_is_read(buffer, tmp_path, stored):
+    path = tmp_path / "a.zarr.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(buffer.rglob("*")):
+            archive.write(file, f"buffer.zarr/{file.relative_to(buffer).as_posix()}")
+
+    np.testing.assert_array_equal(stored(path).column(("observation",)), VALUES)
 
 
 def test_a_truncated_zip_file_is_refused(buffer, tmp_path, refused):
