@@ -491,6 +491,15 @@ def test_a_truncated_zip_file_is_refused(buffer, tmp_path, refused):
     assert "the directory, at the end of the file, is damaged or truncated" in refused(path)
 
 
+def test_a_zip_file_of_another_name_is_recognized_and_read_by_its_new_name(buffer, tmp_path, refused, stored):
+    path = pack(buffer, tmp_path / "pusht.zip", "pusht/buffer.zarr/")
+
+    assert "pusht.zip is a zip file with a store of zarr; give the file a name that ends with .zarr.zip" in refused(
+        path
+    )
+    assert stored(path.rename(tmp_path / "pusht.zarr.zip")).episodes.lengths.tolist() == [20, 15, 15]
+
+
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_the_group_of_a_store_is_refused_because_the_ends_are_outside(buffer, refused, is_marked):
     if not is_marked:
