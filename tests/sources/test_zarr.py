@@ -292,6 +292,27 @@ def test_a_missing_chunk_of_vectors_is_refused_with_its_rows(tmp_path, refused, 
     assert "root['data/action'] = root['data/action'][:]" in text
 
 
+@pytest.mark.parametrize("name", ["data/action", "data/state"])
+def test_a_missing_chunk_of_single_actions_and_states_is_refused(tmp_path, refused, name):
+    path = write_store(tmp_path / "a.zarr", {**BUFFER, name: ACTION[:, 0]})
+    (path / name / "2").unlink()
+
+    assert f"{name} lacks 1 of 13 chunks" in refused(path)
+
+
+def test_a_group_that_is_a_link_is_not_followed_and_a_chunk_that_is_a_link_to_nothing_is_missing(buffer, refused):
+    (buffer / "data").rename(buffer.parent / "outside")
+    (buffer / "data").symlink_to(buffer.parent / "outside")
+
+    assert "which array is the action?" in refused(buffer)
+
+    (buffer / "data").unlink()
+    (buffer.parent / "outside").rename(buffer / "data")
+    (buffer / "data" / "state" / "1.0").unlink()
+    (buffer / "data" / "state" / "1.0").symlink_to("nowhere")
+    assert "data/state lacks 1 of 13 chunks" in refused(buffer)
+
+
 def test_missing_chunks_of_numbers_are_fill_values_and_counted(tmp_path, stored):
     reward = np.zeros((ROWS, 1), np.float32)
     reward[-1] = 1

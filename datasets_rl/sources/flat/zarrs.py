@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import first_problems
-from datasets_rl.read.zarr_arrays import ZarrArray
 from datasets_rl.read.zarr_paths import MARKERS
 from datasets_rl.read.zarr_store import ZarrStore
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.replay_buffers import ENDS
+from datasets_rl.ted.keys import ACTION, Key, is_observation
 
 _BLOCK_BYTES = 64 << 20
 """Bytes up to which a block has all rows of the chunks it needs."""
@@ -24,6 +24,9 @@ _EMPTY_HINT = (
     "copy the store again. If the values of the chunk are the fill value, {}, with zarr 3 after "
     "zarr.config.set({{'array.write_empty_chunks': True}})"
 )
+
+
+_NO_KEY: Key = ("",)
 
 
 class ZarrFile(ArrayFile):
@@ -43,19 +46,26 @@ class ZarrFile(ArrayFile):
         if folder != path:
             _check_root(folder)
         self._store = ZarrStore(folder, self.name)
+        try:
+            self._describe()
+        except BaseException:
+            self._store.__exit__()
+            raise
+
+    def _describe(self) -> None:
+        arrays = self._store.arrays
         self.arrays = {
-            array_name: Array(array.shape[0], array.shape[1:], array.dtype)
-            for array_name, array in self._store.arrays.items()
-            if array.shape
+            name: Array(array.shape[0], array.shape[1:], array.dtype) for name, array in arrays.items() if array.shape
         }
-        if all(array_name.startswith("data/") for array_name in self.arrays):
+        if all(name.startswith("data/") for name in self.arrays):
             self.absent_marks = ENDS
+        self._keys = usual_keys(self.arrays)
         self._check_chunks()
-        self.unwritten = sum(array.missing for array in self._store.arrays.values() if _has_numbers(array))
+        self.unwritten = sum(array.missing for name, array in arrays.items() if self._may_be_blank(name))
         self.scalars = {
-            array_name: self._store.read(array_name, 0, 1)
-            for array_name, array in self._store.arrays.items()
-            if not array.shape and not array.dtype.hasobject and self._store.refusal(array_name) is None
+            name: self._store.read(name, 0, 1)
+            for name, array in arrays.items()
+            if not array.shape and not array.dtype.hasobject and self._store.refusal(name) is None
         }
 
     @override
@@ -76,18 +86,17 @@ class ZarrFile(ArrayFile):
             ConversionError: If so. The error names every such array.
         """
         arrays = self._store.arrays
-        names = {name for name, array in arrays.items() if array.beyond} | usual_keys(arrays).keys()
+        names = {name for name, array in arrays.items() if array.beyond} | self._keys.keys()
         refusals = [refusal for name in arrays if name in names and (refusal := self._refusal(name))]
         if refusals:
             problems = [problem for refusal in refusals for problem in refusal.problems]
-            self._store.__exit__()
             raise ConversionError(self.name, first_problems(problems), hint=refusals[0].remedy)
 
     def _refusal(self, name: str) -> ConversionError | None:
-        """Return the error about an array that cannot be read, or of which chunks of vectors are missing, or None."""
+        """Return the error about an array that cannot be read, or of which chunks are missing that may be lost, or None."""
         array = self._store.arrays[name]
         refusal = self._store.refusal(name)
-        if refusal is not None or not array.missing or _has_numbers(array) or array.dtype.hasobject:
+        if refusal is not None or not array.missing or self._may_be_blank(name) or array.dtype.hasobject:
             return refusal
         first, last = array.first_missing()
         problem = (
@@ -96,13 +105,14 @@ class ZarrFile(ArrayFile):
         )
         return ConversionError(self.name, [problem], hint=_EMPTY_HINT.format(self._store.rewriting(name)))
 
+    def _may_be_blank(self, name: str) -> bool:
+        """Return whether a whole chunk of an array may well be the fill value: a number in each row, such as a reward."""
+        array, key = self._store.arrays[name], self._keys.get(name, _NO_KEY)
+        is_number = array.shape[1:] in {(), (1,)} and not array.dtype.hasobject
+        return is_number and key[:1] != ACTION and not is_observation(key)
+
     def __exit__(self, *details: object) -> None:
         self._store.__exit__(*details)
-
-
-def _has_numbers(array: ZarrArray) -> bool:
-    """Return whether an array has a number in each row, of which a whole chunk may well be the fill value."""
-    return array.shape[1:] in {(), (1,)} and not array.dtype.hasobject
 
 
 def _check_root(folder: Path) -> None:
