@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets_rl.read.zarr_paths import MARKERS, folders_above, roots_of
 from datasets_rl.sources.flat.layout import usual_keys
-from datasets_rl.ted.keys import ACTION, OBSERVATION, natural_order
+from datasets_rl.ted.keys import ACTION, OBSERVATION
 
 ZARR, NPY = "zarr", "npy-folder"
 """Formats of such folders in `FORMATS`."""
@@ -35,7 +35,7 @@ def data_folders(paths: Iterable[str], stated: str = "") -> dict[str, DataFolder
         stated: The format that the user states, if any. Files of npy are then arrays whatever the names are, or files of
             objects.
     """
-    paths = sorted(paths, key=natural_order)
+    paths = sorted(paths)
     found = {}
     stores = roots_of(paths)
     inside: dict[str, list[str]] = {store: [] for store in stores}
