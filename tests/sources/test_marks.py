@@ -162,7 +162,7 @@ def test_an_array_that_says_nothing_of_episodes_never_ends_an_episode(tmp_path, 
 
 
 def test_an_episode_column_of_another_number_in_each_row_is_refused_until_it_is_stated(tmp_path):
-    with pytest.raises(ConversionError, match="expected a number that the rows of each episode share"):
+    with pytest.raises(ConversionError, match="a value that the rows of an episode share"):
         lengths_with(tmp_path, "episode", ROW)
 
     (tmp_path / "dataset.toml").write_text('[episodes]\nby = "column"\narray = "episode"')

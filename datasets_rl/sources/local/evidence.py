@@ -59,6 +59,9 @@ _SPLITS = "indices"
 """Name of the rows at which imitation's arrays are split, without row 0."""
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
 """Names of values of episodes, which do not mark rows."""
+_RETURNS = re.compile(r"(^|_)(ep|episode)s?_(rets?|returns?|rewards?)$", re.IGNORECASE)
+_BLOCK_EPISODES = 256
+_D3RLPY_0 = {"create_mask", "mask_size"}
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
     r"reset": ("starts", "last-rows"),
@@ -207,11 +210,50 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     flags = [array for key, array in arrays.items() if key in _FLAGS]
     if equal is not None and equal[0].shape[0] == 1 and flags and all(flag.shape == (1,) for flag in flags):
         return False  # rows of a single environment
-    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
+    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows) or _has_returns(file, fields):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _has_returns(file: ArrayFile, fields: Mapping[Key, str]) -> bool:
+    """Return whether an array has the sums of the rewards over the second axis, which are the returns of episodes.
+
+    Raises:
+        ConversionError: If the last rows of an episode are zeros, which may be padding.
+    """
+    names = [name for key, name in fields.items() if key == NEXT_REWARD or is_observation(key) or key[:1] == ACTION]
+    reward = fields.get(NEXT_REWARD, "")
+    if not reward or len(file.arrays[reward].shape) != 1:
+        return False
+    sums = np.asarray(file.read_all(reward)).astype(np.float64).sum(axis=1)
+    returns = [name for name in file.arrays if name not in names and _RETURNS.search(_last_name(name))]
+    returns = [
+        name for name in returns if file.arrays[name].rows == len(sums) and file.arrays[name].dtype.kind in "fiu"
+    ]
+    values = [np.asarray(file.read_all(name)).reshape(len(sums), -1) for name in returns]
+    if not any(one.shape[1] == 1 and np.allclose(one[:, 0], sums, rtol=1e-4, atol=1e-6) for one in values):
+        return False
+    if (padded := _padded_episodes(file, names)).size:
+        problem = f"the last row of episode {padded[0]:,} is zero, or the row before, in {join_names(names)}"
+        hint = 'store the lengths of the episodes as an array "lengths" in the file, or state [episodes] by = "axis"'
+        raise ConversionError(
+            file.name, [f"{problem} ({len(padded):,} such episodes), which may be padding"], hint=hint
+        )
+    return True
+
+
+def _padded_episodes(file: ArrayFile, names: Sequence[str]) -> _Index:
+    """Return the numbers of the episodes with a last row that is zero, or equal to the row before, in all arrays."""
+    padded: list[_Index] = []
+    for number, blocks in enumerate(zip(*(file.blocks(name, _BLOCK_EPISODES) for name in names), strict=True)):
+        arrays = [np.asarray(block).reshape(len(block), np.shape(block)[1], -1)[:, -2:] for block in blocks]
+        values = np.concatenate(arrays, axis=2)
+        is_zero, is_same = ~values[:, -1].any(axis=1), (values[:, 0] == values[:, -1]).all(axis=1)
+        is_padding = is_zero | is_same if values.shape[1] > 1 else is_zero
+        padded.append(number * _BLOCK_EPISODES + np.flatnonzero(is_padding))
+    return np.concatenate([np.empty(0, np.int64), *padded])
 
 
 def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: str) -> bool:
@@ -250,6 +292,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
             meaning of an array is not certain.
     """
+    _check_alignment(file, plan)
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
     if plan.by == "file":
@@ -263,6 +306,8 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
+    if by == "file" and file.absent_marks:
+        problems.append(f"it has no array {file.absent_marks}, which marks the episodes of such files")
     flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
@@ -276,6 +321,20 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         _check_flags(file, plan, rows)
     left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+
+
+def _check_alignment(file: ArrayFile, plan: Plan) -> None:
+    """Check that a file does not have the rewards of d3rlpy 0.x, which are one row further down.
+
+    Raises:
+        ConversionError: If the file has the settings that only d3rlpy 0.x stores, and no alignment is stated.
+    """
+    if not plan.layout.alignment and file.scalars.keys() >= _D3RLPY_0:
+        problem = "d3rlpy 0.x wrote the file, and reads the reward of row t as the reward before the action of row t"
+        hint = (
+            'state alignment = "same-row" in dataset.toml if the reward of row t is the one after the action of row t'
+        )
+        raise ConversionError(file.name, [problem], hint=hint)
 
 
 def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
@@ -320,13 +379,18 @@ def _marked(
     problems, misfits, unusable = [], [], []
     for name in names:
         array, ways = file.arrays[name], _usable_ways(file, plan, name, rows)
+        if array.problem and speaks_of_episodes(name):
+            problems.append(f"{name} cannot be read: {array.problem}")
+            continue
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
         elif name == plan.marks:
-            problems.append(f"{name} is {array}, expected a number that the rows of each episode share")
+            problems.append(
+                f"{name} is {array}, expected the column of episodes, a value that the rows of an episode share"
+            )
         elif not ways or array.text or array.dtype.kind == "f":
             unusable.append(name)
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
@@ -346,7 +410,7 @@ def _marked(
 def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str, ...]:
     """Return the ways in which an array may mark the episodes; none for values of episodes, and for other than numbers."""
     array, last = file.arrays[name], _last_name(name)
-    if name == plan.marks or (array.text and not array.shape and array.rows == rows):
+    if name == plan.marks or (array.text and not array.shape and array.rows == rows and speaks_of_episodes(name)):
         return ("column",)
     if not _is_number(file, name) or _VALUES.search(last) or _COUNTS_EPISODES.search(last):
         return ()
