@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl.read.zarr_paths import MARKERS, folders_above, roots_of
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 from datasets_rl.ted.keys import ACTION, OBSERVATION
 
 ZARR, NPY = "zarr", "npy-folder"

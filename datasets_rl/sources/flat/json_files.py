@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.json_tables import LINE_MAX_BYTES, DocumentFile, EpisodeLinesFile, JsonLinesFile, opened
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 from datasets_rl.sources.flat.rllib import BATCHES, RllibFile
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 

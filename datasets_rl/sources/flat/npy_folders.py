@@ -11,7 +11,7 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 
 _EPISODES = (
     "make arrays of all rows where the files were made: import numpy; "

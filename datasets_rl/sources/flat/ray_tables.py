@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, Rows, TableArrays
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 from datasets_rl.sources.flat.rllib import OTHERS, unpack
 
 _PACKED = "BCJNG"

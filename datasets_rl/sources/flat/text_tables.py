@@ -24,7 +24,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 
 _BATCH_ROWS = 4096
 _KEPT_BATCHES = 4

@@ -14,7 +14,7 @@ from datasets_rl.read.streams import first_problems
 from datasets_rl.read.zarr_paths import MARKERS
 from datasets_rl.read.zarr_store import ZarrStore
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.names import usual_keys
 from datasets_rl.sources.flat.replay_buffers import ENDS
 from datasets_rl.ted.keys import ACTION, Key, is_observation
 
