@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.adapters.lerobot import LeRobotFrames
     from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
@@ -527,6 +528,45 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             UnknownKeyError: If the dataset has no observation or action.
         """
         return acting.as_dict(self, layout, framework, device, timeouts=timeouts, compact=compact)
+
+    def as_lerobot(
+        self,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        *,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Callable[[Any], Any] | None = None,
+        fps: float | None = None,
+        tolerance_s: float = 1e-4,
+    ) -> LeRobotFrames:
+        """Return the steps behind the interface of ``LeRobotDataset``, for the training programs of LeRobot.
+
+            >>> frames = dataset.as_lerobot({"action": [0, 0.1, 0.2]}, fps=10)
+            >>> frames[0]["action"].shape, frames.meta.stats["action"]["mean"]
+            >>> train, held_out = frames.split(0.1)
+
+        Nothing is exported. The features have the names of an export to LeRobot: ``observation.state``,
+        ``observation.images.top``, ``action``, ``next.reward``. Transforms of this buffer are not applied. As in LeRobot,
+        there is no observation after the last action of an episode.
+
+        Args:
+            delta_timestamps: Seconds from each frame by the name of a feature, [W] each.
+            episodes: Numbers of the episodes to read. All by default.
+            image_transforms: Function of an image, uint8 [..., C, H, W], for the images of each item.
+            fps: Steps per second, instead of the number in the manifest. If neither is known, timestamps count steps.
+            tolerance_s: Largest difference between a number of seconds and the time of its frame.
+
+        Raises:
+            InvalidArgumentError: If an episode or a feature does not exist, seconds are not those of a frame, the steps
+                per second are not known and seconds are given, or elements are whole episodes.
+        """
+        return acting.as_lerobot(
+            self,
+            delta_timestamps,
+            episodes=episodes,
+            image_transforms=image_transforms,
+            fps=fps,
+            tolerance_s=tolerance_s,
+        )
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
         """Publish the stored dataset on the Hugging Face hub.
