@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.adapters.d3rlpy import D3rlpyOptions
     from datasets_rl.adapters.lerobot import LeRobotFrames
+    from datasets_rl.adapters.robomimic import RobomimicOptions, RobomimicSequences
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
@@ -108,6 +110,35 @@ def as_lerobot(
         )
     options: dict[str, Any] = {"episodes": episodes, "image_transforms": image_transforms, "tolerance_s": tolerance_s}
     return LeRobotFrames(content, steps, delta_timestamps, **options)
+
+
+def as_robomimic(
+    dataset: BaseDatasetExperienceReplay,
+    obs_keys: Sequence[str],
+    dataset_keys: Sequence[str],
+    options: RobomimicOptions,
+) -> RobomimicSequences:
+    """Return the steps that a dataset shows behind the interface of robomimic's ``SequenceDataset``."""
+    from datasets_rl.adapters.robomimic import WITHOUT_EFFECT, RobomimicSequences
+
+    if options.get("lang") is not None:
+        raise InvalidArgumentError(
+            f"lang is {options['lang']!r}, expected None", hint="embed the instruction, and add it to the batches"
+        )
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
+    return RobomimicSequences(View.of(single_steps(dataset)), obs_keys, dataset_keys, **given)
+
+
+def as_d3rlpy(dataset: BaseDatasetExperienceReplay, options: D3rlpyOptions) -> Any:
+    """Return the steps that a dataset shows behind d3rlpy's ``ReplayBuffer``."""
+    from datasets_rl.adapters.d3rlpy import replay_buffer
+
+    arrays = as_dict(dataset, "d4rl", "numpy", None, timeouts=True, compact=False)
+
+    def count_actions() -> int | None:
+        return getattr(dataset.specs["action"], "n", None)
+
+    return replay_buffer(arrays, single_steps(dataset).episodes, count_actions, **options)
 
 
 def _shown_episodes(dataset: BaseDatasetExperienceReplay, steps: View) -> NDArray[np.int64] | None:
