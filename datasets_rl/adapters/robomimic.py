@@ -225,6 +225,8 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
             goals = torch.from_numpy(self._starts[demos] + last)
             for name in self.obs_keys:
                 columns[f"goal_obs/{name}"] = self._storage.pick(self._fields[f"next_obs/{name}"], goals).numpy()
+            if self.get_pad_mask:
+                columns["goal_obs/pad_mask"] = np.ones((len(rows), 1), np.bool_)
         return [self._item(columns, at, int(index)) for at, index in enumerate(numbers)]
 
     def _item(self, columns: Mapping[str, NDArray[Any]], at: int, index: int) -> dict[str, Any]:
