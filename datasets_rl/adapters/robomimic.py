@@ -196,6 +196,9 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
         self.n_demos = len(self.demos)
         self._starts, self._lengths = table.starts[self._episodes], lengths
         self._stops = np.cumsum(counts)
+        # The row of sequence i is i plus a number that is the same for all sequences of an episode.
+        first = 0 if self.pad_frame_stack else self.n_frame_stack - 1
+        self._first_rows = self._starts - (self._stops - counts) + first
         self.total_num_sequences = int(self._stops[-1])
 
     def __len__(self) -> int:
@@ -216,9 +219,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
             raise IndexError(f"sequence {[*indices]!r:.60} is out of range of {count} sequences")
         numbers = np.where(numbers < 0, numbers + count, numbers)
         demos = np.searchsorted(self._stops, numbers, "right")
-        counts = np.diff(self._stops, prepend=0)
-        first = 0 if self.pad_frame_stack else self.n_frame_stack - 1
-        rows = self._starts[demos] + numbers - (self._stops - counts)[demos] + first
+        rows = self._first_rows[demos] + numbers
         columns = self._sequences(torch.from_numpy(rows), range(1 - self.n_frame_stack, self.seq_length))
         if self.goal_mode == "last":
             last = self._lengths[demos] - (0 if self.pad_seq_length else self.seq_length - 1) - 1
