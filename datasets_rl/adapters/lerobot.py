@@ -510,6 +510,16 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
         """Names of the columns."""
         return [*self._columns]
 
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas ``DataFrame``.
+
+        Raises:
+            MissingDependencyError: If pandas is not installed.
+        """
+        with importing("pandas", "pandas", _PURPOSE):
+            from pandas import DataFrame
+        return DataFrame(self._columns)
+
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 

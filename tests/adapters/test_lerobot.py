@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,9 @@ from exports import export_stored, write_images, write_robot
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from datasets_rl import load
+from datasets_rl import Selection, downloading, load
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.settings import Settings
 from datasets_rl.training import make_train_eval_datasets
 
 SECONDS = {
@@ -116,6 +118,7 @@ def test_features_tasks_episodes_and_statistics_are_those_of_an_export(robot, fo
     for name in meta.episodes.column_names:
         assert [*map(str, meta.episodes[name])] == [*map(str, map(np.ndarray.tolist, map(np.asarray, episodes[name])))]
     assert meta.episodes[1]["length"] == 3
+    assert meta.episodes.to_pandas()["length"].tolist() == [one["length"] for one in meta.episodes] == [4, 3, 5]
     stats = json.loads((folder / "meta/stats.json").read_text())
     assert meta.stats.keys() == stats.keys()
     for name, one in stats.items():
@@ -168,6 +171,12 @@ def test_the_loader_of_torch_collates_batches(robot, folder, workers):
     for frame in range(12):
         expected, batch, at = expected_item(folder, frame, SECONDS), batches[frame // 5], frame % 5
         check_equal({name: values[at] for name, values in batch.items()}, expected)
+
+
+def test_a_spawned_worker_reads_the_same_frames(robot):
+    frames = pickle.loads(pickle.dumps(robot.as_lerobot(SECONDS, episodes=[1, 2])))
+
+    check_equal(frames[5], robot.as_lerobot(SECONDS)[9])
 
 
 def test_image_transforms_are_applied_to_each_item(robot):
@@ -264,3 +273,42 @@ def test_lerobot_reads_the_same_items_from_an_export(robot, folder, seconds):
         item = ours[frame]
         item["observation.images.camera"] = item["observation.images.camera"].float() / 255
         check_equal(item, theirs[frame])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("videos", [False, True], ids=["images", "videos"])
+def test_lerobot_reads_the_same_items_from_its_own_folder(tmp_path, videos):
+    """The dataset is written by LeRobot, and its videos are kept. The test runs where LeRobot is installed."""
+    lerobot = pytest.importorskip(
+        "lerobot.datasets.lerobot_dataset", reason="pip install lerobot", exc_type=ImportError
+    )
+    vector = {"dtype": "float32", "names": None}
+    image = {"dtype": "video" if videos else "image", "shape": (64, 96, 3), "names": ["height", "width", "channels"]}
+    features = {"observation.state": {**vector, "shape": (3,)}, "action": {**vector, "shape": (2,)}}
+    features |= {"observation.images.top": image, "next.reward": {**vector, "shape": (1,)}}
+    written = lerobot.LeRobotDataset.create("me/arm", 10, features, root=tmp_path / "arm", use_videos=videos)
+    rng = np.random.default_rng(0)
+    for episode in range(3):
+        pixels = rng.integers(0, 255, (64, 96, 3), np.uint8)
+        for step in range(8 + episode):
+            frame = {"observation.state": rng.normal(size=3), "action": rng.normal(size=2), "next.reward": [step]}
+            frame = {name: np.array(value, np.float32) for name, value in frame.items()}
+            frame |= {"observation.images.top": np.roll(pixels, step, 0), "task": f"push {episode % 2}"}
+            written.add_frame(frame)
+        written.save_episode()
+    written.finalize()
+    seconds = {"observation.images.top": [-0.1, 0.0], "observation.state": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}
+    theirs = lerobot.LeRobotDataset("me/arm", root=tmp_path / "arm", delta_timestamps=seconds, return_uint8=True)
+    options = {"images": "video"} if videos else {}
+    settings = Settings(home=tmp_path / "home", progress=False, jobs=1)
+    selection = Selection(options=options)
+    made = downloading.download("lerobot/me/arm", from_local=tmp_path / "arm", settings=settings, selection=selection)
+    ours = load(str(made)).as_lerobot(seconds)
+
+    assert len(ours) == len(theirs) == 27
+    assert ours.meta.tasks.equals(theirs.meta.tasks)
+    for frame in range(27):
+        item, expected = ours[frame], theirs[frame]
+        if not videos:
+            item["observation.images.top"] = item["observation.images.top"].float() / 255
+        check_equal({name: item[name] for name in expected}, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from importlib import import_module
 from inspect import signature
 
@@ -139,6 +140,12 @@ def test_the_loader_of_torch_collates_batches(dataset, file, workers):
     assert batches[2]["obs"]["joint_states"].shape == (4, 3, 7)
     found = np.concatenate([batch["actions"].numpy() for batch in batches])
     assert np.array_equal(found, np.stack([item["actions"] for item in expected]))
+
+
+def test_a_spawned_worker_reads_the_same_sequences(dataset):
+    sequences = dataset.as_robomimic(OBS, seq_length=4)
+
+    check_equal(pickle.loads(pickle.dumps(sequences))[6], sequences[6])
 
 
 def test_wrong_arguments_are_named(dataset):
