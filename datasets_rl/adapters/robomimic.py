@@ -28,6 +28,7 @@ _NAMES: Mapping[str, tuple[Key, ...]] = {
     "states": (("info", "states"),),
 }
 """Keys that stand for a name of robomimic, the first that the dataset has."""
+_GROUPS = frozenset({"obs", "next_obs", "goal_obs"})
 _MASKS = "mask."
 _OBS_TOLERANCE = 1e-3
 _LIMIT = 0.999999
@@ -228,18 +229,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
                 columns[f"goal_obs/{name}"] = self._storage.pick(self._fields[f"next_obs/{name}"], goals).numpy()
             if self.get_pad_mask:
                 columns["goal_obs/pad_mask"] = np.ones((len(rows), 1), np.bool_)
-        return [self._item(columns, at, int(index)) for at, index in enumerate(numbers)]
-
-    def _item(self, columns: Mapping[str, NDArray[Any]], at: int, index: int) -> dict[str, Any]:
-        """Return an item of a batch, with a dict for each group of observations."""
-        item: dict[str, Any] = {}
-        for name, values in columns.items():
-            group, _, inner = name.partition("/")
-            if inner and group in {"obs", "next_obs", "goal_obs"}:
-                item.setdefault(group, {})[inner] = values[at]
-            else:
-                item[name] = values[at]
-        return {**item, "index": index}
+        return [{**item, "index": index} for item, index in zip(_items(columns), numbers.tolist(), strict=True)]
 
     def _sequences(self, rows: Tensor, offsets: range) -> dict[str, NDArray[Any]]:
         """Return the fields of the windows around B rows, [B, L, ...]."""
@@ -343,9 +333,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
     def get_trajectory_at_index(self, index: int) -> dict[str, Any]:
         """Return an episode by its number among the chosen episodes: the fields of an item, [T, ...], and ``ep``."""
         row = torch.tensor([int(self._starts[index])])
-        columns = self._sequences(row, range(int(self._lengths[index])))
-        item = self._item(columns, 0, index)
-        del item["index"]
+        (item,) = _items(self._sequences(row, range(int(self._lengths[index]))))
         return {**item, "ep": self.demos[index]}
 
     def __repr__(self) -> str:
@@ -353,3 +341,21 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
             f"{type(self).__name__}({self.n_demos:,} episodes, {len(self):,} sequences, obs_keys={self.obs_keys}, "
             f"seq_length={self.seq_length}, frame_stack={self.n_frame_stack}, filter_key={self.filter_by_attribute})"
         )
+
+
+def _items(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Return the items of a batch, from fields [B, ...] by name. A group of observations becomes a dict."""
+    groups: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, values in columns.items():
+        group, _, inner = name.partition("/")
+        is_group = bool(inner) and group in _GROUPS
+        groups.setdefault(group if is_group else "", {})[inner if is_group else name] = values
+    rows = {
+        group: [dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)]
+        for group, part in groups.items()
+    }
+    items: list[dict[str, Any]] = rows.pop("")
+    for group, parts in rows.items():
+        for item, part in zip(items, parts, strict=True):
+            item[group] = part
+    return items
