@@ -481,11 +481,16 @@ class LeRobotMetadata:
         for start in range(0, count, block):
             rows = torch.arange(start, min(start + block, count), every)
             statistics.update(self._storage.pick(field.key, rows).numpy())
-        found = {name: np.asarray(value) for name, value in statistics.to_json().items()}
+        found = {
+            name: np.asarray(value, np.int64 if name == "count" else np.float64)
+            for name, value in statistics.to_json().items()
+        }
         stated = self._content.manifest.statistics.get(field.name, {})
         if count == self._content.manifest.steps:
             sizes = found["mean"].shape
-            quantiles = {name: np.asarray(stated[name]).reshape(-1) for name in _QUANTILES if name in stated}
+            quantiles = {
+                name: np.asarray(stated[name], np.float64).reshape(-1) for name in _QUANTILES if name in stated
+            }
             found |= {name: value for name, value in quantiles.items() if value.shape == sizes}
         return found
 

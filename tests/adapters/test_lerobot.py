@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import pickle
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from exports import export_stored, write_images, write_robot
-from PIL import Image
+from lerobot_items import FPS, ExportedItems, check_equal
 from torch.utils.data import DataLoader
 
 from datasets_rl import Selection, downloading, load
@@ -27,7 +26,6 @@ SECONDS = {
     "action": [0.1 * step for step in range(4)],
     "next.reward": [0.0, 0.1],
 }
-FPS = 10
 
 
 @pytest.fixture(scope="module")
@@ -45,49 +43,13 @@ def robot(stored):
     return load(str(stored.folder))
 
 
-def value_of(cell, dtype):
-    """Return a cell of a table as a tensor: images [C, H, W], floats float32, other numbers int64."""
-    if dtype == "image":
-        return torch.from_numpy(np.array(Image.open(io.BytesIO(cell["bytes"])))).movedim(-1, 0)
-    if dtype == "string":
-        return cell
-    kind = torch.bool if dtype == "bool" else torch.float32 if dtype.startswith("float") else torch.int64
-    return torch.tensor(cell.tolist() if isinstance(cell, np.ndarray) else cell, dtype=kind)
-
-
-def expected_item(folder, frame, seconds=None):
-    """Return an item by the rules of LeRobot, from the files of an export."""
-    info = json.loads((folder / "meta/info.json").read_text())
-    rows = pd.read_parquet(folder / "data/chunk-000/file-000.parquet")
-    episode = rows[rows["episode_index"] == rows["episode_index"][frame]].index
-    item = {name: value_of(rows[name][frame], one["dtype"]) for name, one in info["features"].items()}
-    for name, numbers in (seconds or {}).items():
-        wanted = [frame + round(number * FPS) for number in numbers]
-        inside = [min(max(row, episode[0]), episode[-1]) for row in wanted]
-        item[name] = torch.stack([value_of(rows[name][row], info["features"][name]["dtype"]) for row in inside])
-        item[f"{name}_is_pad"] = torch.tensor([row != near for row, near in zip(wanted, inside, strict=True)])
-    tasks = pd.read_parquet(folder / "meta/tasks.parquet")
-    item["task"] = tasks.index[rows["task_index"][frame]]
-    return item
-
-
-def check_equal(item, expected):
-    assert item.keys() == expected.keys()
-    for name, value in expected.items():
-        if isinstance(value, str):
-            assert item[name] == value, name
-        else:
-            assert (item[name].dtype, item[name].shape) == (value.dtype, value.shape), name
-            assert torch.equal(item[name], value), name
-
-
 @pytest.mark.parametrize("seconds", [None, SECONDS], ids=["frames", "windows"])
 def test_each_item_is_that_of_an_export(robot, folder, seconds):
     frames = robot.as_lerobot(seconds)
 
     assert len(frames) == frames.num_frames == 12
     for frame, item in enumerate(frames[:]):
-        check_equal(item, expected_item(folder, frame, seconds))
+        check_equal(item, ExportedItems(folder).item(frame, seconds))
 
 
 def test_pixels_without_an_instruction_are_frames_with_a_default_task(tmp_path):
@@ -97,7 +59,7 @@ def test_pixels_without_an_instruction_are_frames_with_a_default_task(tmp_path):
     frames = dataset.as_lerobot({"action": [0.0, 0.1]}, fps=FPS)
 
     for frame in range(len(frames)):
-        check_equal(frames[frame], expected_item(folder, frame, {"action": [0.0, 0.1]}))
+        check_equal(frames[frame], ExportedItems(folder).item(frame, {"action": [0.0, 0.1]}))
     assert frames.meta.camera_keys == ["observation.images.pixels"]
 
 
@@ -132,7 +94,7 @@ def test_chosen_episodes_keep_their_numbers_and_rows(robot, folder):
 
     assert (frames.num_episodes, len(frames), frames.episodes) == (2, 9, [2, 0])
     for position, row in enumerate([*range(4), *range(7, 12)]):
-        check_equal(frames[position], expected_item(folder, row, SECONDS))
+        check_equal(frames[position], ExportedItems(folder).item(row, SECONDS))
         assert frames.absolute_to_relative_idx[row] == position
     for absent in (4, 6, 12, -1):
         with pytest.raises(KeyError):
@@ -169,7 +131,7 @@ def test_the_loader_of_torch_collates_batches(robot, folder, workers):
     assert [len(batch["task"]) for batch in batches] == [5, 5, 2]
     assert batches[0]["observation.images.camera"].shape == (5, 2, 3, 32, 32)
     for frame in range(12):
-        expected, batch, at = expected_item(folder, frame, SECONDS), batches[frame // 5], frame % 5
+        expected, batch, at = ExportedItems(folder).item(frame, SECONDS), batches[frame // 5], frame % 5
         check_equal({name: values[at] for name, values in batch.items()}, expected)
 
 
