@@ -502,8 +502,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                   trajectories
         ========= ================================================================================================
 
-        Arrays are [N, ...], rewards and flags [N]. Floating-point values are float32, and so are flags unless the table
-        says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
+        Arrays are [N, ...], rewards and flags [N], and so are discrete actions of "ogbench". Floating-point values are
+        float32, and so are flags unless the table says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
 
         With numpy and with torch on the CPU, the observations, actions and rewards of the whole dataset, and the flags
         of "d4rl", are views of the files, mapped copy-on-write: no memory is used until an array is read, and writing to
