@@ -98,7 +98,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
 
     Raises:
         InvalidArgumentError: If an argument is invalid, no episode remains, an episode is too short for a sequence
-            without padding, or next observations are asked for that are not known. The message lists all problems.
+            without padding, next observations are asked for that are not known, or an action does not exist.
         UnknownKeyError: If the dataset has no such observation.
     """
 
@@ -158,9 +158,13 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
             key = next((one for one in (*_NAMES.get(name, ()), path) if one in keys), None)
             if key is not None:
                 found[name] = key
-        missing = [name for name in self.action_keys if name not in found]
-        if missing:
-            raise UnknownKeyError(missing[0], [dotted_name(one) for one in sorted(keys)])
+        for name in self.action_keys:
+            if name not in found:
+                parts = [dotted_name(one) for one in sorted(keys) if one[0] == ACTION[0]]
+                raise InvalidArgumentError(
+                    f"action_keys has {name!r}, which the dataset does not have",
+                    hint=f"name the parts of the action in action_keys: {join_names(parts, 20) or 'there are none'}",
+                )
         return found
 
     def _choose(self, demo_limit: int | None) -> None:

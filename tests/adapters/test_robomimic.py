@@ -159,6 +159,9 @@ def test_wrong_arguments_are_named(dataset):
         dataset.as_robomimic(OBS, seq_length=0, goal_mode="all")
     with pytest.raises(InvalidArgumentError, match="goal_mode needs load_next_obs"):
         dataset.as_robomimic(OBS, goal_mode="last", load_next_obs=False)
+    with pytest.raises(InvalidArgumentError, match="action_keys has 'torques'") as refused:
+        dataset.as_robomimic(OBS, action_keys=["torques"])
+    assert "action_keys: action" in str(refused.value.hint)
     with pytest.raises(InvalidArgumentError, match="lang is 'lift', expected None"):
         dataset.as_robomimic(OBS, lang="lift")
     with pytest.raises(InvalidArgumentError, match="normalization of actions is 'log'"):
