@@ -44,6 +44,7 @@ class Block:
         episode is not a row: see `finals`."""
         self._values: dict[Key, NDArray[Any]] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
+        self._sights: dict[Key, dict[str, NDArray[Any]]] = {}
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -66,6 +67,12 @@ class Block:
         if (key, shift) not in self._grids:
             self._grids[key, shift] = grid_of(self.images(key), shift)
         return self._grids[key, shift]
+
+    def sight(self, key: Key) -> dict[str, NDArray[Any]]:
+        """Return how well the images fit the states at several lags: see `Sight.measure`."""
+        if key not in self._sights:
+            self._sights[key] = self.data.sight(key).measure(self)
+        return self._sights[key]
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over the rows of each episode, [E, ...], of values [N, ...]."""

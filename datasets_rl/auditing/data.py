@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from datasets_rl.auditing.sight import Sight
 
 _SAMPLE = 1 << 13
-_IMAGES = 1 << 7
+_CLIPS = 1 << 7
+_CLIP = 1 << 5
 _GRID = 24
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
 _TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
@@ -60,6 +61,21 @@ class Sample:
     has_after: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Clips:
+    """Images of a camera in at most 128 spans of at most 32 steps, spread over the dataset.
+
+    Attributes:
+        rows: The steps, int64 [K], ascending.
+        clip: Number of the span of each step, int64 [K]. A span is in an episode.
+        grids: At most 24 x 24 pixels of each image, uint8 [K, h, w, c]: see `grid_of`.
+    """
+
+    rows: NDArray[np.int64]
+    clip: NDArray[np.int64]
+    grids: NDArray[np.uint8]
+
+
 class Data:
     """Fields and episodes of an audited dataset.
 
@@ -70,9 +86,10 @@ class Data:
     def __init__(self, steps: StepReader) -> None:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
+        self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
         self._sights: dict[Key, Sight] = {}
-        self._lock, self._lock_of_models = Lock(), Lock()
+        self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), Lock()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -169,13 +186,37 @@ class Data:
         )
         return Sample(rows, before, now, after, has_before, has_after)
 
+    def grids(self, key: Key, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return at most 24 x 24 pixels of the images of steps in ascending order, float32 [K, h, w, c]: see `grid_of`."""
+        return grid_of(self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape))
+
+    def clips(self, key: Key) -> Clips:
+        """Return images of a camera in spans of consecutive steps, the same steps for each camera."""
+        with self._lock_of_clips:
+            if key not in self._clips:
+                self._clips[key] = self._read_clips(key)
+            return self._clips[key]
+
+    def _read_clips(self, key: Key) -> Clips:
+        middles = sample_rows(len(self), min(_CLIPS, len(self)))
+        episodes = self.episodes.episode_of(middles)
+        low = np.maximum(middles - _CLIP // 2, self.episodes.starts[episodes])
+        high = np.minimum(low + _CLIP, self.episodes.stops[episodes])
+        rows = np.unique(np.concatenate([np.arange(*span) for span in zip(low, high, strict=True)]))
+        ends = np.diff(rows, prepend=-2) != 1
+        ends |= np.diff(self.episodes.episode_of(rows), prepend=-1) != 0
+        clip = np.cumsum(ends) - 1
+        # One span at a time: the images themselves can be large.
+        grids = [self.grids(key, part).astype(np.uint8) for part in np.split(rows, range(_CLIP, len(rows), _CLIP))]
+        return Clips(rows, clip, np.concatenate(grids))
+
     def usual_image(self, key: Key) -> NDArray[np.float32]:
         """Return the median of at most 128 images of a camera, spread over the dataset, float32 [h, w, c]: see `grid_of`."""
+        grids = self.clips(key).grids
         with self._lock:
             if key not in self._images:
-                rows = sample_rows(len(self), min(_IMAGES, len(self)))
-                images = self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape)
-                self._images[key] = np.median(grid_of(images), axis=0).astype(np.float32)
+                chosen = sample_rows(len(grids), min(_CLIPS, len(grids)))
+                self._images[key] = np.median(grids[chosen], axis=0).astype(np.float32)
             return self._images[key]
 
     def sight(self, key: Key) -> Sight:
