@@ -44,6 +44,7 @@ class Block:
         episode is not a row: see `finals`."""
         self._values: dict[Key, NDArray[Any]] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
+        self._same: dict[Key, NDArray[np.bool_]] = {}
         self._sights: dict[Key, dict[str, NDArray[Any]]] = {}
 
     def __len__(self) -> int:
@@ -67,6 +68,17 @@ class Block:
         if (key, shift) not in self._grids:
             self._grids[key, shift] = grid_of(self.images(key), shift)
         return self._grids[key, shift]
+
+    def same_images(self, key: Key) -> NDArray[np.bool_]:
+        """Return whether each image is nearly that of the next row, in the same episode, bool [N]: see `Data.still`."""
+        if key not in self._same:
+            same = np.zeros(len(self), np.bool_)
+            grids = self.grids(key)
+            same[:-1] = (np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3)) <= self.data.still(key)) & self.has_after[
+                :-1
+            ]
+            self._same[key] = same
+        return self._same[key].copy()
 
     def sight(self, key: Key) -> dict[str, NDArray[Any]]:
         """Return how well the images fit the states at several lags: see `Sight.measure`."""

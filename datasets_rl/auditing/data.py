@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
 _CLIP = 1 << 5
+_STILL, _CALM = 0.3, 0.05
 _GRID = 24
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
 _TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
@@ -86,6 +87,7 @@ class Data:
     def __init__(self, steps: StepReader) -> None:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
+        self._stills: dict[Key, float] = {}
         self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
         self._sights: dict[Key, Sight] = {}
@@ -218,6 +220,19 @@ class Data:
                 chosen = sample_rows(len(grids), min(_CLIPS, len(grids)))
                 self._images[key] = np.median(grids[chosen], axis=0).astype(np.float32)
             return self._images[key]
+
+    def still(self, key: Key) -> float:
+        """Return the mean difference of two images, from 0 to 255, below which the camera shows the same image.
+
+        0 if some images of consecutive steps are equal as a rule, as those of simulators. Of lossy video, and of noise, hardly
+        any are. A camera that repeats an image gives images there that differ much less than those of the calmest scenes.
+        """
+        if key not in self._stills:
+            clips = self.clips(key)
+            first = clips.grids[:-1].astype(np.int16)
+            apart = np.abs(clips.grids[1:] - first).mean(axis=(1, 2, 3))[clips.clip[1:] == clips.clip[:-1]]
+            self._stills[key] = _STILL * float(np.quantile(apart, _CALM)) if len(apart) else 0.0
+        return self._stills[key]
 
     def sight(self, key: Key) -> Sight:
         """Return what a camera shows in a state, for datasets with `states`."""

@@ -33,7 +33,8 @@ _STATES = 32
 _DIRECTIONS = 4
 _RIDGE = 1e-2
 _SHOWN = 0.2
-_SPAN = 4
+SPAN = 4
+"""Steps over which the change of the errors is taken."""
 _FEWEST_CLIPS = 8
 _FEWEST_STEPS = 400
 _READ_BYTES = 16 << 20
@@ -56,12 +57,14 @@ class Sight:
         lag: The lag in steps at which the images of most episodes fit.
         gain: By how much the images fit better at that lag than at 0, as the logarithm of the ratio of the costs: of the errors, and
             of their changes.
+        usual_change: Median of the mean square difference between an image and the next, in cells.
         sure: How sure it is that the images fit better at that lag, in standard errors over the clips.
     """
 
     def __init__(self, data: Data, key: Key) -> None:
         self.data, self.key = data, key
         self.lag, self.gain, self.sure = 0, (0.0, 0.0), 0.0
+        self.usual_change = 1.0
         self._weights: Singles | None = None
         clips = data.clips(key)
         targets = self._fit_states(clips)
@@ -70,6 +73,7 @@ class Sight:
         rows, states = targets
         images = cells_of(clips.grids[rows]).astype(np.float64)
         clip, fold = clips.clip[rows], data.episodes.episode_of(clips.rows[rows]) % _FOLDS
+        self.usual_change = float(np.median((np.diff(images, axis=0) ** 2).mean(axis=1)))
         images, states = _centered(images, clip), _centered(states, clip)
         weights, errors = _fitted(images, states.reshape(len(states), -1), fold)
         self._choose_lag(states, errors.reshape(states.shape), clip)
@@ -99,7 +103,7 @@ class Sight:
         errors[~inside] = 0
         lengths = self.data.episodes.lengths[block.episodes][block.episode]
         both, changes = self._changes(errors, inside, block.episode)
-        part = block.episode[:-_SPAN] * PARTS + (block.time[:-_SPAN] * PARTS) // lengths[:-_SPAN] if len(both) else both
+        part = block.episode[:-SPAN] * PARTS + (block.time[:-SPAN] * PARTS) // lengths[:-SPAN] if len(both) else both
         pairs, kept = np.zeros(count * PARTS, np.float32), np.zeros((count * PARTS, len(LAGS)), np.float32)
         if len(both):
             firsts = np.flatnonzero(np.diff(part, prepend=-1))
@@ -121,7 +125,7 @@ class Sight:
             the images of t and t + 1, float32 [T - 1].
         """
         start, stop = (int(one) for one in (self.data.episodes.starts[episode], self.data.episodes.stops[episode]))
-        size = max(_SPAN, _READ_BYTES // max(self.data.field(self.key).step_bytes, 1))
+        size = max(SPAN, _READ_BYTES // max(self.data.field(self.key).step_bytes, 1))
         parts, moved, last = [], [], None
         for first in range(start, stop, size):
             grids = self.data.grids(self.key, np.arange(first, min(first + size, stop)))
@@ -157,11 +161,11 @@ class Sight:
         if not used.any():
             return
         _, firsts = np.unique(clip, return_index=True)
-        together = clip[_SPAN:] == clip[:-_SPAN]
-        changes = (errors[_SPAN:] - errors[:-_SPAN]) * together[:, None, None]
+        together = clip[SPAN:] == clip[:-SPAN]
+        changes = (errors[SPAN:] - errors[:-SPAN]) * together[:, None, None]
         level = np.add.reduceat((errors[:, :, used] ** 2), firsts, axis=0)
         change = np.add.reduceat(
-            np.concatenate([changes[:, :, used] ** 2, np.zeros((_SPAN, len(LAGS), used.sum()))]), firsts, axis=0
+            np.concatenate([changes[:, :, used] ** 2, np.zeros((SPAN, len(LAGS), used.sum()))]), firsts, axis=0
         )
         best = [0, 0]
         for number, of_state in enumerate((level, change)):
@@ -193,8 +197,8 @@ class Sight:
         if not chosen:
             return
         self._directions = (whitened @ turned[:, chosen]).astype(np.float64)
-        together = clip[_SPAN:] == clip[:-_SPAN]
-        moved = ((errors[_SPAN:] - errors[:-_SPAN]) @ self._directions)[together]
+        together = clip[SPAN:] == clip[:-SPAN]
+        moved = ((errors[SPAN:] - errors[:-SPAN]) @ self._directions)[together]
         self._unit = (1 / np.maximum(moved.std(axis=0), 1e-9)).astype(np.float32)
         shape = (_FOLDS, weights.shape[1], len(LAGS), -1)
         of_lag = weights.reshape(shape)[:, :, place] @ self._directions
@@ -227,8 +231,8 @@ class Sight:
     def _changes(
         self, errors: Singles, inside: NDArray[np.bool_], episode: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], Singles]:
-        both = inside[_SPAN:] & inside[:-_SPAN] & (episode[_SPAN:] == episode[:-_SPAN])
-        changes = (errors[_SPAN:] - errors[:-_SPAN]) * self._unit
+        both = inside[SPAN:] & inside[:-SPAN] & (episode[SPAN:] == episode[:-SPAN])
+        changes = (errors[SPAN:] - errors[:-SPAN]) * self._unit
         changes[~both] = 0
         return both, np.einsum("nlk,nlk->nl", changes, changes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -12,13 +13,13 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.ted.keys import Key
 
-_FEWEST = 5
+FEWEST = 5
 
 
 class FrozenFrames(Check):
     name = "frozen_frames"
     rule = (
-        f"A camera shows the same pixels in at least {_FEWEST} consecutive steps of an episode, while another camera, a state "
+        f"A camera shows the same pixels, or nearly the same as lossy video does, in at least {FEWEST} consecutive steps of an episode, while another camera, a state "
         "or the action changes, and at least three times as long as in nine of ten episodes."
     )
     why = "The policy sees an old image beside a new state, and learns to ignore the camera."
@@ -33,20 +34,15 @@ class FrozenFrames(Check):
         return data.images
 
     def measure(self, block: Block, key: Key) -> Measures:
-        grids = block.grids(key)
-        same = np.zeros(len(block), np.bool_)
-        same[:-1] = (grids[1:] == grids[:-1]).all(axis=(1, 2, 3)) & block.has_after[:-1]
-        moves = np.zeros(len(block), np.bool_)
-        for other in [*block.data.states, *block.data.actions]:
-            moves |= (block.after(other) != block.now(other)).any(axis=1)
+        same = block.same_images(key)
         if block.data.states or block.data.actions:
-            same &= moves
+            same &= changed(block)
         longest, row = block.longest_runs(same)
         return {"longest": longest, "row": row}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest = measures["longest"]
-        limit = max(_FEWEST - 1, 3 * float(np.quantile(longest, 0.9)))
+        limit = max(FEWEST - 1, 3 * float(np.quantile(longest, 0.9)))
         name = data.field(key).name
         for episode in np.flatnonzero(longest >= limit).tolist():
             first, count = int(measures["row"][episode]), int(longest[episode]) + 1
@@ -61,3 +57,11 @@ class FrozenFrames(Check):
                 remedy=f"-t keep_audited:without={self.name}",
                 key=name,
             )
+
+
+def changed(block: Block) -> NDArray[np.bool_]:
+    """Return whether a state or the action of each row differs from that of the next row, bool [N]."""
+    moves = np.zeros(len(block), np.bool_)
+    for key in [*block.data.states, *block.data.actions]:
+        moves |= (block.after(key) != block.now(key)).any(axis=1)
+    return moves
