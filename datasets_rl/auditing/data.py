@@ -170,7 +170,7 @@ class Data:
 
     def take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return a field of steps in ascending order, [K, D]."""
-        return self.steps.take(key, rows).reshape(len(rows), -1)
+        return self.steps.take(key, rows).reshape(len(rows), int(np.prod(self.field(key).shape)))
 
     def sample(self, key: Key) -> Sample:
         """Return values of a narrow field around at most 8,192 steps, the same steps for each field."""

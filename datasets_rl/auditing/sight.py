@@ -36,7 +36,7 @@ _SHOWN = 0.2
 SPAN = 4
 """Steps over which the change of the errors is taken."""
 _FEWEST_CLIPS = 8
-_FEWEST_STEPS = 400
+_FEWEST_STEPS = 200
 _READ_BYTES = 16 << 20
 
 Floats = NDArray[np.float64]
@@ -143,14 +143,14 @@ class Sight:
         episodes = self.data.episodes.episode_of(clips.rows)
         low, high = self.data.episodes.starts[episodes], self.data.episodes.stops[episodes]
         rows = np.flatnonzero((clips.rows + LAGS[0] >= low) & (clips.rows + LAGS[-1] < high))
-        if len(rows) < _FEWEST_STEPS // 2 or len(np.unique(clips.clip[rows])) < _FEWEST_CLIPS:
-            return None
         states = self._read_states(clips.rows[rows][:, None] + LAGS)
         finite = np.isfinite(states).all(axis=(1, 2))
         rows, states = rows[finite], states[finite]
+        if len(rows) < _FEWEST_STEPS or len(np.unique(clips.clip[rows])) < _FEWEST_CLIPS:
+            return None
         spread = _centered(states[:, ZERO], clips.clip[rows]).std(axis=0)
         self._used = np.flatnonzero(spread > 1e-6 * np.abs(states[:, ZERO]).max(axis=0, initial=0))[:_STATES]
-        if len(rows) < _FEWEST_STEPS // 2 or len(np.unique(clips.clip[rows])) < _FEWEST_CLIPS or not len(self._used):
+        if not len(self._used):
             return None
         self._center, self._scale = states[:, ZERO, self._used].mean(axis=0), spread[self._used]
         return rows, (states[:, :, self._used] - self._center) / self._scale

@@ -33,7 +33,7 @@ class DroppedFrames(Check):
     rule = (
         "From some step of an episode on, the images fit the states of some steps later, and before that step those of the same step, "
         f"as in `video_lag`: the cost per step falls by {_HINT[0]:g}, or by {_HINT[1]:g} where the images jump, for a strong finding by "
-        f"{_STRONG[0]:g} and {_STRONG[1]:g}. Or at least {_REPEATS} images, and three times as many as in nine of ten episodes, repeat "
+        f"{_STRONG[0]:g} and {_STRONG[1]:g}. Or at least {_REPEATS} images, and three times as many as in four of five episodes, repeat "
         "the image before while states change."
     )
     why = "From the lost frame on, the policy sees the result of an action before the action."
@@ -74,7 +74,7 @@ class DroppedFrames(Check):
         longest = measures["longest"]
         repeats = measures["repeats"] - np.where(longest >= FEWEST - 1, longest, 0)
         name = data.field(key).name
-        for episode in np.flatnonzero(repeats >= max(_REPEATS, 3 * float(np.quantile(repeats, 0.9)))).tolist():
+        for episode in np.flatnonzero(repeats >= max(_REPEATS, 3 * float(np.quantile(repeats, 0.8)))).tolist():
             count, row = int(repeats[episode]), int(measures["first"][episode])
             yield Finding(
                 self.name,

@@ -20,7 +20,7 @@ class FrozenFrames(Check):
     name = "frozen_frames"
     rule = (
         f"A camera shows the same pixels, or nearly the same as lossy video does, in at least {FEWEST} consecutive steps of an episode, while another camera, a state "
-        "or the action changes, and at least three times as long as in nine of ten episodes."
+        "or the action changes, and at least three times as long as in four of five episodes."
     )
     why = "The policy sees an old image beside a new state, and learns to ignore the camera."
     limits = (
@@ -42,7 +42,7 @@ class FrozenFrames(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest = measures["longest"]
-        limit = max(FEWEST - 1, 3 * float(np.quantile(longest, 0.9)))
+        limit = max(FEWEST - 1, 3 * float(np.quantile(longest, 0.8)))
         name = data.field(key).name
         for episode in np.flatnonzero(longest >= limit).tolist():
             first, count = int(measures["row"][episode]), int(longest[episode]) + 1
