@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,34 @@ class Block:
         return self._grids[key, shift]
 
     def same_images(self, key: Key) -> NDArray[np.bool_]:
-        """Return whether each image is nearly that of the next row, in the same episode, bool [N]: see `Data.still`."""
+        """Return whether the next row shows the same image in a moving scene, bool [N].
+
+        Either the images are equal, and a state or the action changes. Or the images are nearly equal, as in lossy video, and the
+        states move at their usual speed: see `Data.still`.
+        """
         if key not in self._same:
-            same = np.zeros(len(self), np.bool_)
             grids = self.grids(key)
-            same[:-1] = (np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3)) <= self.data.still(key)) & self.has_after[
-                :-1
-            ]
-            self._same[key] = same
-        return self._same[key].copy()
+            apart = np.full(len(self), np.inf, np.float32)
+            apart[:-1] = np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3))
+            apart[~self.has_after] = np.inf
+            self._same[key] = (apart == 0) & self.changes | (apart <= self.data.still(key)) & self.moves
+        return self._same[key]
+
+    @cached_property
+    def changes(self) -> NDArray[np.bool_]:
+        """Whether a state or the action of each row differs from that of the next row, bool [N]. True without such fields."""
+        keys = [*self.data.states, *self.data.actions]
+        changes = [(self.after(key) != self.now(key)).any(axis=1) for key in keys]
+        result: NDArray[np.bool_] = np.any(changes or [np.ones(len(self), np.bool_)], axis=0)
+        return result
+
+    @cached_property
+    def moves(self) -> NDArray[np.bool_]:
+        """Whether the states of each row move at half their usual speed or more, bool [N]. False without states."""
+        states = self.data.states
+        if not states:
+            return np.zeros(len(self), np.bool_)
+        return self.data.moving([self.now(key) for key in states], [self.after(key) for key in states])
 
     def sight(self, key: Key) -> dict[str, NDArray[Any]]:
         """Return how well the images fit the states at several lags: see `Sight.measure`."""

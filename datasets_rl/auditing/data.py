@@ -224,15 +224,42 @@ class Data:
     def still(self, key: Key) -> float:
         """Return the mean difference of two images, from 0 to 255, below which the camera shows the same image.
 
-        0 if some images of consecutive steps are equal as a rule, as those of simulators. Of lossy video, and of noise, hardly
-        any are. A camera that repeats an image gives images there that differ much less than those of the calmest scenes.
+        A camera that repeats an image gives images that differ much less than those of the calmest scenes in which states move.
+        Those of lossy video are not quite equal. 0 if images are equal as a rule, as those of some simulators.
         """
         if key not in self._stills:
             clips = self.clips(key)
-            first = clips.grids[:-1].astype(np.int16)
-            apart = np.abs(clips.grids[1:] - first).mean(axis=(1, 2, 3))[clips.clip[1:] == clips.clip[:-1]]
+            together = np.flatnonzero(clips.clip[1:] == clips.clip[:-1])
+            rows = clips.rows[together]
+            now = [self.take(one, rows).astype(np.float64) for one in self.states]
+            after = [self.take(one, rows + 1).astype(np.float64) for one in self.states]
+            together = together[self.moving(now, after)] if now else together
+            first = clips.grids[together].astype(np.int16)
+            apart = np.abs(clips.grids[together + 1] - first).mean(axis=(1, 2, 3))
             self._stills[key] = _STILL * float(np.quantile(apart, _CALM)) if len(apart) else 0.0
         return self._stills[key]
+
+    def moving(self, now: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+        """Return whether the states move at half their usual speed or more, bool [N].
+
+        Args:
+            now: The fields `states` of N steps, [N, D] each.
+            after: The fields of the steps after.
+        """
+        speeds = [
+            np.minimum(np.abs(two.astype(np.float64) - one) / self._usual_steps(key), 4.0)
+            for key, one, two in zip(self.states, now, after, strict=True)
+        ]
+        moving: NDArray[np.bool_] = np.hstack(speeds).mean(axis=1) >= 0.5
+        return moving
+
+    def _usual_steps(self, key: Key) -> NDArray[np.float64]:
+        """Return the median change in a step of each element of a state, float64 [D]. Infinite if the element rarely changes."""
+        sample = self.sample(key)
+        change = np.abs(sample.after - sample.now)[sample.has_after]
+        usual = np.median(change, axis=0) if len(change) else np.zeros(sample.now.shape[1])
+        result: NDArray[np.float64] = np.where(usual > 0, usual, np.inf)
+        return result
 
     def sight(self, key: Key) -> Sight:
         """Return what a camera shows in a state, for datasets with `states`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -34,10 +33,7 @@ class FrozenFrames(Check):
         return data.images
 
     def measure(self, block: Block, key: Key) -> Measures:
-        same = block.same_images(key)
-        if block.data.states or block.data.actions:
-            same &= changed(block)
-        longest, row = block.longest_runs(same)
+        longest, row = block.longest_runs(block.same_images(key))
         return {"longest": longest, "row": row}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
@@ -57,11 +53,3 @@ class FrozenFrames(Check):
                 remedy=f"-t keep_audited:without={self.name}",
                 key=name,
             )
-
-
-def changed(block: Block) -> NDArray[np.bool_]:
-    """Return whether a state or the action of each row differs from that of the next row, bool [N]."""
-    moves = np.zeros(len(block), np.bool_)
-    for key in [*block.data.states, *block.data.actions]:
-        moves |= (block.after(key) != block.now(key)).any(axis=1)
-    return moves
