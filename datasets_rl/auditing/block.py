@@ -74,14 +74,15 @@ class Block:
         """Return whether the next row shows the same image in a moving scene, bool [N].
 
         Either the images are equal, and a state or the action changes. Or the images are nearly equal, as in lossy video, and the
-        states move at their usual speed: see `Data.still`.
+        states move at their usual speed: see `Data.still`. Lossy video of a calm scene has equal images, too.
         """
         if key not in self._same:
             grids = self.grids(key)
             apart = np.full(len(self), np.inf, np.float32)
             apart[:-1] = np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3))
             apart[~self.has_after] = np.inf
-            self._same[key] = (apart == 0) & self.changes | (apart <= self.data.still(key)) & self.moves
+            equal = self.changes if not self.data.states or self.data.never_equal(key) else self.moves
+            self._same[key] = (apart == 0) & equal | (apart <= self.data.still(key)) & self.moves
         return self._same[key]
 
     @cached_property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
 _CLIP = 1 << 5
-_STILL, _CALM = 0.3, 0.05
+_STILL, _CALM, _EQUAL = 0.3, 0.05, 0.15
 _GRID = 24
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
 _TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
@@ -88,6 +88,7 @@ class Data:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
         self._stills: dict[Key, float] = {}
+        self._never_equal: dict[Key, bool] = {}
         self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
         self._sights: dict[Key, Sight] = {}
@@ -238,6 +239,15 @@ class Data:
             apart = np.abs(clips.grids[together + 1] - first).mean(axis=(1, 2, 3))
             self._stills[key] = _STILL * float(np.quantile(apart, _CALM)) if len(apart) else 0.0
         return self._stills[key]
+
+    def never_equal(self, key: Key) -> bool:
+        """Return whether images of consecutive steps are equal in hardly any part of the dataset, as noise makes them differ."""
+        if key not in self._never_equal:
+            clips = self.clips(key)
+            equal = (clips.grids[1:] == clips.grids[:-1]).all(axis=(1, 2, 3)) & (clips.clip[1:] == clips.clip[:-1])
+            share = len(np.unique(clips.clip[1:][equal])) / max(len(np.unique(clips.clip)), 1)
+            self._never_equal[key] = share <= _EQUAL
+        return self._never_equal[key]
 
     def moving(self, now: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
         """Return whether the states move at half their usual speed or more, bool [N].

@@ -216,12 +216,13 @@ class Sight:
         count = len(grids)
         rows = np.arange(start, start + count)
         episodes = self.data.episodes.episode_of(rows)
-        read = (cells_of(grids) @ self._weights).reshape(count, _FOLDS, -1)[np.arange(count), episodes % _FOLDS]
+        # Threads of a matrix library would compete with the threads of the audit.
+        read = np.einsum("nf,fk->nk", cells_of(grids), self._weights).reshape(count, _FOLDS, -1)
+        read = read[np.arange(count), episodes % _FOLDS]
         first = start + self.lag + int(LAGS[0])
         around = np.clip(np.arange(first, first + count + len(LAGS) - 1), 0, len(self.data) - 1)
-        states = ((self._read_states(around)[:, self._used] - self._center) / self._scale @ self._directions).astype(
-            np.float32
-        )
+        around_states = (self._read_states(around)[:, self._used] - self._center) / self._scale
+        states = np.einsum("nd,dk->nk", around_states, self._directions).astype(np.float32)
         places = np.arange(count)[:, None] + np.arange(len(LAGS))
         errors: Singles = read[:, None, :] - states[places]
         low, high = self.data.episodes.starts[episodes], self.data.episodes.stops[episodes]
