@@ -43,7 +43,7 @@ CAMERA = ("observation", "camera")
 
 @pytest.fixture(scope="module")
 def arm():
-    return clean.record("arm", 24)
+    return clean.record("arm", 16)
 
 
 def named(found):

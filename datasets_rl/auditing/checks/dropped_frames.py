@@ -20,9 +20,10 @@ from datasets_rl.ted.keys import Key
 
 _REPEATS = 3
 _SUSPECTED = 4.0
-_SUSPECTS = 0.2
+_SUSPECTS = 0.1
+_FEWEST_SUSPECTS = 8
 _HINT = (12.0, 4.0)
-_STRONG = (20.0, 12.0)
+_STRONG = (40.0, 25.0)
 _FEWEST_PAIRS = 4
 _NEAR = 3
 _PLACES = 3
@@ -61,10 +62,7 @@ class DroppedFrames(Check):
         sight = data.sight(key)
         if not sight.shows_states:
             return
-        suspected = _suspected(measures)
-        if suspected.mean() > _SUSPECTS:
-            return
-        for episode in np.flatnonzero(suspected).tolist():
+        for episode in _suspected(measures).tolist():
             skip = _skip(sight, episode)
             if any(skip.gain >= gain or skip.gain * skip.jump >= jump for gain, jump in (_HINT, _STRONG)):
                 yield self._skipped(data, key, episode, skip)
@@ -117,8 +115,11 @@ class _Skip:
     """Logarithm of the change of the image at the step, relative to the steps around."""
 
 
-def _suspected(measures: Measures) -> NDArray[np.bool_]:
-    """Return the episodes whose images fit another lag after a boundary of two parts than before, bool [E]."""
+def _suspected(measures: Measures) -> NDArray[np.int64]:
+    """Return the episodes whose images most likely fit another lag after a boundary of two parts than before, ascending.
+
+    Their images are read again: at most a tenth of the episodes, or eight.
+    """
     costs, pairs = measures["changes"].astype(np.float64), measures["pairs"].astype(np.float64)
     gains = np.zeros(len(costs))
     for part in range(1, PARTS):
@@ -126,7 +127,8 @@ def _suspected(measures: Measures) -> NDArray[np.bool_]:
         unit = (before.min(axis=1) + after.min(axis=1)) / np.maximum(pairs.sum(axis=1), 1)
         enough = (pairs[:, part:].sum(axis=1) >= _FEWEST_PAIRS) & (np.abs(after.argmin(axis=1) - ZERO) >= 2)
         gains = np.maximum(gains, enough * (after[:, ZERO] - after.min(axis=1)) / np.maximum(unit, 1e-12))
-    return gains >= _SUSPECTED
+    most = np.argsort(-gains, kind="stable")[: max(_FEWEST_SUSPECTS, int(_SUSPECTS * len(gains)))]
+    return np.sort(most[gains[most] >= _SUSPECTED])
 
 
 def _skip(sight: Sight, episode: int) -> _Skip:
