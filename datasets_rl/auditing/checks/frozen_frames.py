@@ -9,7 +9,7 @@ import numpy as np
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, Level
 from datasets_rl.ted.keys import Key
 
 FEWEST = 5
@@ -23,7 +23,8 @@ class FrozenFrames(Check):
     )
     why = "The policy sees an old image beside a new state, and learns to ignore the camera."
     limits = (
-        "A camera that shows a scene without any motion or noise, as simulators render, is frozen in this sense, too."
+        "A camera that shows a scene without any motion or noise, as simulators render, is frozen in this sense, too. Where "
+        "images of many episodes repeat, as in lossy video of slow scenes, the finding is a hint."
     )
     merges = {"longest": "max", "row": "with longest"}
 
@@ -40,11 +41,13 @@ class FrozenFrames(Check):
         longest = measures["longest"]
         limit = max(FEWEST - 1, 3 * float(np.quantile(longest, 0.8)))
         name = data.field(key).name
+        # Lossy video repeats the image of a slow scene.
+        level: Level = "hint" if data.states and not data.never_equal(key) else "strong"
         for episode in np.flatnonzero(longest >= limit).tolist():
             first, count = int(measures["row"][episode]), int(longest[episode]) + 1
             yield Finding(
                 self.name,
-                "strong",
+                level,
                 f"{name} shows the same image in {count} consecutive steps of episode {episode:,}, from row {first:,}, while "
                 "states or actions change",
                 episodes=(episode,),
