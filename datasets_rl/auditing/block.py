@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ class Block:
         self._values: dict[Key, NDArray[Any]] = {}
         self._ranges: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
+        self._same: dict[Key, NDArray[np.bool_]] = {}
+        self._sights: dict[Key, dict[str, NDArray[Any]]] = {}
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -67,6 +70,43 @@ class Block:
         if (key, shift) not in self._grids:
             self._grids[key, shift] = grid_of(self.images(key), shift)
         return self._grids[key, shift]
+
+    def same_images(self, key: Key) -> NDArray[np.bool_]:
+        """Return whether the next row shows the same image in a moving scene, bool [N].
+
+        Either the images are equal, and a state or the action changes. Or the images are nearly equal, as in lossy video, and the
+        states move at their usual speed: see `Data.still`. Lossy video of a calm scene has equal images, too.
+        """
+        if key not in self._same:
+            grids = self.grids(key)
+            apart = np.full(len(self), np.inf, np.float32)
+            apart[:-1] = np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3))
+            apart[~self.has_after] = np.inf
+            equal = self.changes if not self.data.states or self.data.never_equal(key) else self.moves
+            self._same[key] = (apart == 0) & equal | (apart <= self.data.still(key)) & self.moves
+        return self._same[key]
+
+    @cached_property
+    def changes(self) -> NDArray[np.bool_]:
+        """Whether a state or the action of each row differs from that of the next row, bool [N]. True without such fields."""
+        keys = [*self.data.states, *self.data.actions]
+        changes = [(self.after(key) != self.now(key)).any(axis=1) for key in keys]
+        result: NDArray[np.bool_] = np.any(changes or [np.ones(len(self), np.bool_)], axis=0)
+        return result
+
+    @cached_property
+    def moves(self) -> NDArray[np.bool_]:
+        """Whether the states of each row move at half their usual speed or more, bool [N]. False without states."""
+        states = self.data.states
+        if not states:
+            return np.zeros(len(self), np.bool_)
+        return self.data.moving([self.now(key) for key in states], [self.after(key) for key in states])
+
+    def sight(self, key: Key) -> dict[str, NDArray[Any]]:
+        """Return how well the images fit the states at several lags: see `Sight.measure`."""
+        if key not in self._sights:
+            self._sights[key] = self.data.sight(key).measure(self)
+        return self._sights[key]
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over the rows of each episode, [E, ...], of values [N, ...]."""
