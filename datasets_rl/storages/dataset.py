@@ -33,8 +33,10 @@ from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
-_BYTES_BEFORE_LOADING, _COUNTED_BYTES = 16 << 20, 1 << 20
-"""The compiled loop takes half a second to load: only for a program that reads more bytes. A read counts at most once."""
+_BYTES_BEFORE_LOADING = 16 << 20
+"""The compiled loop takes half a second to load: only for a program that reads more bytes."""
+_BYTES_PER_THREAD = 16 << 20
+"""A thread copies these from the memory in less than a millisecond, which is as long as the wait for another thread."""
 
 
 class DatasetStorage(EpisodicStorage):
@@ -103,7 +105,8 @@ class DatasetStorage(EpisodicStorage):
             for file in field.image_form.scattered_files() if scattered else ():
                 advise_random_reads(self.stored.map(file))
             return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
-        return _WideArray(_as_read_only_tensor(items, scattered=scattered))
+        values = _as_read_only_tensor(items, scattered=scattered)
+        return _WideArray(values, COPIED_BYTES if scattered else _BYTES_PER_THREAD)
 
     def _is_cached(self, field: Field) -> bool:
         form = field.image_form
@@ -391,17 +394,18 @@ class _DecodedImages:
 
 
 class _WideArray:
-    """Values in an array with the gather method of a tensor, which copies the values on all cores.
+    """Values in an array with the gather method of a tensor, which copies the values in the threads of the decoders.
 
     Torch copies in as many threads as it computes in, and each batch waits for all of them: while other programs use
     the cores, a batch of images takes a hundred times as long.
 
     Args:
         values: The values, read-only, [N, ...].
+        bytes_per_thread: Number of bytes up to which a thread alone copies a batch.
     """
 
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
+    def __init__(self, values: Tensor, bytes_per_thread: int) -> None:
+        self._values, self._bytes_per_thread = values, bytes_per_thread
         self._item_bytes = values[0].nbytes if len(values) else 0
         self._bytes_read = 0
 
@@ -411,7 +415,7 @@ class _WideArray:
         Raises:
             IndexError: If a row is outside of [0, N).
         """
-        self._bytes_read += min(len(rows) * self._item_bytes, _COUNTED_BYTES)
+        self._bytes_read += len(rows) * self._item_bytes
         if self._bytes_read <= _BYTES_BEFORE_LOADING or not len(rows):
             return self._values.index_select(dim, rows)
         from datasets_rl.format.images.loops import copy_rows  # deferred: loads numba
@@ -424,7 +428,7 @@ class _WideArray:
             if not copy_rows(source, numbers, out, first, last):
                 raise IndexError(f"a row is out of range, expected one of {len(self._values):,} rows")
 
-        run_on_all_cores(copy_range, len(numbers), max(COPIED_BYTES // self._item_bytes, 1))
+        run_on_all_cores(copy_range, len(numbers), max(self._bytes_per_thread // self._item_bytes, 1))
         return values
 
     @cached_property
