@@ -33,10 +33,6 @@ from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
-_BYTES_BEFORE_LOADING = 16 << 20
-"""The compiled loop takes half a second to load: only for a program that reads more bytes."""
-_BYTES_PER_THREAD = 16 << 20
-"""A thread copies these from the memory in less than a millisecond, which is as long as the wait for another thread."""
 
 
 class DatasetStorage(EpisodicStorage):
@@ -391,6 +387,12 @@ class _DecodedImages:
         """Return the images of these rows, uint8 [B, height, width, channels]."""
         del dim
         return torch.from_numpy(self._images.take(rows.numpy(), self._cache))
+
+
+_BYTES_BEFORE_LOADING = 16 << 20
+"""The compiled loop takes half a second to load: only for a program that reads more bytes."""
+_BYTES_PER_THREAD = 16 << 20
+"""A thread copies these from the memory in less than a millisecond, which is as long as the wait for another thread."""
 
 
 class _WideArray:
