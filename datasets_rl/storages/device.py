@@ -163,6 +163,16 @@ class DeviceStorage(EpisodicStorage):
         batch = nest_leaves(leaves, torch.Size(flat.shape), self.device)
         return batch if rows.ndim == 1 else batch.reshape(rows.shape)
 
+    def leaves_at(self, rows: Tensor) -> dict[Key, Tensor]:
+        """Return the leaves of a batch of rows on the device, int64 [B], in operations that a compiled function traces."""
+        plan = self._plan_of(self._keys)
+        positions = self._positions.index_select(0, rows)
+        leaves: dict[Key, Tensor] = {}
+        plan.views(plan.windows.index_select(0, positions), leaves)
+        for key, items, offset in plan.wide:
+            leaves[key] = items.index_select(0, positions + offset if offset else positions)
+        return leaves
+
     def _plan_of(self, keys: tuple[Key, ...]) -> _Plan:
         if keys not in self._plans:
             self._plans[keys] = self._new_plan(keys)
