@@ -1,4 +1,4 @@
-"""What batches on a device cost and return, as a script: ``python tests/gpu.py``, or ``--device cpu`` for all that needs no GPU.
+"""What batches on a device cost and return, as a script: ``python tests/gpu.py``, or with ``--device cpu`` for what needs none.
 
 Each check prints a line, and a failed check does not end the others. The exit status is 1 if a check failed. What needs a GPU
 is listed as not run without one.
