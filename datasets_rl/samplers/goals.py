@@ -266,13 +266,13 @@ class GoalSampler(Sampler):
         uniform = torch.rand((count, len(rows)), dtype=torch.float64, generator=self._generator).numpy()
         value = self._value.draws(uniform[:used], storage)
         actor = None if self._actor is None else self._actor.draws(uniform[used:], storage)
-        info.update(self.goals_of(storage, rows, value, actor))
+        info.update(self.goals_of(storage, rows.cpu(), value, actor))
         return rows, info
 
     @override
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         draws = GoalDraws(np.zeros(len(rows), np.int64))
-        return {**self.sampler.info_of(storage, rows), **self.goals_of(storage, rows, draws, draws)}
+        return {**self.sampler.info_of(storage, rows), **self.goals_of(storage, rows.cpu(), draws, draws)}
 
     def goals_of(
         self, storage: Storage, rows: Tensor, value: GoalDraws, actor: GoalDraws | None = None

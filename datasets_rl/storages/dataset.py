@@ -18,10 +18,12 @@ from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.images.base import Items
+from datasets_rl.format.images.cache import COPIED_BYTES
 from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
@@ -99,7 +101,8 @@ class DatasetStorage(EpisodicStorage):
             for file in field.image_form.scattered_files() if scattered else ():
                 advise_random_reads(self.stored.map(file))
             return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
-        return _as_read_only_tensor(items, scattered=scattered)
+        values = _as_read_only_tensor(items, scattered=scattered)
+        return _WideArray(values, COPIED_BYTES if scattered else _BYTES_PER_THREAD)
 
     def _is_cached(self, field: Field) -> bool:
         form = field.image_form
@@ -386,7 +389,57 @@ class _DecodedImages:
         return torch.from_numpy(self._images.take(rows.numpy(), self._cache))
 
 
-_Items: TypeAlias = "Tensor | _DecodedImages"
+_BYTES_BEFORE_LOADING = 16 << 20
+"""The compiled loop takes half a second to load: only for a program that reads more bytes."""
+_BYTES_PER_THREAD = 16 << 20
+"""A thread copies these from the memory in less than a millisecond, which is as long as the wait for another thread."""
+
+
+class _WideArray:
+    """Values in an array with the gather method of a tensor, which copies the values in the threads of the decoders.
+
+    Torch copies in as many threads as it computes in, and each batch waits for all of them: while other programs use
+    the cores, a batch of images takes a hundred times as long.
+
+    Args:
+        values: The values, read-only, [N, ...].
+        bytes_per_thread: Number of bytes up to which a thread alone copies a batch.
+    """
+
+    def __init__(self, values: Tensor, bytes_per_thread: int) -> None:
+        self._values, self._bytes_per_thread = values, bytes_per_thread
+        self._item_bytes = values[0].nbytes if len(values) else 0
+        self._bytes_read = 0
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Return the values of these rows, [B, ...].
+
+        Raises:
+            IndexError: If a row is outside of [0, N).
+        """
+        self._bytes_read += len(rows) * self._item_bytes
+        if self._bytes_read <= _BYTES_BEFORE_LOADING or not len(rows):
+            return self._values.index_select(dim, rows)
+        from datasets_rl.format.images.loops import copy_rows  # deferred: loads numba
+
+        numbers, source = np.ascontiguousarray(rows.numpy()), self._bytes
+        values = torch.empty((len(numbers), *self._values.shape[1:]), dtype=self._values.dtype)
+        out = values.view(-1).view(torch.uint8).numpy().reshape(len(numbers), -1)
+
+        def copy_range(first: int, last: int) -> None:
+            if not copy_rows(source, numbers, out, first, last):
+                raise IndexError(f"a row is out of range, expected one of {len(self._values):,} rows")
+
+        run_on_all_cores(copy_range, len(numbers), max(self._bytes_per_thread // self._item_bytes, 1))
+        return values
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.uint8]:
+        """The values as bytes, read-only, [N, bytes]."""
+        return self._values.view(-1).view(torch.uint8).numpy().reshape(len(self._values), -1)
+
+
+_Items: TypeAlias = "_WideArray | _DecodedImages"
 
 
 @dataclass(frozen=True, slots=True)

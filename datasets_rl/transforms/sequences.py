@@ -152,7 +152,7 @@ class SequenceTransform(RewardSums):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         table = self.sums_by_row(storage, rows)
         trajectories = self.trajectories(storage)
-        owners, places = trajectories.locate(rows.numpy())
+        owners, places = trajectories.locate(rows.cpu().numpy())
         windows = self.take_windows(storage, [*self._keys.values()], rows, range(self._reach + 1), data)
         to_go = _select_windows(table["0"], windows)
         shift, outside, after = self._align(windows.outside)
