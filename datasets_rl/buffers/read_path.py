@@ -27,7 +27,9 @@ from datasets_rl.buffers.fields import field_of, key_of
 from datasets_rl.buffers.forms import given_rows
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
+from datasets_rl.storages.packed import Column
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import NestedKey
@@ -165,6 +167,30 @@ class ReadPath(Composed):
                 self.discard(drawn)
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
         return self.finish(data, info), info
+
+    @property
+    def returns_stored_fields(self) -> bool:
+        """Whether a batch is what the storage returns for the rows of the sampler, with the info, and nothing else."""
+        parts = self._components
+        return not (parts.transforms or parts.collate_fn is not None or self.has_own_rows)
+
+    def take_columns(self, drawn: Drawn) -> dict[Key, Column] | None:
+        """Read a drawn batch as its leaves by key, without info. None if the batch has to be made by `make`."""
+        storage, index = drawn.storage, drawn.index
+        is_plain = drawn.data is _UNREAD and isinstance(storage, EpisodicStorage) and self.returns_stored_fields
+        if not is_plain or self._components.pin_memory:
+            return None
+        try:
+            columns = storage.take_columns(index, drawn.fields)
+        finally:
+            self.discard(drawn)
+        drawn.info["index"] = index
+        return columns
+
+    def columns_of_info(self, info: dict[Any, Any]) -> dict[Key, Column]:
+        """Return the info of a sampler as leaves of a batch: none, because batches of this class contain no info."""
+        del info
+        return {}
 
     def discard(self, drawn: Drawn) -> None:
         """End the use of a drawn batch: writers no longer wait for its read."""

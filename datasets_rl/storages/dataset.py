@@ -24,7 +24,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
+from datasets_rl.storages.packed import Column, RowArrays, as_array, as_tensor, row_slots
 from datasets_rl.storages.records import Records
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -79,7 +79,7 @@ class DatasetStorage(EpisodicStorage):
         schema = stored.schema
         self._length = len(stored)
         self._slots = {slot.name: slot for slot in row_slots(schema)}
-        self._window_views: dict[tuple[Key, ...], RowViews] = {}
+        self._window_arrays: dict[tuple[Key, ...], RowArrays] = {}
         self._columns: dict[Key, Tensor] = {}
         # Files larger than the memory are read row by row. Smaller files load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
@@ -92,7 +92,7 @@ class DatasetStorage(EpisodicStorage):
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
         self._whole = self._plan_of(tuple(self.keys()))
-        self._following = self._plan_of(tuple(key for key in self.keys() if key[0] == NEXT))
+        self._following = tuple(key for key in self.keys() if key[0] == NEXT)
 
     def _indexable(self, field: Field, items: Items, *, scattered: bool = False) -> _Items:
         if isinstance(items, ImageColumn):
@@ -135,21 +135,31 @@ class DatasetStorage(EpisodicStorage):
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index in [-N, N), as strict TED, in the shape of the index."""
         rows = as_rows(index, len(self))
-        if rows.ndim == 1:
-            return self._gather(rows, self._whole)
-        return self._gather(rows.reshape(-1), self._whole).reshape(rows.shape)
+        return self.take(rows)
 
     def __len__(self) -> int:
         return self._length
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self._gather(rows, self._whole) if rows.ndim == 1 else self.get(rows)
-
-    @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        plan = self._plan_of(tuple(keys))
-        return self._gather(rows, plan) if rows.ndim == 1 else self._gather(rows.reshape(-1), plan).reshape(rows.shape)
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        plan = self._whole if keys is None else self._plan_of(tuple(keys))
+        try:
+            words, ends = self._records.gather(rows)
+        except IndexError:
+            rows = wrap_negative_rows(rows, len(self))
+            words, ends = self._records.gather(rows)
+        columns: dict[Key, Column] = plan.arrays(words)
+        if plan.is_narrow:
+            return columns
+        for part in plan.wide:
+            self._read_wide(part, rows, columns)
+        if ends and plan.following:
+            self._fill_final_states(columns, plan)
+        if plan.done_is_terminated:
+            columns[NEXT_DONE] = as_array(columns[NEXT_TERMINATED]).copy()
+        for key in plan.hidden:
+            del columns[key]
+        return columns
 
     def _plan_of(self, keys: tuple[Key, ...]) -> _BatchPlan:
         """Return how the fields of a batch are read. A plan is made once for the same keys."""
@@ -170,53 +180,35 @@ class DatasetStorage(EpisodicStorage):
             needed |= {NEXT_DONE, NEXT_TERMINATED}
         slots = self._records.slots([*self._slots.values()])
         return _BatchPlan(
-            views=RowViews([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
+            arrays=RowArrays([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
+            is_narrow=not wide and not done_is_terminated,
             wide=wide,
             following=following,
             done_is_terminated=done_is_terminated,
             hidden=tuple(needed.difference(keys)),
         )
 
-    def _gather(self, rows: Tensor, plan: _BatchPlan) -> TensorDict:
-        try:
-            records, ends = self._records.gather(rows)
-        except IndexError:
-            rows = wrap_negative_rows(rows, len(self))
-            records, ends = self._records.gather(rows)
-        count = rows.shape[0]
-        leaves: dict[Key, Tensor] = {}
-        plan.views(records, leaves)
-        for part in plan.wide:
-            self._read_wide(part, rows, leaves)
-        if ends and plan.following:
-            self._fill_final_states(leaves, plan)
-        if plan.done_is_terminated:
-            leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
-        for key in plan.hidden:
-            del leaves[key]
-        return nest_leaves(leaves, torch.Size((count,)))
-
-    def _read_wide(self, part: _WidePart, rows: Tensor, leaves: dict[Key, Tensor]) -> None:
+    def _read_wide(self, part: _WidePart, rows: Tensor, columns: dict[Key, Column]) -> None:
         key, items = part.field.key, part.items
         if not part.following:
-            leaves[key] = items.index_select(0, rows)
+            columns[key] = items.index_select(0, rows)
             return
         # After the last row of an episode comes its final state, which `_fill_final_states` reads.
-        next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, rows + 1)
+        next_rows = torch.where(as_tensor(columns[NEXT_DONE]).view(-1), rows, rows + 1)
         if part.root:  # a single call, so that an image in both is read once
             both = items.index_select(0, torch.cat([rows, next_rows]))
-            leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
+            columns[key], columns[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
         else:
-            leaves[(NEXT, *key)] = items.index_select(0, next_rows)
+            columns[(NEXT, *key)] = items.index_select(0, next_rows)
 
-    def _fill_final_states(self, leaves: dict[Key, Tensor], plan: _BatchPlan) -> None:
+    def _fill_final_states(self, columns: dict[Key, Column], plan: _BatchPlan) -> None:
         # The row after the last row of an episode belongs to the next episode.
-        last = leaves[NEXT_DONE].view(-1).nonzero().squeeze(1)
-        episodes = leaves[EPISODE].index_select(0, last)
+        last = as_tensor(columns[NEXT_DONE]).view(-1).nonzero().squeeze(1)
+        episodes = as_tensor(columns[EPISODE]).index_select(0, last)
         for part in plan.wide:
             if part.following:
                 final = self._final_states()[part.field.key].index_select(0, episodes)
-                leaves[(NEXT, *part.field.key)].index_copy_(0, last, final)
+                as_tensor(columns[(NEXT, *part.field.key)]).index_copy_(0, last, final)
 
     def _final_states(self) -> dict[Key, _Items]:
         if self._finals is None:
@@ -273,7 +265,7 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
-        following: TensorDict = self._gather(rows, self._following).get(NEXT)
+        following: TensorDict = self.take_fields(rows, self._following).get(NEXT)
         return following
 
     @override
@@ -299,12 +291,11 @@ class DatasetStorage(EpisodicStorage):
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
             found = self._records.gather_windows(rows, before, length, self._bounds)
-        leaves: dict[Key, Tensor] = {}
         names = tuple(keys)
-        if names not in self._window_views:
+        if names not in self._window_arrays:
             slots = [self._slots[key] for key in keys]
-            self._window_views[names] = RowViews(slots, self.schema.record_bytes)
-        self._window_views[names](found.words, leaves)
+            self._window_arrays[names] = RowArrays(slots, self.schema.record_bytes)
+        arrays = self._window_arrays[names](found.words)
 
         def rows_at(step: int | Tensor) -> Tensor:
             steps = step if isinstance(step, int) else step.numpy()
@@ -314,7 +305,7 @@ class DatasetStorage(EpisodicStorage):
             )
             return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 
-        entries = [leaves[key] for key in keys]
+        entries = [torch.from_numpy(arrays[key]) for key in keys]
         return Windows(entries, found.outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
@@ -405,8 +396,10 @@ class _WidePart:
 class _BatchPlan:
     """How the fields of a batch are read, compiled once for a set of keys."""
 
-    views: RowViews
+    arrays: RowArrays
     """The views of the narrow fields of a gathered row."""
+    is_narrow: bool
+    """Whether the fields of the batch are these views."""
     wide: tuple[_WidePart, ...]
     following: bool
     """Whether the batch contains a wide field under "next". The last value of an episode is then the final state."""

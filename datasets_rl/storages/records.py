@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ _ROWS_BEFORE_LOADING, _COUNTED_ROWS = 1 << 16, 1 << 12
 """The compiled loop takes half a second to load: only for a program that reads more rows. A read counts at most once."""
 
 
+Words: TypeAlias = NDArray[np.int64]
 EpisodeBounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The first and the last row of each episode, [E] each."""
 
@@ -39,7 +41,7 @@ EpisodeBounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 class RecordWindows:
     """The records of windows around B rows."""
 
-    words: Tensor
+    words: Words
     """The records, words of 8 bytes [B, W, R]."""
     outside: Tensor
     """Which records repeat the first or the last record of the episode, bool [B, W]."""
@@ -82,7 +84,7 @@ class Records:
         episode = RowSlot(EPISODE, end, torch.int64, ())
         return [*flags, *(episode if slot.name == EPISODE else slot for slot in slots)]
 
-    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+    def gather(self, rows: Tensor) -> tuple[Words, int]:
         """Gather the records of some rows.
 
         Args:
@@ -96,22 +98,26 @@ class Records:
             IntegrityError: If the episode of a row does not exist.
         """
         count, width = rows.shape[0], self._width
-        self._rows_read += min(count, _COUNTED_ROWS)
-        if not count or self._rows_read <= _ROWS_BEFORE_LOADING:
+        if self._loop is None and not self._load_loop(count):
             return self._gather_by_torch(rows)
-        if self._loop is None:
-            from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
-
-            self._loop = gather_records
         words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
-        ends = self._loop(
-            *self._arrays, rows.contiguous().numpy(), words, self._stride, width, self._done, self._episode
-        )
+        numbers = rows.numpy() if rows.is_contiguous() else rows.contiguous().numpy()
+        ends: int = self._loop(*self._arrays, numbers, words, self._stride, width, self._done, self._episode)  # type: ignore[misc]  # loaded
         if ends == -1:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if ends == -2:
             raise self._unknown_episode()
-        return torch.from_numpy(words), ends
+        return words, ends
+
+    def _load_loop(self, count: int) -> bool:
+        """Return whether the compiled loop is used from now on, for a read of some rows."""
+        self._rows_read += min(count, _COUNTED_ROWS)
+        if self._rows_read <= _ROWS_BEFORE_LOADING:
+            return False
+        from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
+
+        self._loop = gather_records
+        return True
 
     def gather_windows(self, rows: Tensor, before: int, length: int, bounds: EpisodeBounds) -> RecordWindows:
         """Gather the records of the steps around rows, see `Storage.windows_around`.
@@ -137,9 +143,9 @@ class Records:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if result == -2:
             raise self._unknown_episode()
-        return RecordWindows(torch.from_numpy(words), torch.from_numpy(outside), low, high)
+        return RecordWindows(words, torch.from_numpy(outside), low, high)
 
-    def _gather_by_torch(self, rows: Tensor) -> tuple[Tensor, int]:
+    def _gather_by_torch(self, rows: Tensor) -> tuple[Words, int]:
         width, (_, finals, known) = self._width, self._arrays
         words = torch.empty((len(rows), width + _ADDED_WORDS), dtype=torch.int64)
         words[:, :width] = self._windows.index_select(0, rows)
@@ -154,7 +160,7 @@ class Records:
                 raise self._unknown_episode()
             words[last, self._stride : width] = torch.from_numpy(finals[episodes])
             flags[last, (width + 1) * _WORD + _KNOWN_FLAG] = torch.from_numpy(known[episodes])
-        return words, len(last)
+        return words.numpy(), len(last)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:

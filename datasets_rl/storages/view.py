@@ -17,6 +17,7 @@ from datasets_rl.errors import UnknownKeyError
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.packed import Column, as_tensor
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -172,21 +173,17 @@ class View(EpisodicStorage):
         return self.take(wrap_negative_rows(as_rows(index, len(self)), len(self)))
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self.take_fields(rows, self._keys)
-
-    @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        keys = self._keys if keys is None else keys
         stored = tuple(dict.fromkeys(self.names.get(key, key) for key in keys)) if self.names else tuple(keys)
         found = None if self.rows is None else self._locate(self.rows, rows)
-        data = self.dataset.take_fields(rows if found is None else found.rows, stored)
+        columns = self.dataset.take_columns(rows if found is None else found.rows, stored)
         for key in self._changed.intersection(stored):
-            data[key] = self._change(key, data[key], found)
+            columns[key] = self._change(key, as_tensor(columns[key]), found)
         if self.names:
-            for name in self.names.keys() & set(keys):
-                data[name] = data[self.names[name]]
-            data = data.select(*keys)
-        return data
+            columns = {key: as_tensor(column) for key, column in columns.items()}
+            columns = {key: columns[self.names.get(key, key)] for key in keys}
+        return columns
 
     def _change(self, key: Key, values: Tensor, found: _Located | None) -> Tensor:
         """Return the values of a field in the view, from the values in the dataset, which may be overwritten."""
