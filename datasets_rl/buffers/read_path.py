@@ -103,13 +103,14 @@ class ReadPath(Composed):
         parts = self._components
         lock, storage = parts.lock, parts.storage
         with lock.reading if storage.read_only else lock:
-            if (waiting := self.take_waiting(size, fields)) is not None:
+            if self.waiting and (waiting := self.take_waiting(size, fields)) is not None:
                 return waiting
-            before = parts.sampler.position if ahead else None
+            sampler, writer = parts.sampler, parts.writer
+            before = sampler.position if ahead else None
             index, info = self.choose_rows(storage, size)
-            if parts.writer.tracks_generations:
-                info["index_generation"] = parts.writer.generations_of(storage.unravel(index))
-            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out, before=before, size=size)
+            if writer.tracks_generations:
+                info["index_generation"] = writer.generations_of(storage.unravel(index))
+            drawn = Drawn(storage, index, info, fields, sampler.ran_out, _UNREAD, False, before, size)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
                 lock.begin_read()
@@ -119,8 +120,6 @@ class ReadPath(Composed):
 
     def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
         """Return the next batch that was drawn earlier, or None if the next batch has another size."""
-        if not self.waiting:
-            return None
         try:
             if self.waiting[0].size not in {None, size}:
                 return None
@@ -164,7 +163,8 @@ class ReadPath(Composed):
             try:
                 data = self.read(drawn)
             finally:
-                self.discard(drawn)
+                if drawn.announced:
+                    self.discard(drawn)
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
         return self.finish(data, info), info
 

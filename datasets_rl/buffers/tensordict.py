@@ -152,8 +152,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         replaced = _set_entries(data, entries)
         if isinstance(info, _Info):
             info.replaced = replaced
-        data = super().finish(data, {}, collate=False)
-        if parts.transforms:
+        if parts.transforms or parts.pin_memory:
+            data = super().finish(data, {}, collate=False)
             # Transforms see the info. If a transform selects keys, the index and the other info are added again.
             lost = {key: value for key, value in entries.items() if data.get(key, None) is None}
             if lost:

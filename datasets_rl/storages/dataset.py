@@ -163,9 +163,10 @@ class DatasetStorage(EpisodicStorage):
 
     def _plan_of(self, keys: tuple[Key, ...]) -> _BatchPlan:
         """Return how the fields of a batch are read. A plan is made once for the same keys."""
-        if keys not in self._plans:
-            self._plans[keys] = self._new_plan(keys)
-        return self._plans[keys]
+        plan = self._plans.get(keys)
+        if plan is None:
+            plan = self._plans[keys] = self._new_plan(keys)
+        return plan
 
     def _new_plan(self, keys: tuple[Key, ...]) -> _BatchPlan:
         parts = (

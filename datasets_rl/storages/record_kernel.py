@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from datasets_rl.loop_compiler import compile_for, copy_items, pointer_to
+from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer, pointer_to
 
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until the copy."""
@@ -46,9 +46,9 @@ def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
 _prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
 
 
-@compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, numba.int64[::1], numba.int64[:, ::1], *_NUMBERS))
+@compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, *_NUMBERS, numba.int64, numba.int64[:, ::1]))
 def gather_records(
-    records: Any, finals: Any, known: Any, rows: Any, out: Any, stride: int, width: int, done: int, episode: int
+    records: Any, finals: Any, known: Any, stride: int, width: int, done: int, episode: int, address: int, out: Any
 ) -> int:
     """Gather the window of each row: the record, and the start of the next record.
 
@@ -56,19 +56,20 @@ def gather_records(
         records: All records, words [(N + 1) * stride].
         finals: The final states of each episode, words [E, width - stride].
         known: Whether the final states of each episode are known, bool [E].
-        rows: The rows, [B].
-        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
-            word's first bytes are 0, 0, 0, and whether the next states are known.
         stride: Words of a record.
         width: Words of a window.
         done: Byte of a record that is 1 at the end of an episode.
         episode: Byte of a record at which its episode is, an int32.
+        address: Address of the rows, int64 [B], contiguous.
+        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
+            word's first bytes are 0, 0, 0, and whether the next states are known.
 
     Returns:
         The number of rows that end an episode. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
         Then `out` is incomplete.
     """
-    count, total = len(rows), len(records) // stride - 1
+    count, total = len(out), len(records) // stride - 1
+    rows = numba.carray(int64_pointer(address), count)
     done_word, done_shift = done // 8, done % 8 * 8
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WORDS_AHEAD // width, 1), _ROWS_AHEAD)

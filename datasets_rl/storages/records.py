@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -101,8 +101,9 @@ class Records:
         if self._loop is None and not self._load_loop(count):
             return self._gather_by_torch(rows)
         words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
-        numbers = rows.numpy() if rows.is_contiguous() else rows.contiguous().numpy()
-        ends: int = self._loop(*self._arrays, numbers, words, self._stride, width, self._done, self._episode)  # type: ignore[misc]  # loaded
+        if not (rows.dtype is torch.int64 and rows.is_cpu and rows.is_contiguous()):  # the loop reads its memory
+            rows = rows.to("cpu", torch.int64).contiguous()
+        ends: int = self._loop(rows.data_ptr(), words)  # type: ignore[misc]  # loaded
         if ends == -1:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if ends == -2:
@@ -116,7 +117,8 @@ class Records:
             return False
         from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
 
-        self._loop = gather_records
+        # numba takes another time for each keyword, and none for arguments that are bound before.
+        self._loop = partial(gather_records, *self._arrays, self._stride, self._width, self._done, self._episode)
         return True
 
     def gather_windows(self, rows: Tensor, before: int, length: int, bounds: EpisodeBounds) -> RecordWindows:

@@ -49,6 +49,17 @@ class _Located(NamedTuple):
     """Whether an episode lost the row after each of these rows, bool [...]."""
 
 
+class _Reads(NamedTuple):
+    """How some fields of a view are read from its dataset."""
+
+    stored: tuple[Key, ...]
+    """Keys of the fields in the dataset."""
+    changed: tuple[Key, ...]
+    """Those of them with values that differ in the view."""
+    names: tuple[tuple[Key, Key], ...]
+    """The key in the view, and in the dataset, of each field, or none without second names."""
+
+
 class View(EpisodicStorage):
     """Selected rows of a dataset, in their order, and selected fields, some with a second name.
 
@@ -108,6 +119,7 @@ class View(EpisodicStorage):
                 self.fields.pop(NEXT_FINAL_KNOWN, None)
         self.masked = NEXT_FINAL_KNOWN in self.fields
         self._keys = (*self.fields, *self.names)
+        self._reads: dict[tuple[Key, ...] | None, _Reads] = {}
 
     @classmethod
     def of(cls, steps: DatasetStorage | View) -> View:
@@ -174,16 +186,24 @@ class View(EpisodicStorage):
 
     @override
     def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
-        keys = self._keys if keys is None else keys
-        stored = tuple(dict.fromkeys(self.names.get(key, key) for key in keys)) if self.names else tuple(keys)
+        reads = self._reads.get(keys if keys is None or type(keys) is tuple else tuple(keys)) or self._new_reads(keys)
         found = None if self.rows is None else self._locate(self.rows, rows)
-        columns = self.dataset.take_columns(rows if found is None else found.rows, stored)
-        for key in self._changed.intersection(stored):
+        columns = self.dataset.take_columns(rows if found is None else found.rows, reads.stored)
+        for key in reads.changed:
             columns[key] = self._change(key, as_tensor(columns[key]), found)
-        if self.names:
+        if reads.names:
             columns = {key: as_tensor(column) for key, column in columns.items()}
-            columns = {key: columns[self.names.get(key, key)] for key in keys}
+            columns = {key: columns[name] for key, name in reads.names}
         return columns
+
+    def _new_reads(self, keys: Sequence[Key] | None) -> _Reads:
+        """Return how some fields are read, made once for the same fields."""
+        chosen = self._keys if keys is None else tuple(keys)
+        names = tuple((key, self.names.get(key, key)) for key in chosen)
+        stored = tuple(dict.fromkeys(name for _, name in names))
+        reads = _Reads(stored, tuple(self._changed.intersection(stored)), names if self.names else ())
+        self._reads[None if keys is None else chosen] = reads
+        return reads
 
     def _change(self, key: Key, values: Tensor, found: _Located | None) -> Tensor:
         """Return the values of a field in the view, from the values in the dataset, which may be overwritten."""
