@@ -25,9 +25,12 @@ from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import Column, RowArrays, as_array, as_tensor, row_slots
+from datasets_rl.storages.record_pass import RecordPass
 from datasets_rl.storages.records import Records
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
+from datasets_rl.ted.passes import ReadsInPass
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
@@ -91,6 +94,7 @@ class DatasetStorage(EpisodicStorage):
         }
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
+        self._passes: dict[tuple[Any, ...], RecordPass | None] = {}
         self._whole = self._plan_of(tuple(self.keys()))
         self._following = tuple(key for key in self.keys() if key[0] == NEXT)
 
@@ -188,6 +192,38 @@ class DatasetStorage(EpisodicStorage):
             done_is_terminated=done_is_terminated,
             hidden=tuple(needed.difference(keys)),
         )
+
+    @override
+    def take_in_pass(
+        self, rows: Tensor, transform: ReadsInPass, keys: tuple[Key, ...] | None = None
+    ) -> TensorDict | None:
+        if rows.ndim != 1 or not rows.is_cpu or rows.dtype is not torch.int64:
+            return None
+        name = (type(transform), transform.pass_arguments(), keys)
+        try:
+            found = self._passes[name]
+        except KeyError:
+            found = self._passes[name] = self._new_pass(transform, tuple(self.keys()) if keys is None else keys)
+        if found is None:
+            return None
+        columns, result = found.read(rows.contiguous())
+        if result == -1:
+            columns, result = found.read(wrap_negative_rows(rows, len(self)))
+        if result < 0:
+            raise self._records.unknown_episode()
+        return nest_leaves(columns, rows.shape)
+
+    def _new_pass(self, transform: ReadsInPass, keys: tuple[Key, ...]) -> RecordPass | None:
+        """Return the pass that reads some fields, and the results of a transform, or None if there is no such pass."""
+        if self.wide_keys.intersection(keys) or not self.truncated_as_done:
+            return None
+        fields = {key: self._slots[key] for key in keys if key in self._slots and self._slots[key].memory_dtype is None}
+        wanted = transform.pass_over(fields)
+        names = {*keys, *(() if wanted is None else (entry.key for entry in wanted.entries))}
+        if wanted is None or any(name[:length] in names for name in names for length in range(1, len(name))):
+            return None
+        masked = NEXT_FINAL_KNOWN in keys
+        return RecordPass(self._records, self._bounds, self._slots, keys, wanted, masked=masked)
 
     def _read_wide(self, part: _WidePart, rows: Tensor, columns: dict[Key, Column]) -> None:
         key, items = part.field.key, part.items

@@ -21,9 +21,9 @@ _WINDOW_WORDS_AHEAD = 2048
 """The same for windows, with records next to each other."""
 _LINE = 8
 """Words of a cache line."""
-_RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
-_FINALS = numba.types.Array(numba.int64, 2, "C", readonly=True)
-_KNOWN = numba.types.Array(numba.boolean, 1, "C", readonly=True)
+RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
+FINALS = numba.types.Array(numba.int64, 2, "C", readonly=True)
+KNOWN = numba.types.Array(numba.boolean, 1, "C", readonly=True)
 _NUMBERS = (numba.int64,) * 4
 
 
@@ -43,10 +43,10 @@ def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
     return numba.void(words, numba.int64), generate
 
 
-_prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
+prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
 
 
-@compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, *_NUMBERS, numba.int64, numba.int64[:, ::1]))
+@compile_for(numba.int64(RECORDS, FINALS, KNOWN, *_NUMBERS, numba.int64, numba.int64[:, ::1]))
 def gather_records(
     records: Any, finals: Any, known: Any, stride: int, width: int, done: int, episode: int, address: int, out: Any
 ) -> int:
@@ -74,13 +74,15 @@ def gather_records(
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WORDS_AHEAD // width, 1), _ROWS_AHEAD)
     ends = 0
-    for number in range(count):
+    for number in range(-ahead, count):
         if number + ahead < count:
             later = rows[number + ahead]
             if 0 <= later < total:
                 for word in range(later * stride, later * stride + width, _LINE):
-                    _prefetch(records, word)
-                _prefetch(records, later * stride + width - 1)
+                    prefetch(records, word)
+                prefetch(records, later * stride + width - 1)
+        if number < 0:
+            continue
         row = rows[number]
         if row < 0 or row >= total:
             return -1
@@ -104,7 +106,7 @@ def gather_records(
 
 @compile_for(
     numba.int64(
-        _RECORDS,
+        RECORDS,
         *(numba.int64[::1],) * 3,
         numba.int64[:, :, ::1],
         numba.boolean[:, ::1],
@@ -148,12 +150,14 @@ def gather_windows(
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WINDOW_WORDS_AHEAD // words, 1), _ROWS_AHEAD)
     steps = np.empty(words, np.int64)
-    for number in range(count):
+    for number in range(-ahead, count):
         if number + ahead < count:
             later = min(max(rows[number + ahead] - before, 0), total - width) * stride
             for word in range(later, later + words, _LINE):
-                _prefetch(records, word)
-            _prefetch(records, later + words - 1)
+                prefetch(records, word)
+            prefetch(records, later + words - 1)
+        if number < 0:
+            continue
         row = rows[number]
         if row < 0 or row >= total:
             return -1

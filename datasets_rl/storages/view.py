@@ -28,6 +28,7 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
+from datasets_rl.ted.passes import ReadsInPass
 from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
 from datasets_rl.ted.windows import Windows
@@ -195,6 +196,12 @@ class View(EpisodicStorage):
             columns = {key: as_tensor(column) for key, column in columns.items()}
             columns = {key: columns[name] for key, name in reads.names}
         return columns
+
+    @override
+    def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
+        if self.rows is not None or self.names or self._changed:
+            return None
+        return self.dataset.take_in_pass(rows, transform, self._keys)
 
     def _new_reads(self, keys: Sequence[Key] | None) -> _Reads:
         """Return how some fields are read, made once for the same fields."""

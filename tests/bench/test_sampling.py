@@ -39,7 +39,7 @@ A batch of 32 is above 1: a TensorDict needs a tensor for each field, and torch 
 @pytest.mark.parametrize("batch_size", list(OF_TAKES))
 def test_a_batch_costs_little_beside_takes_of_numpy(ours, batch_size, compare, expect):
     """Both have the same fields. The arrays are copies in memory, the next observations another copy of the observations."""
-    keys = [key for key in ours.storage.keys() if key != ("next", "observation")]
+    keys = [key for key in ours.storage.keys() if key != ("next", "observation")]  # noqa: SIM118 - a storage iterates over its steps
     arrays = {".".join(key): ours.storage.column(key).clone().numpy() for key in keys}
     arrays["next.observation"] = np.roll(arrays["observation"], -1, 0)
 

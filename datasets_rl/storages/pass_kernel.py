@@ -1,0 +1,186 @@
+"""The read of steps together with windows around them and n-step targets, as a compiled loop, imported only when needed.
+
+The loop requests the memory of the widest span of later rows before it copies the entries of the current row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
+from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
+
+VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS = range(6)
+"""Kinds of entries, see `datasets_rl.ted.passes`."""
+COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
+"""The columns of the table of entries, see `gather_pass`."""
+LAYOUT = ("stride", "width", "episode", "terminated", "n_steps", "masked", "before", "after")
+"""The numbers that describe the records and the pass, see `gather_pass`."""
+_WORDS_AHEAD, _ROWS_AHEAD = 2048, 32
+"""Memory that is requested ahead, which must stay in the smallest cache until the copy."""
+_LINE = 8
+"""Words of a cache line."""
+
+
+@compile_for(
+    numba.int64(
+        RECORDS,
+        FINALS,
+        KNOWN,
+        numba.int64[::1],
+        numba.int64[::1],
+        numba.int64[:, ::1],
+        numba.int64[::1],
+        numba.float64[::1],
+        numba.float32[::1],
+        numba.int64,
+        numba.int64[:, ::1],
+    )
+)
+def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would take longer than what it does
+    records: Any,
+    finals: Any,
+    known: Any,
+    firsts: Any,
+    lasts: Any,
+    table: Any,
+    layout: Any,
+    powers: Any,
+    discounts: Any,
+    address: int,
+    out: Any,
+) -> int:
+    """Gather the record of each row, with its next states, and the entries of a table.
+
+    Args:
+        records: All records, words [(N + 1) * stride].
+        finals: The final states of each episode, words [E, width - stride].
+        known: Whether the final states of each episode are known, bool [E].
+        firsts: The first row of each episode, [E].
+        lasts: The last row of each episode, [E].
+        table: The entries, [P, 9]: the kind, the byte of the field in a record, the bytes of the field in a step, the first
+            step, the distance between steps, the number of steps, the byte of the entry in an output row, a flag, and the
+            byte of the field in the final states for values after a step, or -1. The flag says for `VALUES` whether steps
+            outside of the episode are zeros, for `OUTSIDE` whether the mask is inverted, and for `SUM` whether rewards have
+            8 bytes.
+        layout: Words of a record, words of a window, byte of a record at which its episode is, byte at which the flag of
+            terminations is, n or 0, whether states may be unknown, and the number of rows before and after a row that are
+            read at most.
+        powers: Powers 0 to n of the discount factor.
+        discounts: The same for the entries `DISCOUNT`.
+        address: Address of the rows, int64 [B], contiguous.
+        out: Output, words [B, W]. First, for n steps, comes the record of the row. Then come the window of the last of the
+            steps, or of the row, the number of the episode, a word as in `gather_records`, and the entries.
+
+    Returns:
+        0. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E). Then `out` is incomplete.
+    """
+    stride, width, episode, terminated, n_steps, masked, before, after = (
+        layout[0],
+        layout[1],
+        layout[2],
+        layout[3],
+        layout[4],
+        layout[5],
+        layout[6],
+        layout[7],
+    )
+    count, total, row_words = len(out), len(records) // stride - 1, out.shape[1]
+    rows = numba.carray(int64_pointer(address), count)
+    episode_word, episode_shift = episode // 8, episode % 8 * 8
+    span = (before + after) * stride + width
+    ahead = min(max(_WORDS_AHEAD // span, 1), _ROWS_AHEAD)
+    record_bytes, row_bytes, final_bytes = stride * 8, row_words * 8, (width - stride) * 8
+    window_at = stride if n_steps else 0
+    in_bytes = records.view(np.uint8)
+    in_floats, in_doubles = records.view(np.float32), records.view(np.float64)
+    flat = out.reshape(-1)
+    out_bytes = flat.view(np.uint8)
+    out_floats, out_doubles = flat.view(np.float32), flat.view(np.float64)
+    flat_finals = finals.reshape(-1)
+    final_items = flat_finals.view(np.uint8)
+    for number in range(-ahead, count):
+        if number + ahead < count:
+            later = max(rows[number + ahead] - before, 0) * stride
+            stop = min(later + span, len(records))
+            for word in range(later, stop, _LINE):
+                prefetch(records, word)
+            if stop > later:
+                prefetch(records, stop - 1)
+        if number < 0:
+            continue
+        row = rows[number]
+        if row < 0 or row >= total:
+            return -1
+        owner = (records[row * stride + episode_word] >> episode_shift) & 0xFFFFFFFF
+        if owner >= len(firsts):
+            return -2
+        first, last = firsts[owner], lasts[owner]
+        if row < first or row > last or last >= total:  # the table of episodes is damaged
+            return -2
+        end, start_out, usable = row, number * row_words, True
+        whole = row - before >= first and row + after < last
+        if n_steps:
+            end = min(row + n_steps - 1, last)
+            if masked and end == last and not known[owner] and not in_bytes[last * record_bytes + terminated]:
+                if end > row:
+                    end -= 1
+                else:
+                    usable = False
+            copy_items(records, row * stride, flat, start_out, stride)
+        window = start_out + window_at
+        flags = 1
+        if end == last:
+            copy_items(records, end * stride, flat, window, stride)
+            copy_items(flat_finals, owner * (width - stride), flat, window + stride, width - stride)
+            flags = numba.int64(known[owner])
+        else:
+            copy_items(records, end * stride, flat, window, width)
+        flat[window + width] = owner
+        flat[window + width + 1] = flags << 24
+        for part in range(len(table)):
+            kind, source, size = table[part, 0], table[part, 1], table[part, 2]
+            offset, distance, steps = table[part, 3], table[part, 4], table[part, 5]
+            target, flag, final = number * row_bytes + table[part, 6], table[part, 7], table[part, 8]
+            if kind == VALUES and whole:
+                read = (row + offset + (final >= 0)) * record_bytes + source
+                for step in range(steps):
+                    copy_items(in_bytes, read + step * distance * record_bytes, out_bytes, target + step * size, size)
+            elif kind == VALUES:
+                for step in range(steps):
+                    wanted = row + offset + step * distance
+                    inside = min(max(wanted, first), last)
+                    if flag and inside != wanted:
+                        for item in range(size):
+                            out_bytes[target + step * size + item] = 0
+                    elif final >= 0 and inside == last:
+                        copy_items(final_items, owner * final_bytes + final, out_bytes, target + step * size, size)
+                    else:
+                        read = (inside + (final >= 0)) * record_bytes + source
+                        copy_items(in_bytes, read, out_bytes, target + step * size, size)
+            elif kind == OUTSIDE:
+                for step in range(steps):
+                    wanted = row + offset + step * distance
+                    out_bytes[target + step] = (wanted < first or wanted > last) != (flag != 0)
+            elif kind == SUM:
+                for item in range(size):
+                    if flag:
+                        read, total_8 = ((row * record_bytes + source) >> 3) + item, 0.0
+                        for step in range(end - row + 1):
+                            total_8 += powers[step] * in_doubles[read + step * stride]
+                        out_doubles[(target >> 3) + item] = total_8
+                    else:
+                        read, total_4 = ((row * record_bytes + source) >> 2) + item, np.float32(0)
+                        for step in range(end - row + 1):
+                            total_4 += np.float32(powers[step]) * in_floats[read + step * stride * 2]
+                        out_floats[(target >> 2) + item] = total_4
+            elif kind == COUNT:
+                flat[target >> 3] = end - row + 1
+            elif kind == DISCOUNT:
+                out_floats[target >> 2] = discounts[end - row + 1]
+            else:
+                out_bytes[target] = usable and in_bytes[end * record_bytes + terminated] == 0
+    return 0

@@ -1,0 +1,137 @@
+"""Steps of a stored dataset together with windows and n-step targets, read in one pass over the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datasets_rl.storages.packed import RowArrays, RowSlot
+from datasets_rl.storages.records import EpisodeBounds, Records
+from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, Key
+from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Outside, Part, Pass, RewardSum, StepCount, Values
+
+_WORD = 8
+_FIXED: dict[type[Part], torch.dtype] = {
+    Outside: torch.bool,
+    StepCount: torch.int64,
+    Discount: torch.float32,
+    Bootstraps: torch.bool,
+}
+"""The dtypes of entries that do not consist of values of a field."""
+
+
+class RecordPass:
+    """The read of the entries of a `Pass`, and of other fields of a batch, compiled once.
+
+    Args:
+        records: The records.
+        bounds: The first and the last row of each episode.
+        slots: The positions of the narrow fields in a window, by key.
+        keys: Keys of the other fields.
+        wanted: The entries, of which all fields are narrow.
+        masked: Whether a batch has the mask of known states.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        bounds: EpisodeBounds,
+        slots: Mapping[Key, RowSlot],
+        keys: Sequence[Key],
+        wanted: Pass,
+        *,
+        masked: bool,
+    ) -> None:
+        from datasets_rl.storages import pass_kernel  # deferred: loads numba
+
+        self._kernel, self._slots, self._record_bytes = pass_kernel, slots, records.stride * _WORD
+        leading = self._record_bytes if wanted.n_steps else 0
+        made = {entry.key for entry in wanted.entries}
+        found = [
+            slot for slot in records.slots([*slots.values()], leading) if slot.name in keys and slot.name not in made
+        ]
+        end, table, steps = leading + records.row_bytes, [], {0, max(wanted.n_steps - 1, 0)}
+        for entry in wanted.entries:
+            found.append(self._slot_of(entry, end))
+            for part in entry.parts:
+                rows, size = self._rows_of(part, end)
+                table += rows
+                end += size
+                steps.update(getattr(part, "offsets", ()))
+            end = -(-end // _WORD) * _WORD
+        self._words, self._arrays = end // _WORD, RowArrays(found, end)
+        numbers = (records.stride, records.width, slots[EPISODE].offset, slots[NEXT_TERMINATED].offset, wanted.n_steps)
+        exponents = torch.arange(wanted.n_steps + 1)
+        self._loop: Callable[..., int] = partial(
+            pass_kernel.gather_pass,
+            *records.arrays,
+            *bounds,
+            np.array(table, np.int64).reshape(-1, len(pass_kernel.COLUMNS)),
+            np.array([*numbers, masked, -min(steps), max(steps)], np.int64),
+            # As `discount_powers`: a power of a number of 4 bytes is not the rounded power of a number of 8 bytes.
+            (wanted.discount ** exponents.double()).numpy(),
+            (wanted.discount ** exponents.float()).numpy(),
+        )
+
+    def read(self, rows: Tensor) -> tuple[dict[Key, NDArray[Any]], int]:
+        """Return the leaves of a batch by key, and the result of the loop, see `gather_pass`.
+
+        Args:
+            rows: Row numbers, int64 [B], in main memory and contiguous.
+        """
+        words = np.empty((rows.shape[0], self._words), np.int64)
+        result = self._loop(rows.data_ptr(), words)
+        return self._arrays(words), result
+
+    def _slot_of(self, entry: Entry, offset: int) -> RowSlot:
+        """Return the position of an entry in an output row."""
+        part = entry.parts[0]
+        if isinstance(part, (Values, RewardSum)):
+            slot = self._slots[part.field]
+            lead = (len(part.offsets),) if isinstance(part, Values) else ()
+            dtype, shape = slot.dtype, (*lead, *slot.shape)
+        else:
+            dtype, shape = _FIXED[type(part)], (len(part.offsets),) if isinstance(part, Outside) else ()
+        return RowSlot(entry.key, offset, dtype, shape if entry.shape is None else entry.shape)
+
+    def _rows_of(self, part: Part, target: int) -> tuple[list[list[int]], int]:
+        """Return the rows of the table for a part of an entry, and the bytes of the part.
+
+        Args:
+            part: The part.
+            target: The byte of an output row at which the part begins.
+        """
+        kernel = self._kernel
+        if isinstance(part, (Values, RewardSum)):
+            slot = self._slots[part.field]
+            items, size = math.prod(slot.shape), slot.end - slot.offset
+            follows = slot.offset >= self._record_bytes
+            source = slot.offset - self._record_bytes if follows else slot.offset
+            if isinstance(part, RewardSum):
+                return [[kernel.SUM, source, items, 0, 0, 0, target, slot.dtype.itemsize == _WORD, -1]], size
+            final = source if follows else -1
+            return [
+                [kernel.VALUES, source, size, run.start, run.step, len(run), target + size * done, part.zeros, final]
+                for run, done in _runs(part.offsets)
+            ], size * len(part.offsets)
+        if isinstance(part, Outside):
+            return [
+                [kernel.OUTSIDE, 0, 1, run.start, run.step, len(run), target + done, part.inverted, -1]
+                for run, done in _runs(part.offsets)
+            ], len(part.offsets)
+        kind = {StepCount: kernel.COUNT, Discount: kernel.DISCOUNT, Bootstraps: kernel.BOOTSTRAPS}[type(part)]
+        return [[kind, 0, 0, 0, 0, 0, target, 0, -1]], _FIXED[type(part)].itemsize
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[range, int]]:
+    """Return steps as ranges, each with the number of the steps before it."""
+    if isinstance(offsets, range):
+        return [(offsets, 0)]
+    return [(range(step, step + 1), number) for number, step in enumerate(offsets)]
