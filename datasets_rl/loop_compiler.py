@@ -44,11 +44,12 @@ def _int64_pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return numba.types.CPointer(numba.int64)(numba.int64), generate
+    pointer: Any = numba.types.CPointer  # numba has no types
+    return pointer(numba.int64)(numba.int64), generate
 
 
 int64_pointer: Any = _int64_pointer  # its first argument is passed by the compiler
-"""``numba.carray(int64_pointer(address), count)`` is an array of the integers at an address, in a compiled loop.
+"""``carray(int64_pointer(address), count)`` is an array of the integers at an address, in a compiled loop.
 
 The address of a tensor is known in a fifth of the time in which torch makes an array of the tensor.
 """

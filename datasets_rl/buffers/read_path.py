@@ -177,8 +177,9 @@ class ReadPath(Composed):
     def take_columns(self, drawn: Drawn) -> dict[Key, Column] | None:
         """Read a drawn batch as its leaves by key, without info. None if the batch has to be made by `make`."""
         storage, index = drawn.storage, drawn.index
-        is_plain = drawn.data is _UNREAD and isinstance(storage, EpisodicStorage) and self.returns_stored_fields
-        if not is_plain or self._components.pin_memory:
+        if drawn.data is not _UNREAD or not isinstance(storage, EpisodicStorage):
+            return None
+        if self._components.pin_memory or not self.returns_stored_fields:
             return None
         try:
             columns = storage.take_columns(index, drawn.fields)

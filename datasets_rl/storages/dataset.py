@@ -152,7 +152,7 @@ class DatasetStorage(EpisodicStorage):
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
             words, ends = self._records.gather(rows)
-        columns: dict[Key, Column] = plan.arrays(words)
+        columns = plan.arrays(words)
         if plan.is_narrow:
             return columns
         for part in plan.wide:
@@ -342,7 +342,7 @@ class DatasetStorage(EpisodicStorage):
             )
             return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 
-        entries = [torch.from_numpy(arrays[key]) for key in keys]
+        entries = [as_tensor(arrays[key]) for key in keys]
         return Windows(entries, found.outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:

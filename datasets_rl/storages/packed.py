@@ -105,14 +105,14 @@ class RowArrays:
             (slot.name, numpy_dtype(slot.memory_dtype)) for slot in slots if slot.memory_dtype is not None
         )
 
-    def __call__(self, windows: NDArray[np.int64]) -> dict[Any, NDArray[Any]]:
+    def __call__(self, windows: NDArray[np.int64]) -> dict[Any, Column]:
         """Return a view of every leaf by name, [..., *shape], or a copy of a leaf of another dtype in the result.
 
         Args:
             windows: Words of 8 bytes, [..., W], contiguous.
         """
         records: Any = np.ndarray(windows.shape[:-1], self._window, windows)
-        arrays = {name: records[field] for name, field in self._fields}
+        arrays: dict[Any, Any] = {name: records[field] for name, field in self._fields}
         for name, dtype in self._wider:
             arrays[name] = arrays[name].astype(dtype)
         return arrays

@@ -9,6 +9,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.np.numpy_support import carray
 
 from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
@@ -89,7 +90,7 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         layout[7],
     )
     count, total, row_words = len(out), len(records) // stride - 1, out.shape[1]
-    rows = numba.carray(int64_pointer(address), count)
+    rows = carray(int64_pointer(address), count)
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     span = (before + after) * stride + width
     ahead = min(max(_WORDS_AHEAD // span, 1), _ROWS_AHEAD)

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer, pointer_to
 
@@ -69,7 +70,7 @@ def gather_records(
         Then `out` is incomplete.
     """
     count, total = len(out), len(records) // stride - 1
-    rows = numba.carray(int64_pointer(address), count)
+    rows = carray(int64_pointer(address), count)
     done_word, done_shift = done // 8, done % 8 * 8
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WORDS_AHEAD // width, 1), _ROWS_AHEAD)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets_rl.storages.packed import RowArrays, RowSlot
+from datasets_rl.storages.packed import Column, RowArrays, RowSlot
 from datasets_rl.storages.records import EpisodeBounds, Records
 from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, Key
 from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Outside, Part, Pass, RewardSum, StepCount, Values
@@ -80,7 +78,7 @@ class RecordPass:
             (wanted.discount ** exponents.float()).numpy(),
         )
 
-    def read(self, rows: Tensor) -> tuple[dict[Key, NDArray[Any]], int]:
+    def read(self, rows: Tensor) -> tuple[dict[Key, Column], int]:
         """Return the leaves of a batch by key, and the result of the loop, see `gather_pass`.
 
         Args:

@@ -149,8 +149,9 @@ def _take_in_pass(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
 
     Later transforms that read other rows would see its results where they expect the entries of the storage.
     """
-    first = transforms[0] if transforms else None
-    if not _reads_in_pass(type(first)) or any(hasattr(type(later), "gather") for later in transforms[1:]):
+    first: Any = transforms[0] if transforms else None
+    kind: Any = type(first)
+    if not _reads_in_pass(kind) or any(hasattr(type(later), "gather") for later in transforms[1:]):
         return None
     if not first.can_be_replaced or not hasattr(type(storage), "take_in_pass"):
         return None

@@ -17,7 +17,7 @@ from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED, Key, as_key
-from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Field, Pass, RewardSum, StepCount, Values
+from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Field, Part, Pass, RewardSum, StepCount, Values
 from datasets_rl.ted.windows import rows_in
 from datasets_rl.transforms._time import PADDING_MASKS, OverTime, TimeAxis, find_mask, step_windows
 from datasets_rl.transforms.base import (
@@ -168,7 +168,7 @@ class MultiStepTransform(OverTime):
             original = as_key(under_next(prefixed_key("original_", name)))
             entries.append(Entry(key, (RewardSum(key),)))
             entries.append(Entry(original, (Values(key, (0,)),), fields[key].shape))
-        results = {STEPS_TO_NEXT: StepCount(), "gamma": Discount(), "nonterminal": Bootstraps()}
+        results: dict[str, Part] = {STEPS_TO_NEXT: StepCount(), "gamma": Discount(), "nonterminal": Bootstraps()}
         entries += [Entry((name,), (part,)) for name, part in results.items()]
         return Pass(tuple(entries), self.n_steps, self.gamma)
 
