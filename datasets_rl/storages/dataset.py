@@ -24,7 +24,8 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import Column, RowArrays, as_array, as_tensor, row_slots
+from datasets_rl.storages.packed import Column, RowArrays, RowSlot, as_array, as_tensor, row_slots
+from datasets_rl.storages.record_access import RecordAccess
 from datasets_rl.storages.record_pass import RecordPass
 from datasets_rl.storages.records import Records
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
@@ -192,6 +193,21 @@ class DatasetStorage(EpisodicStorage):
             done_is_terminated=done_is_terminated,
             hidden=tuple(needed.difference(keys)),
         )
+
+    @override
+    def record_access(self, key: Key) -> tuple[RecordAccess, RowSlot] | None:
+        if key not in self._accesses:
+            is_stored = self._is_in_record(key) and self._slots[key].memory_dtype is None
+            self._accesses[key] = (self._access, self._slots[key]) if is_stored else None
+        return self._accesses[key]
+
+    @cached_property
+    def _access(self) -> RecordAccess:
+        return self._records.access(self._bounds)
+
+    @cached_property
+    def _accesses(self) -> dict[Key, tuple[RecordAccess, RowSlot] | None]:
+        return {}
 
     @override
     def take_in_pass(

@@ -22,6 +22,7 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.storages.packed import RowSlot
+from datasets_rl.storages.record_access import RecordAccess
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
 
 _WORD = 8
@@ -116,6 +117,11 @@ class Records:
         if ends == -2:
             raise self.unknown_episode()
         return words, ends
+
+    def access(self, bounds: EpisodeBounds) -> RecordAccess:
+        """Return the records for other loops, with the first and the last row of each episode."""
+        folder = str(self._stored.folder / ROWS_FILE)
+        return RecordAccess(*self.arrays, *bounds, self.stride, self.width, self._episode, folder)
 
     def _load_loop(self, count: int) -> bool:
         """Return whether the compiled loop is used from now on, for a read of some rows."""

@@ -17,7 +17,8 @@ from datasets_rl.errors import UnknownKeyError
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import Column, as_tensor
+from datasets_rl.storages.packed import Column, RowSlot, as_tensor
+from datasets_rl.storages.record_access import RecordAccess
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -196,6 +197,11 @@ class View(EpisodicStorage):
             columns = {key: as_tensor(column) for key, column in columns.items()}
             columns = {key: columns[name] for key, name in reads.names}
         return columns
+
+    @override
+    def record_access(self, key: Key) -> tuple[RecordAccess, RowSlot] | None:
+        key = self.names.get(key, key)
+        return None if self.rows is not None or key in self._changed else self.dataset.record_access(key)
 
     @override
     def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
