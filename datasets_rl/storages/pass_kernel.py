@@ -14,7 +14,7 @@ from numba.np.numpy_support import carray
 from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
-VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS = range(6)
+VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED = range(9)
 """Kinds of entries, see `datasets_rl.ted.passes`."""
 COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
 """The columns of the table of entries, see `gather_pass`."""
@@ -66,9 +66,9 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
             step, the distance between steps, the number of steps, the byte of the entry in an output row, a flag, and the
             byte of the field in the final states for values after a step, or -1. The flag says for `VALUES` whether steps
             outside of the episode are zeros, for `OUTSIDE` whether the mask is inverted, and for `SUM` whether rewards have
-            8 bytes.
+            8 bytes, 1, or the powers of 4 bytes are `discounts`, 2.
         layout: Words of a record, words of a window, byte of a record at which its episode is, byte at which the flag of
-            terminations is, n or 0, whether states may be unknown, and the number of rows before and after a row that are
+            terminations is, n or 0, whether n steps end before an unknown state, 1, or at it, 2, or all are known, 0, and the number of rows before and after a row that are
             read at most.
         powers: Powers 0 to n of the discount factor.
         discounts: The same for the entries `DISCOUNT`.
@@ -127,7 +127,7 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         if n_steps:
             end = min(row + n_steps - 1, last)
             if masked and end == last and not known[owner] and not in_bytes[last * record_bytes + terminated]:
-                if end > row:
+                if end > row and masked == 1:
                     end -= 1
                 else:
                     usable = False
@@ -168,7 +168,7 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                     out_bytes[target + step] = (wanted < first or wanted > last) != (flag != 0)
             elif kind == SUM:
                 for item in range(size):
-                    if flag:
+                    if flag == 1:
                         read, total_8 = ((row * record_bytes + source) >> 3) + item, 0.0
                         for step in range(end - row + 1):
                             total_8 += powers[step] * in_doubles[read + step * stride]
@@ -176,12 +176,28 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                     else:
                         read, total_4 = ((row * record_bytes + source) >> 2) + item, np.float32(0)
                         for step in range(end - row + 1):
-                            total_4 += np.float32(powers[step]) * in_floats[read + step * stride * 2]
+                            power = discounts[step] if flag else np.float32(powers[step])
+                            total_4 += power * in_floats[read + step * stride * 2]
                         out_floats[(target >> 2) + item] = total_4
             elif kind == COUNT:
                 flat[target >> 3] = end - row + 1
             elif kind == DISCOUNT:
                 out_floats[target >> 2] = discounts[end - row + 1]
+            elif kind == SUMS:
+                read, total_4 = (row * record_bytes + source) >> 2, np.float32(0)
+                for step in range(n_steps):
+                    if row + step <= end:
+                        total_4 += discounts[step] * in_floats[read + step * stride * 2]
+                    out_floats[(target >> 2) + step] = total_4
+            elif kind == ALIVE:
+                alive = np.float32(1)
+                for step in range(n_steps):
+                    if in_bytes[min(row + step, last) * record_bytes + terminated]:
+                        alive = np.float32(0)
+                    out_floats[(target >> 2) + step] = alive
+            elif kind == ENDED:
+                for step in range(n_steps):
+                    out_bytes[target + step] = row + step >= last
             else:
                 out_bytes[target] = usable and in_bytes[end * record_bytes + terminated] == 0
     return 0

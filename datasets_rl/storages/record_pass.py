@@ -13,7 +13,20 @@ from torch import Tensor
 from datasets_rl.storages.packed import Column, RowArrays, RowSlot
 from datasets_rl.storages.records import EpisodeBounds, Records
 from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, Key
-from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Outside, Part, Pass, RewardSum, StepCount, Values
+from datasets_rl.ted.passes import (
+    Alive,
+    Bootstraps,
+    Discount,
+    Ended,
+    Entry,
+    Outside,
+    Part,
+    Pass,
+    RewardSum,
+    RewardSums,
+    StepCount,
+    Values,
+)
 
 _WORD = 8
 _FIXED: dict[type[Part], torch.dtype] = {
@@ -21,6 +34,8 @@ _FIXED: dict[type[Part], torch.dtype] = {
     StepCount: torch.int64,
     Discount: torch.float32,
     Bootstraps: torch.bool,
+    Alive: torch.float32,
+    Ended: torch.bool,
 }
 """The dtypes of entries that do not consist of values of a field."""
 
@@ -57,9 +72,9 @@ class RecordPass:
         ]
         end, table, steps = leading + records.row_bytes, [], {0, max(wanted.n_steps - 1, 0)}
         for entry in wanted.entries:
-            found.append(self._slot_of(entry, end))
+            found.append(self._slot_of(entry, end, wanted.n_steps))
             for part in entry.parts:
-                rows, size = self._rows_of(part, end)
+                rows, size = self._rows_of(part, end, wanted.n_steps)
                 table += rows
                 end += size
                 steps.update(getattr(part, "offsets", ()))
@@ -72,7 +87,7 @@ class RecordPass:
             *records.arrays,
             *bounds,
             np.array(table, np.int64).reshape(-1, len(pass_kernel.COLUMNS)),
-            np.array([*numbers, masked, -min(steps), max(steps)], np.int64),
+            np.array([*numbers, masked and (1 if wanted.shortens else 2), -min(steps), max(steps)], np.int64),
             # As `discount_powers`: a power of a number of 4 bytes is not the rounded power of a number of 8 bytes.
             (wanted.discount ** exponents.double()).numpy(),
             (wanted.discount ** exponents.float()).numpy(),
@@ -88,23 +103,28 @@ class RecordPass:
         result = self._loop(rows.data_ptr(), words)
         return self._arrays(words), result
 
-    def _slot_of(self, entry: Entry, offset: int) -> RowSlot:
+    def _slot_of(self, entry: Entry, offset: int, n_steps: int) -> RowSlot:
         """Return the position of an entry in an output row."""
         part = entry.parts[0]
+        lead: tuple[int, ...] = ()
+        if isinstance(part, (Values, Outside)):
+            lead = (len(part.offsets),)
+        elif isinstance(part, (RewardSums, Alive, Ended)):
+            lead = (n_steps,)
         if isinstance(part, (Values, RewardSum)):
             slot = self._slots[part.field]
-            lead = (len(part.offsets),) if isinstance(part, Values) else ()
             dtype, shape = slot.dtype, (*lead, *slot.shape)
         else:
-            dtype, shape = _FIXED[type(part)], (len(part.offsets),) if isinstance(part, Outside) else ()
+            dtype, shape = _FIXED.get(type(part), torch.float32), lead
         return RowSlot(entry.key, offset, dtype, shape if entry.shape is None else entry.shape)
 
-    def _rows_of(self, part: Part, target: int) -> tuple[list[list[int]], int]:
+    def _rows_of(self, part: Part, target: int, n_steps: int) -> tuple[list[list[int]], int]:
         """Return the rows of the table for a part of an entry, and the bytes of the part.
 
         Args:
             part: The part.
             target: The byte of an output row at which the part begins.
+            n_steps: Maximum number of steps after which entries under "next" are read.
         """
         kernel = self._kernel
         if isinstance(part, (Values, RewardSum)):
@@ -113,7 +133,8 @@ class RecordPass:
             follows = slot.offset >= self._record_bytes
             source = slot.offset - self._record_bytes if follows else slot.offset
             if isinstance(part, RewardSum):
-                return [[kernel.SUM, source, items, 0, 0, 0, target, slot.dtype.itemsize == _WORD, -1]], size
+                flag = 1 if slot.dtype.itemsize == _WORD else 2 * part.rounded
+                return [[kernel.SUM, source, items, 0, 0, 0, target, flag, -1]], size
             final = source if follows else -1
             return [
                 [kernel.VALUES, source, size, run.start, run.step, len(run), target + size * done, part.zeros, final]
@@ -124,8 +145,17 @@ class RecordPass:
                 [kernel.OUTSIDE, 0, 1, run.start, run.step, len(run), target + done, part.inverted, -1]
                 for run, done in _runs(part.offsets)
             ], len(part.offsets)
-        kind = {StepCount: kernel.COUNT, Discount: kernel.DISCOUNT, Bootstraps: kernel.BOOTSTRAPS}[type(part)]
-        return [[kind, 0, 0, 0, 0, 0, target, 0, -1]], _FIXED[type(part)].itemsize
+        if isinstance(part, RewardSums):
+            return [[kernel.SUMS, self._slots[part.field].offset, 0, 0, 0, 0, target, 0, -1]], 4 * n_steps
+        kinds: dict[type[Part], int] = {
+            StepCount: kernel.COUNT,
+            Discount: kernel.DISCOUNT,
+            Bootstraps: kernel.BOOTSTRAPS,
+            Alive: kernel.ALIVE,
+            Ended: kernel.ENDED,
+        }
+        size = _FIXED[type(part)].itemsize * (n_steps if isinstance(part, (Alive, Ended)) else 1)
+        return [[kinds[type(part)], 0, 0, 0, 0, 0, target, 0, -1]], size
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[range, int]]:

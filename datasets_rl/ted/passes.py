@@ -45,6 +45,25 @@ class RewardSum:
     """The discounted sum of the rewards up to the end of the n steps."""
 
     field: Key
+    rounded: bool = False
+    """Whether the powers of the discount factor are computed in the dtype of the rewards, float32, and not rounded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSums:
+    """The discounted sums of the rewards up to each of n steps, [n], with powers in the dtype of the rewards, float32."""
+
+    field: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Whether the episode has not terminated up to each of n steps, 0 or 1, float32 [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Whether the episode has ended at or before each of n steps, bool [n]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ class Bootstraps:
     """Whether the value of the state after these steps counts, bool: the episode is not terminated, the state known."""
 
 
-Part: TypeAlias = Values | Outside | RewardSum | StepCount | Discount | Bootstraps
+Part: TypeAlias = Values | Outside | RewardSum | RewardSums | Alive | Ended | StepCount | Discount | Bootstraps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,8 @@ class Pass:
     n_steps: int = 0
     """Maximum number of steps, n, after which entries under "next" are read. 0 reads the entries of each step itself."""
     discount: float = 1.0
+    shortens: bool = True
+    """Whether the n steps end before an unknown state, where this leaves a step, unless the episode is terminated."""
 
 
 class Field(Protocol):

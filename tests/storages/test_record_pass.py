@@ -11,7 +11,14 @@ from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.view import View
-from datasets_rl.transforms import ActionChunkTransform, CatFrames, MultiStepTransform, RewardScaling, WindowTransform
+from datasets_rl.transforms import (
+    ActionChunkTransform,
+    CatFrames,
+    MultiStepTransform,
+    QChunkTransform,
+    RewardScaling,
+    WindowTransform,
+)
 
 MORE = [
     Column(("bytes",), np.dtype(np.uint8), (3,), shared=True),
@@ -39,6 +46,8 @@ TRANSFORMS = {
     "windows": lambda: WindowTransform({"observation": (2, 0), "action": (0, 9), ("next", "reward"): (1, 1)}, "zero"),
     "steps": lambda: WindowTransform(STEPS, mask="is_pad", out_keys=["a", "o", ("next", "n"), "d"]),
     "seconds": lambda: WindowTransform.delta_timestamps({"action": [-2, 0, 3], "observation": [0, 1]}, fps=1),
+    "Q-chunks": lambda: QChunkTransform(4, 0.9),
+    "long Q-chunks": lambda: QChunkTransform(11, 0.99, action_key="observation", chunk_key=("a", "b")),
     "a mask of both": lambda: WindowTransform.robomimic(4, 2),
 }
 OTHERS = {
@@ -48,6 +57,7 @@ OTHERS = {
     "another value": lambda: CatFrames(3, -1, ["observation"], padding="constant", padding_value=7),
     "the future": lambda: CatFrames(3, -1, ["observation"], future=True),
     "another flag": lambda: MultiStepTransform(3, 0.9, done_key="terminated"),
+    "Q-chunks that cross": lambda: QChunkTransform(4, 0.9, "cross"),
     "a hook": lambda: hooked(ActionChunkTransform(5)),
     "a subclass": lambda: Doubled(3, 0.9),
     "a flag of the root": lambda: WindowTransform({"done": (1, 0)}),
