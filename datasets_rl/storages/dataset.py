@@ -26,15 +26,27 @@ from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import Column, RowArrays, RowSlot, as_array, as_tensor, row_slots
 from datasets_rl.storages.record_access import RecordAccess
-from datasets_rl.storages.record_pass import RecordPass
+from datasets_rl.storages.record_pass import PassEpisodes, RecordPass
 from datasets_rl.storages.records import Records
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_FINAL_KNOWN,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    EndKey,
+    Key,
+    dotted_name,
+)
 from datasets_rl.ted.passes import ReadsInPass
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
+_STORED = np.empty(0, np.int64)
+"""The episodes of rows, for the stored episodes."""
 
 
 class DatasetStorage(EpisodicStorage):
@@ -95,7 +107,6 @@ class DatasetStorage(EpisodicStorage):
         }
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
-        self._passes: dict[tuple[Any, ...], RecordPass | None] = {}
         self._whole = self._plan_of(tuple(self.keys()))
         self._following = tuple(key for key in self.keys() if key[0] == NEXT)
 
@@ -210,36 +221,64 @@ class DatasetStorage(EpisodicStorage):
         return {}
 
     @override
-    def take_in_pass(
-        self, rows: Tensor, transform: ReadsInPass, keys: tuple[Key, ...] | None = None
+    def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
+        return self.take_part_in_pass(rows, transform, None)
+
+    def take_part_in_pass(
+        self,
+        rows: Tensor,
+        transform: ReadsInPass,
+        keys: tuple[Key, ...] | None,
+        episodes: PassEpisodes | None = None,
+        owners: NDArray[np.int64] = _STORED,
     ) -> TensorDict | None:
+        """Return what `take_in_pass` returns, for some fields and for parts of the episodes.
+
+        Args:
+            rows: The rows.
+            transform: The transform.
+            keys: Keys of the fields, or None for all.
+            episodes: The parts of the episodes, or None for the stored episodes.
+            owners: The part of each row, [B].
+        """
         if rows.ndim != 1 or not rows.is_cpu or rows.dtype is not torch.int64:
             return None
+        episodes = episodes or self._pass_episodes
         name = (type(transform), transform.pass_arguments(), keys)
         try:
-            found = self._passes[name]
+            found = episodes.passes[name]
         except KeyError:
-            found = self._passes[name] = self._new_pass(transform, tuple(self.keys()) if keys is None else keys)
+            found = self._new_pass(transform, tuple(self.keys()) if keys is None else keys, episodes)
+            episodes.passes[name] = found
         if found is None:
             return None
-        columns, result = found.read(rows.contiguous())
+        columns, result = found.read(rows.contiguous(), owners)
         if result == -1:
-            columns, result = found.read(wrap_negative_rows(rows, len(self)))
+            columns, result = found.read(wrap_negative_rows(rows, len(self)), owners)
         if result < 0:
             raise self._records.unknown_episode()
         return nest_leaves(columns, rows.shape)
 
-    def _new_pass(self, transform: ReadsInPass, keys: tuple[Key, ...]) -> RecordPass | None:
+    @cached_property
+    def _pass_episodes(self) -> PassEpisodes:
+        return PassEpisodes(*self._bounds)
+
+    def _new_pass(self, transform: ReadsInPass, keys: tuple[Key, ...], episodes: PassEpisodes) -> RecordPass | None:
         """Return the pass that reads some fields, and the results of a transform, or None if there is no such pass."""
         if self.wide_keys.intersection(keys) or not self.truncated_as_done:
             return None
         fields = {key: self._slots[key] for key in keys if key in self._slots and self._slots[key].memory_dtype is None}
         wanted = transform.pass_over(fields)
-        names = {*keys, *(() if wanted is None else (entry.key for entry in wanted.entries))}
-        if wanted is None or any(name[:length] in names for name in names for length in range(1, len(name))):
+        if wanted is None:
             return None
-        masked = NEXT_FINAL_KNOWN in keys
-        return RecordPass(self._records, self._bounds, self._slots, keys, wanted, masked=masked)
+        names = {*keys, *(entry.key for entry in wanted.entries)}
+        read = {getattr(part, "field", None) for entry in wanted.entries for part in entry.parts}
+        # An entry would be within another, or the flags of an episode that was cut would be those of the record.
+        if any(name[:length] in names for name in names for length in range(1, len(name))):
+            return None
+        if len(episodes.cut) and read & {NEXT_DONE, NEXT_TRUNCATED}:
+            return None
+        return RecordPass(self._records, episodes, self._slots, keys, wanted, masked=NEXT_FINAL_KNOWN in keys)
 
     def _read_wide(self, part: _WidePart, rows: Tensor, columns: dict[Key, Column]) -> None:
         key, items = part.field.key, part.items

@@ -18,7 +18,7 @@ VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED = range(9)
 """Kinds of entries, see `datasets_rl.ted.passes`."""
 COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
 """The columns of the table of entries, see `gather_pass`."""
-LAYOUT = ("stride", "width", "episode", "terminated", "n_steps", "masked", "before", "after")
+LAYOUT = ("stride", "width", "episode", "terminated", "n_steps", "masked", "before", "after", "truncated", "done")
 """The numbers that describe the records and the pass, see `gather_pass`."""
 _WORDS_AHEAD, _ROWS_AHEAD = 2048, 32
 """Memory that is requested ahead, which must stay in the smallest cache until the copy."""
@@ -33,10 +33,12 @@ _LINE = 8
         KNOWN,
         numba.int64[::1],
         numba.int64[::1],
+        numba.boolean[::1],
         numba.int64[:, ::1],
         numba.int64[::1],
         numba.float64[::1],
         numba.float32[::1],
+        numba.int64[::1],
         numba.int64,
         numba.int64[:, ::1],
     )
@@ -47,10 +49,12 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
     known: Any,
     firsts: Any,
     lasts: Any,
+    cut: Any,
     table: Any,
     layout: Any,
     powers: Any,
     discounts: Any,
+    owners: Any,
     address: int,
     out: Any,
 ) -> int:
@@ -58,20 +62,24 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
 
     Args:
         records: All records, words [(N + 1) * stride].
-        finals: The final states of each episode, words [E, width - stride].
-        known: Whether the final states of each episode are known, bool [E].
-        firsts: The first row of each episode, [E].
+        finals: The final states of each stored episode, words [F, width - stride].
+        known: Whether the final states of each stored episode are known, bool [F].
+        firsts: The first row of each episode, [E]: a stored episode, or a part of one.
         lasts: The last row of each episode, [E].
+        cut: Whether each episode lost the row after its last row, so that it ends there by a time-out, bool [E], or [0] if
+            no episode did.
         table: The entries, [P, 9]: the kind, the byte of the field in a record, the bytes of the field in a step, the first
             step, the distance between steps, the number of steps, the byte of the entry in an output row, a flag, and the
             byte of the field in the final states for values after a step, or -1. The flag says for `VALUES` whether steps
             outside of the episode are zeros, for `OUTSIDE` whether the mask is inverted, and for `SUM` whether rewards have
             8 bytes, 1, or the powers of 4 bytes are `discounts`, 2.
         layout: Words of a record, words of a window, byte of a record at which its episode is, byte at which the flag of
-            terminations is, n or 0, whether n steps end before an unknown state, 1, or at it, 2, or all are known, 0, and the number of rows before and after a row that are
-            read at most.
+            terminations is, n or 0, whether n steps end before an unknown state, 1, or at it, 2, or all are known, 0, the
+            number of rows before and after a row that are read at most, and the bytes at which the flags of time-outs and of
+            ends are.
         powers: Powers 0 to n of the discount factor.
         discounts: The same for the entries `DISCOUNT`.
+        owners: The episode of each row, [B], or [0] if the episodes are the stored ones.
         address: Address of the rows, int64 [B], contiguous.
         out: Output, words [B, W]. First, for n steps, comes the record of the row. Then come the window of the last of the
             steps, or of the row, the number of the episode, a word as in `gather_records`, and the entries.
@@ -116,17 +124,19 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         row = rows[number]
         if row < 0 or row >= total:
             return -1
-        owner = (records[row * stride + episode_word] >> episode_shift) & 0xFFFFFFFF
-        if owner >= len(firsts):
+        stored = (records[row * stride + episode_word] >> episode_shift) & 0xFFFFFFFF
+        owner = owners[number] if len(owners) else stored
+        if owner >= len(firsts) or stored >= len(known):
             return -2
-        first, last = firsts[owner], lasts[owner]
+        first, last, is_cut = firsts[owner], lasts[owner], len(cut) > 0 and cut[owner]
         if row < first or row > last or last >= total:  # the table of episodes is damaged
             return -2
         end, start_out, usable = row, number * row_words, True
         whole = row - before >= first and row + after < last
         if n_steps:
             end = min(row + n_steps - 1, last)
-            if masked and end == last and not known[owner] and not in_bytes[last * record_bytes + terminated]:
+            is_known = known[stored] or is_cut or in_bytes[last * record_bytes + terminated] != 0
+            if masked and end == last and not is_known:
                 if end > row and masked == 1:
                     end -= 1
                 else:
@@ -134,12 +144,15 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
             copy_items(records, row * stride, flat, start_out, stride)
         window = start_out + window_at
         flags = 1
-        if end == last:
+        if end == last and not is_cut:
             copy_items(records, end * stride, flat, window, stride)
-            copy_items(flat_finals, owner * (width - stride), flat, window + stride, width - stride)
-            flags = numba.int64(known[owner])
+            copy_items(flat_finals, stored * (width - stride), flat, window + stride, width - stride)
+            flags = numba.int64(known[stored])
         else:
             copy_items(records, end * stride, flat, window, width)
+            if end == last:
+                out_bytes[window * 8 + layout[8]] = 1
+                out_bytes[window * 8 + layout[9]] = 1
         flat[window + width] = owner
         flat[window + width + 1] = flags << 24
         for part in range(len(table)):
@@ -157,8 +170,8 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                     if flag and inside != wanted:
                         for item in range(size):
                             out_bytes[target + step * size + item] = 0
-                    elif final >= 0 and inside == last:
-                        copy_items(final_items, owner * final_bytes + final, out_bytes, target + step * size, size)
+                    elif final >= 0 and inside == last and not is_cut:
+                        copy_items(final_items, stored * final_bytes + final, out_bytes, target + step * size, size)
                     else:
                         read = (inside + (final >= 0)) * record_bytes + source
                         copy_items(in_bytes, read, out_bytes, target + step * size, size)

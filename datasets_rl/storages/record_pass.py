@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.storages.packed import Column, RowArrays, RowSlot
-from datasets_rl.storages.records import EpisodeBounds, Records
-from datasets_rl.ted.keys import EPISODE, NEXT_TERMINATED, Key
+from datasets_rl.storages.records import Records
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.passes import (
     Alive,
     Bootstraps,
@@ -40,12 +43,26 @@ _FIXED: dict[type[Part], torch.dtype] = {
 """The dtypes of entries that do not consist of values of a field."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PassEpisodes:
+    """Episodes, of which windows stay within one: the stored ones, or parts of them."""
+
+    firsts: NDArray[np.int64]
+    """The first row of each episode, [E]."""
+    lasts: NDArray[np.int64]
+    """The last row of each episode, [E]."""
+    cut: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Whether each episode lost the row after its last row, [E], or [0] if no episode did."""
+    passes: dict[Any, RecordPass | None] = field(default_factory=dict)
+    """The passes that were compiled for these episodes."""
+
+
 class RecordPass:
     """The read of the entries of a `Pass`, and of other fields of a batch, compiled once.
 
     Args:
         records: The records.
-        bounds: The first and the last row of each episode.
+        episodes: The episodes, of which windows stay within one.
         slots: The positions of the narrow fields in a window, by key.
         keys: Keys of the other fields.
         wanted: The entries, of which all fields are narrow.
@@ -55,7 +72,7 @@ class RecordPass:
     def __init__(
         self,
         records: Records,
-        bounds: EpisodeBounds,
+        episodes: PassEpisodes,
         slots: Mapping[Key, RowSlot],
         keys: Sequence[Key],
         wanted: Pass,
@@ -81,26 +98,28 @@ class RecordPass:
             end = -(-end // _WORD) * _WORD
         self._words, self._arrays = end // _WORD, RowArrays(found, end)
         numbers = (records.stride, records.width, slots[EPISODE].offset, slots[NEXT_TERMINATED].offset, wanted.n_steps)
+        ends = (slots[NEXT_TRUNCATED].offset, slots[NEXT_DONE].offset)
         exponents = torch.arange(wanted.n_steps + 1)
         self._loop: Callable[..., int] = partial(
             pass_kernel.gather_pass,
             *records.arrays,
-            *bounds,
+            *(episodes.firsts, episodes.lasts, episodes.cut),
             np.array(table, np.int64).reshape(-1, len(pass_kernel.COLUMNS)),
-            np.array([*numbers, masked and (1 if wanted.shortens else 2), -min(steps), max(steps)], np.int64),
+            np.array([*numbers, masked and (1 if wanted.shortens else 2), -min(steps), max(steps), *ends], np.int64),
             # As `discount_powers`: a power of a number of 4 bytes is not the rounded power of a number of 8 bytes.
             (wanted.discount ** exponents.double()).numpy(),
             (wanted.discount ** exponents.float()).numpy(),
         )
 
-    def read(self, rows: Tensor) -> tuple[dict[Key, Column], int]:
+    def read(self, rows: Tensor, owners: NDArray[np.int64]) -> tuple[dict[Key, Column], int]:
         """Return the leaves of a batch by key, and the result of the loop, see `gather_pass`.
 
         Args:
             rows: Row numbers, int64 [B], in main memory and contiguous.
+            owners: The episode of each row, [B], or [0] for stored episodes.
         """
         words = np.empty((rows.shape[0], self._words), np.int64)
-        result = self._loop(rows.data_ptr(), words)
+        result = self._loop(owners, rows.data_ptr(), words)
         return self._arrays(words), result
 
     def _slot_of(self, entry: Entry, offset: int, n_steps: int) -> RowSlot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import Column, RowSlot, as_tensor
 from datasets_rl.storages.record_access import RecordAccess
+from datasets_rl.storages.record_pass import PassEpisodes
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -205,9 +206,21 @@ class View(EpisodicStorage):
 
     @override
     def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
-        if self.rows is not None or self.names or self._changed:
+        if self.names or any(dtype is not None for dtype in self.fields.values()) or rows.ndim != 1:
             return None
-        return self.dataset.take_in_pass(rows, transform, self._keys)
+        if self.rows is None:
+            return self.dataset.take_part_in_pass(rows, transform, self._keys)
+        found = self._locate(self.rows, rows)
+        return self.dataset.take_part_in_pass(
+            found.rows, transform, self._keys, self._pass_episodes, found.episodes.numpy()
+        )
+
+    @cached_property
+    def _pass_episodes(self) -> PassEpisodes:
+        ranges = self.rows
+        if ranges is None:
+            return PassEpisodes(*self._bounds)
+        return PassEpisodes(np.ascontiguousarray(ranges.starts), ranges.stops - 1, self._cut_rows >= 0)
 
     def _new_reads(self, keys: Sequence[Key] | None) -> _Reads:
         """Return how some fields are read, made once for the same fields."""
