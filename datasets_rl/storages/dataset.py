@@ -39,7 +39,7 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
-from datasets_rl.ted.passes import ReadsInPass
+from datasets_rl.ted.passes import Pass, ReadsInPass
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
@@ -222,21 +222,22 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
-        return self.take_part_in_pass(rows, transform, None)
+        columns = self.columns_in_pass(rows, transform, None)
+        return None if columns is None else nest_leaves(columns, rows.shape)
 
-    def take_part_in_pass(
+    def columns_in_pass(
         self,
         rows: Tensor,
-        transform: ReadsInPass,
+        transform: ReadsInPass | None,
         keys: tuple[Key, ...] | None,
         episodes: PassEpisodes | None = None,
         owners: NDArray[np.int64] = _STORED,
-    ) -> TensorDict | None:
-        """Return what `take_in_pass` returns, for some fields and for parts of the episodes.
+    ) -> dict[Key, Column] | None:
+        """Return the leaves of what `take_in_pass` returns, for some fields and for parts of the episodes.
 
         Args:
             rows: The rows.
-            transform: The transform.
+            transform: The transform, or None for the fields alone.
             keys: Keys of the fields, or None for all.
             episodes: The parts of the episodes, or None for the stored episodes.
             owners: The part of each row, [B].
@@ -244,7 +245,7 @@ class DatasetStorage(EpisodicStorage):
         if rows.ndim != 1 or not rows.is_cpu or rows.dtype is not torch.int64:
             return None
         episodes = episodes or self._pass_episodes
-        name = (type(transform), transform.pass_arguments(), keys)
+        name = (type(transform), () if transform is None else transform.pass_arguments(), keys)
         try:
             found = episodes.passes[name]
         except KeyError:
@@ -257,18 +258,20 @@ class DatasetStorage(EpisodicStorage):
             columns, result = found.read(wrap_negative_rows(rows, len(self)), owners)
         if result < 0:
             raise self._records.unknown_episode()
-        return nest_leaves(columns, rows.shape)
+        return columns
 
     @cached_property
     def _pass_episodes(self) -> PassEpisodes:
         return PassEpisodes(*self._bounds)
 
-    def _new_pass(self, transform: ReadsInPass, keys: tuple[Key, ...], episodes: PassEpisodes) -> RecordPass | None:
+    def _new_pass(
+        self, transform: ReadsInPass | None, keys: tuple[Key, ...], episodes: PassEpisodes
+    ) -> RecordPass | None:
         """Return the pass that reads some fields, and the results of a transform, or None if there is no such pass."""
         if self.wide_keys.intersection(keys) or not self.truncated_as_done:
             return None
         fields = {key: self._slots[key] for key in keys if key in self._slots and self._slots[key].memory_dtype is None}
-        wanted = transform.pass_over(fields)
+        wanted = Pass(()) if transform is None else transform.pass_over(fields)
         if wanted is None:
             return None
         names = {*keys, *(entry.key for entry in wanted.entries)}

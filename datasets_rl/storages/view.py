@@ -33,6 +33,7 @@ from datasets_rl.ted.keys import (
 from datasets_rl.ted.passes import ReadsInPass
 from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
+from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _AT_ONCE = 1 << 20
@@ -59,6 +60,8 @@ class _Reads(NamedTuple):
     """Keys of the fields in the dataset."""
     changed: tuple[Key, ...]
     """Those of them with values that differ in the view."""
+    cast: tuple[Key, ...]
+    """Those of them with another dtype in the view."""
     names: tuple[tuple[Key, Key], ...]
     """The key in the view, and in the dataset, of each field, or none without second names."""
 
@@ -191,8 +194,17 @@ class View(EpisodicStorage):
     def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
         reads = self._reads.get(keys if keys is None or type(keys) is tuple else tuple(keys)) or self._new_reads(keys)
         found = None if self.rows is None else self._locate(self.rows, rows)
-        columns = self.dataset.take_columns(rows if found is None else found.rows, reads.stored)
-        for key in reads.changed:
+        columns = None
+        if found is not None and self._located >= _ROWS_BEFORE_LOADING:
+            # The loop knows which episodes were cut, and leaves the dtypes.
+            columns = self._columns_in_pass(rows, found, None, reads.stored)
+        changed = reads.cast
+        if columns is None:
+            columns, changed = (
+                self.dataset.take_columns(rows if found is None else found.rows, reads.stored),
+                reads.changed,
+            )
+        for key in changed:
             columns[key] = self._change(key, as_tensor(columns[key]), found)
         if reads.names:
             columns = {key: as_tensor(column) for key, column in columns.items()}
@@ -208,12 +220,18 @@ class View(EpisodicStorage):
     def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
         if self.names or any(dtype is not None for dtype in self.fields.values()) or rows.ndim != 1:
             return None
-        if self.rows is None:
-            return self.dataset.take_part_in_pass(rows, transform, self._keys)
-        found = self._locate(self.rows, rows)
-        return self.dataset.take_part_in_pass(
-            found.rows, transform, self._keys, self._pass_episodes, found.episodes.numpy()
-        )
+        columns = self._columns_in_pass(rows, None if self.rows is None else self._locate(self.rows, rows), transform)
+        return None if columns is None else nest_leaves(columns, rows.shape)
+
+    def _columns_in_pass(
+        self, rows: Tensor, found: _Located | None, transform: ReadsInPass | None, keys: tuple[Key, ...] | None = None
+    ) -> dict[Key, Column] | None:
+        """Return the leaves of steps, read in one pass, see `DatasetStorage.columns_in_pass`."""
+        keys = self._keys if keys is None else keys
+        if found is None:
+            return self.dataset.columns_in_pass(rows, transform, keys)
+        owners = found.episodes.numpy()
+        return self.dataset.columns_in_pass(found.rows, transform, keys, self._pass_episodes, owners)
 
     @cached_property
     def _pass_episodes(self) -> PassEpisodes:
@@ -227,7 +245,9 @@ class View(EpisodicStorage):
         chosen = self._keys if keys is None else tuple(keys)
         names = tuple((key, self.names.get(key, key)) for key in chosen)
         stored = tuple(dict.fromkeys(name for _, name in names))
-        reads = _Reads(stored, tuple(self._changed.intersection(stored)), names if self.names else ())
+        changed = tuple(self._changed.intersection(stored))
+        cast = tuple(key for key in changed if self.fields.get(key) is not None)
+        reads = _Reads(stored, changed, cast, names if self.names else ())
         self._reads[None if keys is None else chosen] = reads
         return reads
 
