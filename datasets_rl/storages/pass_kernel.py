@@ -14,12 +14,10 @@ from numba.np.numpy_support import carray
 from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
-VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED = range(9)
+VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED, NUMBERS = range(10)
 """Kinds of entries, see `datasets_rl.ted.passes`."""
 COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
 """The columns of the table of entries, see `gather_pass`."""
-LAYOUT = ("stride", "width", "episode", "terminated", "n_steps", "masked", "before", "after", "truncated", "done")
-"""The numbers that describe the records and the pass, see `gather_pass`."""
 _WORDS_AHEAD, _ROWS_AHEAD = 2048, 32
 """Memory that is requested ahead, which must stay in the smallest cache until the copy."""
 _LINE = 8
@@ -192,6 +190,9 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                             power = discounts[step] if flag else np.float32(powers[step])
                             total_4 += power * in_floats[read + step * stride * 2]
                         out_floats[(target >> 2) + item] = total_4
+            elif kind == NUMBERS:
+                for step in range(steps):
+                    flat[(target >> 3) + step] = row - first + offset + step * distance
             elif kind == COUNT:
                 flat[target >> 3] = end - row + 1
             elif kind == DISCOUNT:

@@ -28,12 +28,14 @@ from datasets_rl.ted.passes import (
     RewardSum,
     RewardSums,
     StepCount,
+    TimeSteps,
     Values,
 )
 
 _WORD = 8
 _FIXED: dict[type[Part], torch.dtype] = {
     Outside: torch.bool,
+    TimeSteps: torch.int64,
     StepCount: torch.int64,
     Discount: torch.float32,
     Bootstraps: torch.bool,
@@ -126,7 +128,7 @@ class RecordPass:
         """Return the position of an entry in an output row."""
         part = entry.parts[0]
         lead: tuple[int, ...] = ()
-        if isinstance(part, (Values, Outside)):
+        if isinstance(part, (Values, Outside, TimeSteps)):
             lead = (len(part.offsets),)
         elif isinstance(part, (RewardSums, Alive, Ended)):
             lead = (n_steps,)
@@ -164,6 +166,9 @@ class RecordPass:
                 [kernel.OUTSIDE, 0, 1, run.start, run.step, len(run), target + done, part.inverted, -1]
                 for run, done in _runs(part.offsets)
             ], len(part.offsets)
+        if isinstance(part, TimeSteps):
+            run, size = part.offsets, _WORD * len(part.offsets)
+            return [[kernel.NUMBERS, 0, _WORD, run.start, run.step, len(run), target, 0, -1]], size
         if isinstance(part, RewardSums):
             return [[kernel.SUMS, self._slots[part.field].offset, 0, 0, 0, 0, target, 0, -1]], 4 * n_steps
         kinds: dict[type[Part], int] = {

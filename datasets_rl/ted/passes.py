@@ -41,6 +41,13 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeSteps:
+    """The numbers of the steps of a window, counted from the first step of the episode, int64 [W]. They go on after it."""
+
+    offsets: range
+
+
+@dataclass(frozen=True, slots=True)
 class RewardSum:
     """The discounted sum of the rewards up to the end of the n steps."""
 
@@ -81,7 +88,9 @@ class Bootstraps:
     """Whether the value of the state after these steps counts, bool: the episode is not terminated, the state known."""
 
 
-Part: TypeAlias = Values | Outside | RewardSum | RewardSums | Alive | Ended | StepCount | Discount | Bootstraps
+Part: TypeAlias = (
+    Values | Outside | TimeSteps | RewardSum | RewardSums | Alive | Ended | StepCount | Discount | Bootstraps
+)
 
 
 @dataclass(frozen=True, slots=True)

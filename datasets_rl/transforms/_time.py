@@ -137,8 +137,12 @@ class OverTime(Transform):
         batch.pop(mark)
         return True
 
-    def mark_as_done(self, batch: Any, rows: Tensor) -> None:
-        """Add a temporary entry that says that a batch of these rows has the results already."""
+    def after_pass(self, storage: Any, rows: Tensor, batch: Any) -> None:
+        """Complete a batch of these rows that a storage has read with the results, see `ReadsInPass`.
+
+        A temporary entry says that the batch has the results already.
+        """
+        del storage
         set_entry(batch, self._mark, rows)
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _take_in_pass(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
         return None
     data = storage.take_in_pass(rows, first)
     if data is not None:
-        first.mark_as_done(data, rows)
+        first.after_pass(storage, rows, data)
     return data
 
 

@@ -18,6 +18,7 @@ from datasets_rl.transforms import (
     MultiStepTransform,
     QChunkTransform,
     RewardScaling,
+    SequenceTransform,
     WindowTransform,
 )
 
@@ -49,6 +50,8 @@ TRANSFORMS = {
     "seconds": lambda: WindowTransform.delta_timestamps({"action": [-2, 0, 3], "observation": [0, 1]}, fps=1),
     "Q-chunks": lambda: QChunkTransform(4, 0.9),
     "long Q-chunks": lambda: QChunkTransform(11, 0.99, action_key="observation", chunk_key=("a", "b")),
+    "sequences": lambda: SequenceTransform.dt_corl(3),
+    "long sequences": lambda: SequenceTransform.dt_corl(100, mean=torch.tensor([1.0, 2, 3]), std=2.0),
     "a mask of both": lambda: WindowTransform.robomimic(4, 2),
 }
 OTHERS = {
@@ -58,6 +61,7 @@ OTHERS = {
     "another value": lambda: CatFrames(3, -1, ["observation"], padding="constant", padding_value=7),
     "the future": lambda: CatFrames(3, -1, ["observation"], future=True),
     "another flag": lambda: MultiStepTransform(3, 0.9, done_key="terminated"),
+    "sequences with padding first": lambda: SequenceTransform.dt_kzl(4),
     "Q-chunks that cross": lambda: QChunkTransform(4, 0.9, "cross"),
     "a hook": lambda: hooked(ActionChunkTransform(5)),
     "a subclass": lambda: Doubled(3, 0.9),
