@@ -251,7 +251,7 @@ class DatasetStorage(EpisodicStorage):
         except KeyError:
             found = self._new_pass(transform, tuple(self.keys()) if keys is None else keys, episodes)
             episodes.passes[name] = found
-        if found is None:
+        if found is None or not found.suits(rows.shape[0]):
             return None
         columns, result = found.read(rows.contiguous(), owners)
         if result == -1:

@@ -33,6 +33,8 @@ from datasets_rl.ted.passes import (
 )
 
 _WORD = 8
+_LARGE_WINDOW, _LARGE_BATCH = 1 << 10, 1 << 20
+"""Bytes of the entries of a step, and of a batch, above both of which a pass takes longer than a copy of whole records."""
 _FIXED: dict[type[Part], torch.dtype] = {
     Outside: torch.bool,
     TimeSteps: torch.int64,
@@ -98,6 +100,7 @@ class RecordPass:
                 end += size
                 steps.update(getattr(part, "offsets", ()))
             end = -(-end // _WORD) * _WORD
+        self._added_bytes = end - leading - records.row_bytes
         self._words, self._arrays = end // _WORD, RowArrays(found, end)
         numbers = (records.stride, records.width, slots[EPISODE].offset, slots[NEXT_TERMINATED].offset, wanted.n_steps)
         ends = (slots[NEXT_TRUNCATED].offset, slots[NEXT_DONE].offset)
@@ -112,6 +115,13 @@ class RecordPass:
             (wanted.discount ** exponents.double()).numpy(),
             (wanted.discount ** exponents.float()).numpy(),
         )
+
+    def suits(self, count: int) -> bool:
+        """Return whether a batch of `count` steps is read by this pass, and not by a copy of whole records.
+
+        Large windows of many steps are in no cache when they are read, and each field of each step is a copy of its own.
+        """
+        return self._added_bytes <= _LARGE_WINDOW or count * self._added_bytes <= _LARGE_BATCH
 
     def read(self, rows: Tensor, owners: NDArray[np.int64]) -> tuple[dict[Key, Column], int]:
         """Return the leaves of a batch by key, and the result of the loop, see `gather_pass`.

@@ -194,6 +194,14 @@ def test_rows_are_checked_and_may_count_from_the_end(stored):
         storage.take_in_pass(torch.tensor([0, len(storage)]), chunks)
 
 
+def test_a_batch_of_large_windows_is_read_by_a_copy_of_records(stored):
+    storage = DatasetStorage(stored)
+    large = WindowTransform({"observation": (0, 99)})
+
+    assert storage.take_in_pass(torch.zeros(800, dtype=torch.int64), large) is not None
+    assert storage.take_in_pass(torch.zeros(8_000, dtype=torch.int64), large) is None
+
+
 def test_an_entry_within_another_is_refused_as_by_the_transform(stored):
     rb = TensorDictReplayBuffer(
         storage=DatasetStorage(stored), transform=WindowTransform({"action": (0, 1)}, out_keys=[("observation", "x")])
