@@ -179,7 +179,7 @@ class ReadPath(Composed):
         storage, index = drawn.storage, drawn.index
         if drawn.data is not _UNREAD or not isinstance(storage, EpisodicStorage):
             return None
-        if self._components.pin_memory or not self.returns_stored_fields:
+        if self._components.pin_memory or not self.returns_stored_fields or not _is_rows(index):
             return None
         try:
             columns = storage.take_columns(index, drawn.fields)
@@ -317,6 +317,11 @@ class ReadPath(Composed):
         """Return the number of stored steps. With a `ConsumingSampler`, the number of steps that can still be drawn."""
         sampler: Any = self.sampler
         return sampler.available_count(self.storage) if getattr(sampler, "consumes", False) else len(self.storage)
+
+
+def _is_rows(index: Any) -> bool:
+    """Return whether an index is rows, [B]. A custom sampler may return another index."""
+    return isinstance(index, Tensor) and index.ndim == 1
 
 
 def _clone_leaf(leaf: Any) -> Any:

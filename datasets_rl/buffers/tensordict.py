@@ -148,6 +148,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         parts = self._components
         if collate and parts.collate_fn is not None:
             data = parts.collate_fn(data)
+        if len(info) == 1 and not (parts.transforms or parts.pin_memory) and _add_rows(data, info.get(_INDEX)):
+            return data
         entries = _as_entries(info, data.shape, data.device)
         replaced = _set_entries(data, entries)
         if isinstance(info, _Info):
@@ -168,6 +170,20 @@ def _without_index(data: Any) -> Any:
             hint="use a ReplayBuffer for other data",
         )
     return data.exclude(_INDEX) if _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
+
+
+def _add_rows(data: Any, rows: Any) -> bool:
+    """Add rows [B] to a batch [B] in main memory that has no index, and return whether this was possible.
+
+    This is all the info of most batches, and takes a third of the time of the functions for any info.
+    """
+    entries = entries_of(data)
+    if entries is None or _INDEX in entries or data.device is not None or type(rows) is not Tensor:
+        return False
+    if rows.shape != data.batch_size:
+        return False
+    entries[_INDEX] = rows
+    return True
 
 
 def _as_entries(info: dict[Any, Any], shape: torch.Size, device: torch.device | None) -> dict[Any, Tensor]:

@@ -14,6 +14,7 @@ from datasets_rl import (
     GoalSampler,
     LazyTensorStorage,
     ListStorage,
+    RandomSampler,
     ReplayBuffer,
     ReplayBufferEnsemble,
     SamplerWithoutReplacement,
@@ -296,6 +297,21 @@ class TestForms:
                 assert torch.equal(tensor, batch[tuple(name.split("."))])
                 assert np.array_equal(arrays[name], tensor.numpy())
                 assert arrays[name].flags.writeable
+
+    def test_an_index_of_several_axes_has_the_same_form(self, folder):
+        class Pairs(RandomSampler):
+            def sample(self, storage, batch_size):
+                rows, info = super().sample(storage, batch_size)
+                return rows.reshape(-1, 2), info
+
+        batches = {}
+        for form in ("tensordict", "numpy"):
+            torch.manual_seed(0)
+            batches[form] = load(folder, 6, sampler=Pairs()).sample(format=form)
+
+        assert batches["numpy"]["action"].shape[:2] == (3, 2)
+        assert np.array_equal(batches["numpy"]["action"], batches["tensordict"]["action"].numpy())
+        assert np.array_equal(batches["numpy"]["index"], batches["tensordict"]["index"].numpy())
 
     def test_arrays_of_jax_have_the_same_values(self, dataset):
         jax = pytest.importorskip("jax", reason="pip install jax")
