@@ -45,6 +45,7 @@ from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
+_MAX_PASSES = 64
 _STORED = np.empty(0, np.int64)
 """The episodes of rows, for the stored episodes."""
 
@@ -249,6 +250,8 @@ class DatasetStorage(EpisodicStorage):
         try:
             found = episodes.passes[name]
         except KeyError:
+            if len(episodes.passes) >= _MAX_PASSES:  # of a transform that changes with each batch
+                episodes.passes.clear()
             found = self._new_pass(transform, tuple(self.keys()) if keys is None else keys, episodes)
             episodes.passes[name] = found
         if found is None or not found.suits(rows.shape[0]):

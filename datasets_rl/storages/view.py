@@ -297,6 +297,9 @@ class View(EpisodicStorage):
     def keys(self) -> list[Key]:
         return list(self._keys)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return View, (self.dataset, self.rows, self.fields, self.names)
+
     def __repr__(self) -> str:
         return f"View({len(self):,} rows, {', '.join(map(dotted_name, self._keys))} of {self.dataset!r})"
 

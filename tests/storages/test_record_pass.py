@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from stored_data import Column, Trajectory, columns, trajectory, write_dataset
 
-from datasets_rl import TensorDictReplayBuffer
+from datasets_rl import GoalSampler, TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.final_states import select_final_known
@@ -185,6 +189,22 @@ def test_a_changed_transform_changes_the_pass(stored):
     assert one["steps_to_next_obs"].max() == 1
 
 
+def test_a_transform_that_changes_with_each_batch_takes_no_more_memory(stored):
+    storage, transform = DatasetStorage(stored), MultiStepTransform(2, 0.5)
+    rows = torch.arange(4)
+    tracemalloc.start()
+    held = []
+    for number in range(300):
+        transform.gamma = 0.5 + number / 1000
+        storage.take_in_pass(rows, transform)
+        if number in {150, 280}:
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert held[1] < held[0] + 500_000
+
+
 def test_rows_are_checked_and_may_count_from_the_end(stored):
     storage, chunks = DatasetStorage(stored), ActionChunkTransform(3)
     rows = torch.arange(10)
@@ -200,6 +220,18 @@ def test_a_batch_of_large_windows_is_read_by_a_copy_of_records(stored):
 
     assert storage.take_in_pass(torch.zeros(800, dtype=torch.int64), large) is not None
     assert storage.take_in_pass(torch.zeros(8_000, dtype=torch.int64), large) is None
+
+
+@pytest.mark.parametrize("kind", ["dataset", "rows"])
+def test_a_storage_that_has_read_in_one_pass_can_be_pickled(stored, kind):
+    storage = DatasetStorage(stored)
+    if kind == "rows":
+        storage = View(storage, np.flatnonzero(np.arange(len(storage)) % 7 > 0))
+    chunks, rows = ActionChunkTransform(3), torch.arange(20)
+    expected = storage.take_in_pass(rows, chunks)
+    TensorDictReplayBuffer(storage=storage, sampler=GoalSampler()).sample(3)
+
+    assert_equal(pickle.loads(pickle.dumps(storage)).take_in_pass(rows, chunks), expected)
 
 
 def test_an_entry_within_another_is_refused_as_by_the_transform(stored):
