@@ -182,6 +182,8 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
         if owner >= len(firsts):
             return -2
         first, last = firsts[owner], lasts[owner]
+        if first < 0 or last >= total or row < first:  # of a damaged table
+            return -2
         limit = last + (1 if with_finals and known[owner] else 0)
         owners[step] = owner
         start, reached, high = step * row_bytes, False, limit

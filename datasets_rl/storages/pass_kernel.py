@@ -127,7 +127,8 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         if owner >= len(firsts) or stored >= len(known):
             return -2
         first, last, is_cut = firsts[owner], lasts[owner], len(cut) > 0 and cut[owner]
-        if row < first or row > last or last >= total:  # the table of episodes is damaged
+        # Of a damaged table. A window is within an episode anyway, and n steps have to be steps of it.
+        if first < 0 or last >= total or (n_steps and (row < first or row > last)):
             return -2
         end, start_out, usable = row, number * row_words, True
         whole = row - before >= first and row + after < last
