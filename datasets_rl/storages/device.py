@@ -19,7 +19,7 @@ from datasets_rl.format.schema import WIDE_BYTES, Schema
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
+from datasets_rl.storages.packed import Column, RowSlot, RowViews
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import steps_of
@@ -148,20 +148,14 @@ class DeviceStorage(EpisodicStorage):
         return self.take(wrap_negative_rows(rows, len(self)))
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self.take_fields(rows, self._keys)
-
-    @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        plan = self._plan_of(tuple(keys))
-        flat = rows.to(self.device, non_blocking=True).reshape(-1)
-        positions = self._positions.index_select(0, flat)
-        leaves: dict[Key, Tensor] = {}
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        plan = self._plan_of(self._keys if keys is None else tuple(keys))
+        positions = self._positions.index_select(0, rows.to(self.device, non_blocking=True))
+        leaves: dict[Key, Column] = {}
         plan.views(plan.windows.index_select(0, positions), leaves)
         for key, items, offset in plan.wide:
             leaves[key] = items.index_select(0, positions + offset if offset else positions)
-        batch = nest_leaves(leaves, torch.Size(flat.shape), self.device)
-        return batch if rows.ndim == 1 else batch.reshape(rows.shape)
+        return leaves
 
     def leaves_at(self, rows: Tensor) -> dict[Key, Tensor]:
         """Return the leaves of a batch of rows on the device, int64 [B], in operations that a compiled function traces."""

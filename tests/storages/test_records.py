@@ -135,3 +135,24 @@ def test_an_episode_that_does_not_exist_is_damage(tmp_path):
 
     with pytest.raises(IntegrityError, match="does not belong to any of the 12 episodes"):
         DatasetStorage(stored).get(slice(None))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    "layout",
+    [lambda rows: rows.int(), lambda rows: rows.repeat_interleave(2)[::2], lambda rows: rows - 43],
+    ids=["int32", "with gaps", "negative"],
+)
+def test_rows_of_any_layout_are_read(tmp_path, layout):
+    """The loop reads the memory of the rows, and the compiler checks neither its dtype nor its strides."""
+    _, stored = dataset(tmp_path, "known")
+    storage = DatasetStorage(stored)
+    rows = torch.arange(20, 40)
+    assert len(storage) == 43
+
+    batch = storage.take(layout(rows))
+
+    assert (batch == storage.take(rows)).all()
+    assert len(storage.take(rows[:0])) == 0
+    with pytest.raises(IndexError, match="43"):
+        storage.take(torch.tensor([0, 43]))
