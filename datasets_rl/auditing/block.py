@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,30 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.data import Data, grid_of
 from datasets_rl.ted.keys import Key
+
+PARTS = 4
+"""Parts of equal length of an episode, of which each has its own sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a pass over a field counts in each episode of a block. Values that are not finite are counted in `wrong` alone.
+
+    Attributes:
+        sums: Of four parts of the episode: the sum of the values, of their sizes, and of the sizes of their changes, float64
+            [E, 4, 3, D].
+        steps: Number of rows of each part, int64 [E, 4].
+        extremes: Minimum and maximum, [E, 2, D].
+        counts: Rows at the minimum, at the maximum, and equal to the row after, int64 [E, 3, D].
+        wrong: Number of values that are not finite, the first row with such a value and the row after the last, or -1, int64
+            [E, 3]. Row 0 is the first row of the block.
+    """
+
+    sums: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    extremes: NDArray[Any]
+    counts: NDArray[np.int64]
+    wrong: NDArray[np.int64]
 
 
 class Block:
@@ -43,7 +68,7 @@ class Block:
         """Whether the row after each row is in the same episode, bool [N]. The observation after the last action of an
         episode is not a row: see `finals`."""
         self._values: dict[Key, NDArray[Any]] = {}
-        self._ranges: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._tallies: dict[Key, Tally] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
 
     def __len__(self) -> int:
@@ -84,12 +109,42 @@ class Block:
         result: NDArray[Any] = np.minimum.reduceat(values, self.starts, axis=0)
         return result
 
-    def ranges(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the minimum and the maximum of each element of a field over the rows of each episode, [E, D] each."""
-        if key not in self._ranges:
-            values = self.now(key)
-            self._ranges[key] = self.minima(values), self.maxima(values)
-        return self._ranges[key]
+    def tally(self, key: Key) -> Tally:
+        """Return the sums and extremes of a field of floating-point numbers over the rows of each episode."""
+        if key not in self._tallies:
+            self._tallies[key] = self._count(key)
+        return self._tallies[key]
+
+    def _count(self, key: Key) -> Tally:
+        from datasets_rl.auditing._tally import tally
+
+        values = self._read(key)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype(np.float32)
+        number, width = len(self.starts), values.shape[1]
+        found = Tally(
+            np.zeros((number, PARTS, 3, width)),
+            np.zeros((number, PARTS), np.int64),
+            np.zeros((number, 2, width), values.dtype),
+            np.zeros((number, 3, width), np.int64),
+            np.zeros((number, 3), np.int64),
+        )
+        times, lengths = self.time[self.starts], self.data.episodes.lengths[self.episodes]
+        tally(
+            values,
+            self.starts,
+            times,
+            lengths,
+            found.sums,
+            found.extremes,
+            found.counts,
+            found.wrong,
+        )
+        # Step t belongs to the part t * PARTS // length: the first step of each part follows.
+        edges = -(-np.arange(PARTS + 1) * lengths[:, None] // PARTS)
+        stops = times + np.diff(np.append(self.starts, len(self)))
+        found.steps[:] = np.diff(np.clip(edges, times[:, None], stops[:, None]), axis=1)
+        return found
 
     def row_of(self, values: NDArray[Any], extremes: NDArray[Any]) -> NDArray[np.int64]:
         """Return the first row of the dataset with the extreme value of each episode, int64 [E], of values [N]."""
@@ -120,7 +175,8 @@ class Block:
             values = self.data.steps.read(key, self.start, stop).reshape(stop - self.start, -1)
             if stop == self.stop:
                 values = np.concatenate([values, values[-1:]])
-            self._values[key] = values
+            # Fields lie interleaved on the disk: checks read the values many times.
+            self._values[key] = np.ascontiguousarray(values)
         return self._values[key]
 
 
@@ -135,6 +191,10 @@ def merge(merges: Mapping[str, str], first: Mapping[str, Any], second: Mapping[s
             merged[name] = np.maximum(one, two)
         elif how == "min":
             merged[name] = np.minimum(one, two)
+        elif how.startswith("count of "):
+            by = how.removeprefix("count of ")
+            extreme = np.maximum(first[by], second[by]) if merges[by] == "max" else np.minimum(first[by], second[by])
+            merged[name] = one * (first[by] == extreme) + two * (second[by] == extreme)
         else:
             by = how.removeprefix("with ")
             better = second[by] > first[by] if merges[by] == "max" else second[by] < first[by]

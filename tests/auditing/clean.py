@@ -76,6 +76,8 @@ class Recording:
     kind: str
     episodes: tuple[Recorded, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    bounds: tuple[float, float] | None = None
+    """Lowest and highest value of the space of the actions, where the environment states one."""
 
     def store(self, folder: Any) -> StoredDataset:
         """Write the dataset."""
@@ -83,7 +85,12 @@ class Recording:
         columns = [_column(key, value, shared=True) for key, value in first.states.items()]
         columns += [_column(key, value, shared=False) for key, value in first.steps.items()]
         episodes = [Whole(_episode(one)) for one in self.episodes]
-        return write_dataset(folder, episodes, [*columns, *FLAGS], metadata=dict(self.metadata))
+        stored = write_dataset(folder, episodes, [*columns, *FLAGS], metadata=dict(self.metadata))
+        if self.bounds:
+            low, high = self.bounds
+            action = {**stored.manifest.specs["action"], "kind": "bounded", "low": low, "high": high}
+            replace(stored.manifest, specs={**stored.manifest.specs, "action": action}).write(stored.folder)
+        return stored
 
     def replaced(self, changed: Mapping[int, Recorded]) -> Recording:
         """Return the recording with other episodes at some numbers."""
@@ -352,6 +359,8 @@ def teleop(seed: int) -> Recorded:
         axis=1,
     )
     heading = (1.5 * joints[:, 0] + np.pi) % (2 * np.pi) - np.pi
+    rewards = np.zeros((steps, 1), np.float32)
+    rewards[-1] = 1  # the person ends the recording when the task is done
     return Recorded(
         states={
             ("observation", "state"): (joints + 0.002 * rng.normal(size=joints.shape)).astype(np.float32),
@@ -360,7 +369,7 @@ def teleop(seed: int) -> Recorded:
             ("observation", "wrist"): _pixels(joints, 1, rng.uniform(-10, 10, 3), rng),
             ("timestamp",): (times - times[0])[:, None],
         },
-        steps={("action",): targets.astype(np.float32), REWARD: np.zeros((steps, 1), np.float32)},
+        steps={("action",): targets.astype(np.float32), REWARD: rewards},
         metadata={"operator": int(rng.integers(3))},
     )
 
@@ -377,8 +386,12 @@ KINDS: Mapping[str, Callable[[int], Recorded]] = {
 }
 
 
+_BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0.0, 1.0)}
+
+
 @functools.lru_cache(maxsize=16)
 def record(kind: str, episodes: int = 40, seed: int = 0) -> Recording:
     """Return a clean recording with so many episodes."""
     metadata = {"fps": 30.0} if kind in {"teleop", "arm", "texts"} else {}
-    return Recording(kind, tuple(KINDS[kind](1_000 * seed + number) for number in range(episodes)), metadata)
+    recorded = tuple(KINDS[kind](1_000 * seed + number) for number in range(episodes))
+    return Recording(kind, recorded, metadata, _BOUNDS.get(kind))

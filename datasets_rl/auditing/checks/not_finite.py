@@ -24,14 +24,12 @@ class NotFinite(Check):
         return data.floats or "no field has floating-point numbers"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        wrong = ~np.isfinite(block.now(key))
-        count = block.sums(wrong.sum(axis=1))
-        rows = np.arange(block.start, block.stop)
-        any_wrong = wrong.any(axis=1)
+        wrong = block.tally(key).wrong
+        found = wrong[:, 0] > 0
         return {
-            "values": count,
-            "first": block.minima(np.where(any_wrong, rows, np.iinfo(np.int64).max)),
-            "stop": block.maxima(np.where(any_wrong, rows + 1, -1)),
+            "values": wrong[:, 0],
+            "first": np.where(found, wrong[:, 1] + block.start, np.iinfo(np.int64).max),
+            "stop": np.where(found, wrong[:, 2] + block.start, -1),
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
