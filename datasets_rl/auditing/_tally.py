@@ -47,7 +47,8 @@ def tally(
         starts: First row of each episode in the block, [E].
         times: Step of the first row of each episode in the block within the episode, [E].
         lengths: Number of steps of each whole episode, [E].
-        sums: Of each part: the sum of the values, of their sizes and of the sizes of their changes. 0 before, [E, 4, 3, D].
+        sums: Of each part: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes of the changes of
+            their changes. 0 before, [E, 4, 4, D].
         extremes: Minimum and maximum, [E, 2, D].
         counts: Rows at the minimum, at the maximum, and equal to the row after. 0 before, [E, 3, D].
         wrong: Number of values that are not finite, the first row with such a value, or -1, and the row after the last, [E, 3].
@@ -75,9 +76,14 @@ def tally(
                 sums[episode, part, 0, element] += value
                 sums[episode, part, 1, element] += abs(value)
                 if inside:
-                    change = abs(values[row + 1, element] - value)
+                    after = values[row + 1, element]
+                    change = abs(after - value)
                     if change < np.inf:
                         sums[episode, part, 2, element] += change
+                        if row > starts[episode]:
+                            bend = abs(after - value - value + values[row - 1, element])
+                            if bend < np.inf:
+                                sums[episode, part, 3, element] += bend
                     if change == 0:
                         counts[episode, 2, element] += 1
                 if value < extremes[episode, 0, element]:

@@ -21,8 +21,8 @@ class Tally:
     """What a pass over a field counts in each episode of a block. Values that are not finite are counted in `wrong` alone.
 
     Attributes:
-        sums: Of four parts of the episode: the sum of the values, of their sizes, and of the sizes of their changes, float64
-            [E, 4, 3, D].
+        sums: Of four parts of the episode: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes
+            of the changes of their changes, float64 [E, 4, 4, D]. The first row of a block has no change before.
         steps: Number of rows of each part, int64 [E, 4].
         extremes: Minimum and maximum, [E, 2, D].
         counts: Rows at the minimum, at the maximum, and equal to the row after, int64 [E, 3, D].
@@ -110,7 +110,7 @@ class Block:
         return result
 
     def tally(self, key: Key) -> Tally:
-        """Return the sums and extremes of a field of floating-point numbers over the rows of each episode."""
+        """Return the sums and extremes of a narrow field of numbers over the rows of each episode."""
         if key not in self._tallies:
             self._tallies[key] = self._count(key)
         return self._tallies[key]
@@ -120,10 +120,10 @@ class Block:
 
         values = self._read(key)
         if values.dtype not in (np.float32, np.float64):
-            values = values.astype(np.float32)
+            values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
         number, width = len(self.starts), values.shape[1]
         found = Tally(
-            np.zeros((number, PARTS, 3, width)),
+            np.zeros((number, PARTS, 4, width)),
             np.zeros((number, PARTS), np.int64),
             np.zeros((number, 2, width), values.dtype),
             np.zeros((number, 3, width), np.int64),

@@ -172,7 +172,7 @@ def cheetah(seed: int) -> Recorded:
 def cartpole(seed: int) -> Recorded:
     def act(observation: Any, step: int, rng: np.random.Generator) -> Any:
         right = observation[2] + 0.4 * observation[3] > 0
-        return int(right) if rng.random() > 0.25 else int(rng.integers(2))
+        return int(right) if rng.random() > 0.45 else int(rng.integers(2))
 
     return _rollout("CartPole-v1", act, 150, seed)
 

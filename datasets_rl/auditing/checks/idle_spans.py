@@ -13,11 +13,11 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.ted.keys import Key
 
-_SLOW = 0.25
+_SLOW = 0.08
 _WINDOW = 4
 _FEWEST = 8
 _SHARE = 0.1
-_TIMES = 3.0
+_TIMES = 2.0
 
 
 class IdleSpans(Check):

@@ -20,7 +20,7 @@ _UNITS = {
     "a factor of 1,000": 1000.0,
 }
 _NEAR = 1.6
-_TIMES = 3.0
+_USUAL = 0.85
 
 
 class UnitChanges(Check):
@@ -28,7 +28,7 @@ class UnitChanges(Check):
     rule = (
         f"In a quarter of an episode, the sizes of the elements of a field and the sizes of their changes are, in the median, a factor as "
         f"large as in this quarter of other episodes, within a factor of {_NEAR:g}: 180 / pi, 255, 10, 100, 1,000, or the inverse. In "
-        f"nine of ten quarters the factor is at most its {_TIMES:g}rd root."
+        f"{_USUAL:.0%} of all quarters the factor is at most its third root."
     )
     why = "The same value means two states."
     limits = (
@@ -60,10 +60,10 @@ class UnitChanges(Check):
         name = data.field(key).name
         found: dict[int, tuple[str, float, int]] = {}
         for sign in (1, -1):
-            spread = max(float(np.quantile(sign * middle, 0.9)), 0.0)
+            spread = max(float(np.quantile(sign * middle, _USUAL)), 0.0)
             for unit, factor in _UNITS.items():
                 target = np.log(factor)
-                near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > _TIMES * spread)
+                near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
                 near &= (low if sign > 0 else -high) > 0.5 * target
                 for episode in np.flatnonzero(near.any(axis=1)).tolist():
                     part = int(near[episode].argmax())
