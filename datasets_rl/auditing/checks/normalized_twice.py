@@ -16,7 +16,9 @@ from datasets_rl.ted.keys import Key
 _LIMIT = 1.5
 _TIMES = 1.5
 _SHARE = 0.1
-_FARTHEST = 36.0
+_FARTHEST = 16.0
+_NEARER = 0.65
+_STRONG = 5.0
 _FEWEST_EPISODES = 8
 _FEWEST_STEPS = 16
 _LEAST = 1e-6
@@ -47,39 +49,45 @@ class NormalizedTwice(Check):
         return {"sums": counted.sums, "steps": counted.steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        sample = data.sample(key).now
-        sample = sample[np.isfinite(sample).all(axis=1)]
         long = np.flatnonzero(data.episodes.lengths >= _FEWEST_STEPS)
-        if len(long) < _FEWEST_EPISODES or not len(sample):
+        if len(long) < _FEWEST_EPISODES:
             return
         means = measures["sums"][long] / measures["steps"][long][:, :, None, None]
         moving = (np.median(means[:, :, 2], axis=0) > 0).all(axis=0)
-        if not moving.any():
+        sample = data.sample(key)
+        known = np.isfinite(sample.now).all(axis=1)
+        if not moving.any() or not known.any():
             return
-        gains = _gains(means[..., moving], sample.mean(axis=0)[moving], sample.std(axis=0)[moving])
-        best = gains.max(axis=1)
-        limit = max(_LIMIT, _TIMES * float(np.quantile(best, 1 - _SHARE)))
+        values, of = sample.now[known][:, moving], data.episodes.episode_of(sample.rows[known])
+        limit, found, gains = 0.0, np.zeros(0, np.int64), np.zeros((0, PARTS))
+        # What is suspected first must not count in the mean and the deviation.
+        for nearer in (1.0, _NEARER):
+            usual = ~np.isin(of, long[found])
+            gains = _gains(means[..., moving], values[usual].mean(axis=0), values[usual].std(axis=0), nearer)
+            best = gains.max(axis=1)
+            limit = max(_LIMIT + _LIMIT / moving.sum(), _TIMES * float(np.quantile(best, 1 - _SHARE)))
+            found = np.flatnonzero(best > limit)
         name = data.field(key).name
-        for number in np.flatnonzero(best > limit).tolist():
+        for number in found.tolist():
             episode = int(long[number])
             start, length = int(data.episodes.starts[episode]), int(data.episodes.lengths[episode])
-            parts = np.flatnonzero(gains[number] > min(limit, 0.5 * best[number]))
+            parts = np.flatnonzero(gains[number] > 0.5 * gains[number].max())
             rows = start + int(parts[0]) * length // PARTS, start + (int(parts[-1]) + 1) * length // PARTS
             yield Finding(
                 self.name,
-                "strong",
+                "strong" if gains[number].max() > _STRONG else "hint",
                 f"{name} in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,} is like the other episodes after multiplication "
                 "by the standard deviation and addition of the mean of the dataset: the rows are normalized, and the others are not",
                 episodes=(episode,),
                 rows=(rows,),
-                evidence={"gain": float(best[number]), "limit": limit},
+                evidence={"gain": float(gains[number].max()), "limit": limit},
                 remedy=f"-t keep_audited:without={self.name}",
                 key=name,
             )
 
 
 def _gains(
-    means: NDArray[np.float64], center: NDArray[np.float64], deviation: NDArray[np.float64]
+    means: NDArray[np.float64], center: NDArray[np.float64], deviation: NDArray[np.float64], nearer: float
 ) -> NDArray[np.float64]:
     """Return by how much each part is nearer to other episodes with the normalization undone, [E, 4].
 
@@ -87,20 +95,20 @@ def _gains(
         means: Means of the values, of their sizes, changes, and changes of changes, [E, 4, 4, D].
         center: Mean of each element in the dataset, [D].
         deviation: Standard deviation of each element in the dataset, [D].
+        nearer: The highest share of the distance that is left. Otherwise the gain is 0.
     """
     values, *sizes = means[:, :, 0], np.log(means[:, :, 2] + _LEAST), np.log(means[:, :, 3] + _LEAST)
     scale = np.log(deviation)
-    near = [_squares(values, values * deviation + center, 0.05 * deviation)]
-    near += [_squares(one, one + scale, least) for one, least in zip(sizes, (0.1, 0.05), strict=True)]
-    gains: NDArray[np.float64] = np.concatenate(near, axis=2).mean(axis=2)
-    return gains
+    squares = [_squares(values, values * deviation + center, 0.05 * deviation)]
+    squares += [_squares(one, one + scale, least) for one, least in zip(sizes, (0.1, 0.05), strict=True)]
+    stored, undone = np.mean(squares, axis=(0, 4))
+    return np.where(undone < nearer * stored, stored - undone, 0.0)
 
 
 def _squares(
     stored: NDArray[np.float64], undone: NDArray[np.float64], least: NDArray[np.float64] | float
 ) -> NDArray[np.float64]:
-    """Return the square of the robust distance of stored numbers minus that of numbers with the normalization undone."""
+    """Return the squares of the robust distances of stored numbers, and of numbers with the normalization undone."""
     middle = np.median(stored, axis=0)
     spread = np.maximum(1.48 * np.median(np.abs(stored - middle), axis=0), least)
-    one, two = (np.minimum(((numbers - middle) / spread) ** 2, _FARTHEST) for numbers in (stored, undone))
-    return one - two
+    return np.minimum(((np.stack([stored, undone]) - middle) / spread) ** 2, _FARTHEST)

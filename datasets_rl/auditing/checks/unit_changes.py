@@ -21,6 +21,7 @@ _UNITS = {
 }
 _NEAR = 1.6
 _USUAL = 0.85
+_SPREAD = 0.5
 
 
 class UnitChanges(Check):
@@ -47,7 +48,7 @@ class UnitChanges(Check):
         return {"sums": counted.sums, "steps": counted.steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        sizes = np.concatenate([measures["sums"][:, :, 1], measures["sums"][:, :, 2]], axis=2)
+        sizes = np.concatenate([measures["sums"][:, :, kind] for kind in (1, 2, 3)], axis=2)
         sizes /= np.maximum(measures["steps"], 1)[:, :, None]
         usual = np.median(sizes, axis=0)
         # An element that is 0 in most episodes, such as an open gripper, has no usual size.
@@ -64,7 +65,7 @@ class UnitChanges(Check):
             for unit, factor in _UNITS.items():
                 target = np.log(factor)
                 near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
-                near &= (low if sign > 0 else -high) > 0.5 * target
+                near &= ((low if sign > 0 else -high) > 0.5 * target) & (high - low < _SPREAD * target)
                 for episode in np.flatnonzero(near.any(axis=1)).tolist():
                     part = int(near[episode].argmax())
                     distance = abs(sign * float(middle[episode, part]) - target)
