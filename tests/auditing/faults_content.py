@@ -15,8 +15,8 @@ TEXT = ("instruction",)
 @fault("idle_spans", "maze", "arm", "texts", "teleop")
 @each_episode
 def pause(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
-    """The robot stands still for 12, 20 or 40 steps. Sensors have their noise, and the action says to stay."""
-    count = {"weak": 12, "medium": 20, "strong": 40}[strength]
+    """The robot stands still for 15, 25 or 50 steps. Sensors have their noise, and the action says to stay."""
+    count = {"weak": 15, "medium": 25, "strong": 50}[strength]
     row = int(rng.choice([0, len(episode) // 2, len(episode) - 1]))
     taken = np.insert(np.arange(len(episode) + 1), row, np.full(count, row))
     states = {key: _taken(value, taken) for key, value in episode.states.items()}
@@ -78,9 +78,7 @@ def text_empty(episode: clean.Recorded, strength: Strength, rng: np.random.Gener
 
 @fault("texts_unlike", "texts")
 @each_episode
-def text_in_another_spelling(
-    episode: clean.Recorded, strength: Strength, rng: np.random.Generator
-) -> clean.Recorded:
+def text_in_another_spelling(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     spell: dict[str, Callable[[str], str]] = {
         "weak": lambda text: text.replace("e", "", 1) if rng.random() < 0.5 else text + "s",
         "medium": lambda text: text.replace("the ", "  "),

@@ -15,16 +15,17 @@ from datasets_rl.ted.keys import Key
 
 _SLOW = 0.08
 _WINDOW = 4
-_FEWEST = 8
+_FEWEST = 10
 _SHARE = 0.1
 _TIMES = 2.0
+_MORE = 2
 
 
 class IdleSpans(Check):
     name = "idle_spans"
     rule = (
         f"In at least {_FEWEST} consecutive steps, and {_SHARE:.0%} of the episode, the observation moves less than {_SLOW:.0%} as far in "
-        f"{_WINDOW} steps as in the median, in the sum over the elements, and {_TIMES:g} times as long as in nine of ten episodes."
+        f"{_WINDOW} steps as in the median, in the sum over the elements, and {_MORE} steps more than {_TIMES:g} times as long as in nine of ten episodes."
     )
     why = "A policy that imitates pauses stands still for ever: at rest, the recorded action is to rest."
     limits = "Resting may belong to the task. If most episodes rest, none is found."
@@ -56,7 +57,7 @@ class IdleSpans(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest, lengths = measures["longest"], data.episodes.lengths
-        limit = np.maximum(np.maximum(_FEWEST, _SHARE * lengths), _TIMES * float(np.quantile(longest, 0.9)))
+        limit = np.maximum(np.maximum(_FEWEST, _SHARE * lengths), _MORE + _TIMES * float(np.quantile(longest, 0.9)))
         for episode in np.flatnonzero(longest >= limit).tolist():
             row, count = int(measures["row"][episode]), int(longest[episode])
             start, stop = int(data.episodes.starts[episode]), int(data.episodes.stops[episode])

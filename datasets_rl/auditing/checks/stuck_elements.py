@@ -22,7 +22,7 @@ class StuckElements(Check):
     name = "stuck_elements"
     rule = (
         f"An element of an observation or an action keeps its value in {_SHARE:.0%} of the steps of an episode of more than {_FEWEST} "
-        f"steps, and {_TIMES:g} times as often as in {_MOVES:.0%} of the episodes."
+        f"steps, and {_TIMES:g} times as often as in {_MOVES:.0%} of the episodes. If other elements rest, too, the finding is a hint."
     )
     why = "The policy learns that a joint does not matter, or that an action has no effect."
     limits = (
@@ -51,9 +51,11 @@ class StuckElements(Check):
         for episode in np.flatnonzero(stuck.any(axis=1)).tolist():
             elements = np.flatnonzero(stuck[episode])
             longest = float(share[episode, elements].max())
+            # Where other elements rest, too, the body may be held, such as by a wall.
+            alone = len(elements) == 1 and (share[episode] >= 0.5 * longest).sum() == 1
             yield Finding(
                 self.name,
-                "strong",
+                "strong" if alone else "hint",
                 f"{', '.join(data.element(key, int(one)) for one in elements[:4])} keep{'s' * (len(elements) == 1)} the same value in "
                 f"{longest:.0%} of the steps of episode {episode:,}, and move{'s' * (len(elements) == 1)} in the other episodes",
                 episodes=(episode,),
