@@ -80,7 +80,7 @@ def text_empty(episode: clean.Recorded, strength: Strength, rng: np.random.Gener
 @each_episode
 def text_in_another_spelling(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     spell: dict[str, Callable[[str], str]] = {
-        "weak": lambda text: text.replace("e", "", 1) if rng.random() < 0.5 else text + "s",
+        "weak": lambda text: _typo(text, rng),
         "medium": lambda text: text.replace("the ", "  "),
         "strong": lambda text: text.capitalize() + ".",
     }
@@ -88,15 +88,22 @@ def text_in_another_spelling(episode: clean.Recorded, strength: Strength, rng: n
     return episode.with_arrays({TEXT: [text] * (len(episode) + 1)})
 
 
+def _typo(text: str, rng: np.random.Generator) -> str:
+    """Return a text without a letter of the longest word."""
+    word = max(text.split(), key=len)
+    place = int(rng.integers(1, len(word)))
+    return text.replace(word, word[:place] + word[place + 1 :])
+
+
 @fault("texts_of_other_tasks", "texts")
 def text_of_another_task(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
-    """The text is that of another task. Weak: the episode ends half-way, before its task is done."""
+    """The text is that of another task. Weak and medium: the episode ends before its task is done."""
     chosen = rng.choice(len(recording.episodes), PLANTED, replace=False).tolist()
     known = sorted({one.array(TEXT)[0] for one in recording.episodes})
     changed = {}
     for number in chosen:
         one = recording.episodes[number]
-        steps = int({"weak": 0.85, "medium": 0.95, "strong": 1.0}[strength] * len(one))
+        steps = int({"weak": 0.9, "medium": 0.95, "strong": 1.0}[strength] * len(one))
         other = rng.choice([text for text in known if text != one.array(TEXT)[0]])
         changed[number] = one.part(0, steps).with_arrays({TEXT: [str(other)] * (steps + 1)})
     return Planted(recording.replaced(changed), frozenset(chosen))

@@ -12,7 +12,8 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.ted.keys import Key
 
-_FEWEST = 10
+_FEWEST = 6
+_FEW = 3
 _MOVES = 0.9
 _SHARE = 0.3
 _TIMES = 3.0
@@ -47,12 +48,13 @@ class StuckElements(Check):
         # An element that often rests, such as a gripper, rests longer in some episodes.
         usual = np.quantile(share[long], _MOVES, axis=0)
         stuck = (share >= np.maximum(_SHARE, _TIMES * usual)) & long[:, None]
+        stuck &= stuck.sum(axis=0) <= max(_FEW, (1 - _MOVES) / 2 * long.sum())
         name = data.field(key).name
         for episode in np.flatnonzero(stuck.any(axis=1)).tolist():
             elements = np.flatnonzero(stuck[episode])
             longest = float(share[episode, elements].max())
             # Where other elements rest, too, the body may be held, such as by a wall.
-            alone = len(elements) == 1 and (share[episode] >= 0.5 * longest).sum() == 1
+            alone = len(elements) == 1 and (share[episode] >= 0.3 * longest).sum() == 1
             yield Finding(
                 self.name,
                 "strong" if alone else "hint",

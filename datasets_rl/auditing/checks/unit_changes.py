@@ -22,6 +22,7 @@ _UNITS = {
 _NEAR = 1.6
 _USUAL = 0.85
 _SPREAD = 0.5
+_LEAST = 1e-30
 
 
 class UnitChanges(Check):
@@ -48,15 +49,17 @@ class UnitChanges(Check):
         return {"sums": counted.sums, "steps": counted.steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        sizes = np.concatenate([measures["sums"][:, :, kind] for kind in (1, 2, 3)], axis=2)
-        sizes /= np.maximum(measures["steps"], 1)[:, :, None]
-        usual = np.median(sizes, axis=0)
+        means = measures["sums"][:, :, 1:] / np.maximum(measures["steps"], 1)[:, :, None, None]
+        # An element that rests has changes of 0, which are 0 in any unit: then the values alone count.
+        factors = means / np.maximum(np.median(means, axis=0), _LEAST)
+        sizes = np.where(means > 0, factors, factors[:, :, :1]).reshape(*means.shape[:2], -1)
+        usual = np.median(means, axis=0).reshape(PARTS, -1)
         # An element that is 0 in most episodes, such as an open gripper, has no usual size.
         moving = (usual > 0).all(axis=0)
         if moving.sum() < 4:
             return
-        known = (measures["steps"] > 0) & (sizes[:, :, moving] > 0).any(axis=2)
-        ratios = np.log(np.maximum(sizes[:, :, moving], 1e-30) / usual[:, moving])
+        known = (measures["steps"] > 1) & (sizes[:, :, moving] > 0).any(axis=2)
+        ratios = np.log(np.maximum(sizes[:, :, moving], _LEAST))
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75], axis=2)
         name = data.field(key).name
         found: dict[int, tuple[str, float, int]] = {}
