@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +15,7 @@ from .verify import members_of
 
 if TYPE_CHECKING:
     from datasets_rl.auditing import Audit, Finding
+    from datasets_rl.auditing.base import Check
 
 GROUP = "Look"
 
@@ -45,8 +46,8 @@ def run(
     """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
 
     Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
-    hint. In clean data, at most one in 1,000 episodes has a strong finding. Nothing is changed. To check that the stored
-    files are intact, use rlds verify.
+    hint. In clean data, at most one in 1,000 episodes has a strong finding. The members of a mixture are audited alone, and
+    their conventions are compared. Nothing is changed. To check that the stored files are intact, use rlds verify.
 
     \b
     Examples:
@@ -56,24 +57,32 @@ def run(
       rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
       rlds audit --list
     """
-    from datasets_rl.auditing import CHECKS, LEVELS, audit
+    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, audit
     from datasets_rl.auditing.checks import check_class
 
     if listed:
-        classes = [check_class(name) for name in CHECKS]
+        classes: list[type[Check | Conventions]] = [*map(check_class, CHECKS), Conventions]
         return Result(
             {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
             [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
-            quiet=list(CHECKS),
+            quiet=[one.name for one in classes],
         )
     if not datasets:
         raise InvalidArgumentError("no dataset is given", hint="rlds audit demo/pendulum, or rlds audit --list")
     if fail_on and fail_on not in LEVELS:
         raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
     names = [name.strip() for name in checks.split(",") if name.strip()] or None
-    found = apply_to_each(
-        shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=names)
-    )
+    compared = names is None or Conventions.name in names
+    of_members = None if names is None else [name for name in names if name != Conventions.name]
+    found: list[Outcome[Audit]] = []
+    if of_members is None or of_members:
+        found += apply_to_each(
+            shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
+        )
+    mixtures = [one for one in datasets if one.endswith(".toml")]
+    # A member that cannot be read has its own error.
+    if compared and not any(one.error for one in found):
+        found += apply_to_each(shell, mixtures, lambda file: _compared(shell, file))
     failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
     reports = [one.value for one in found if one.value]
     return Result(
@@ -81,6 +90,16 @@ def run(
         [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
         quiet=[f"{one.id}\t{finding.level}\t{finding.check}" for one in reports for finding in one.findings],
         code=combined_exit_code([one.code or int(fails) for one, fails in zip(found, failed, strict=True)]),
+    )
+
+
+def _compared(shell: Shell, file: str) -> Audit:
+    from datasets_rl.auditing import audit_mixture
+    from datasets_rl.store.find import locate
+
+    members: Sequence[str] = members_of([file])
+    return audit_mixture(
+        [locate(**dataset_arguments(shell, member)) for member in members], name=file, settings=shell.settings
     )
 
 

@@ -1,4 +1,7 @@
-"""The sums and extremes of the episodes of a block, in compiled loops: one pass in place of a dozen passes of numpy."""
+"""The sums and extremes of the episodes of a block, in compiled loops: two passes in place of a dozen passes of numpy.
+
+Values that are not finite are left out of all but the counts of such values.
+"""
 
 from __future__ import annotations
 
@@ -17,89 +20,94 @@ _INTEGERS = numba.int64[::1]
 
 @compile_for(
     [
-        numba.void(
-            real[:, ::1],
-            _INTEGERS,
-            _INTEGERS,
-            _INTEGERS,
-            numba.float64[:, :, :, ::1],
-            real[:, :, ::1],
-            numba.int64[:, :, ::1],
-            numba.int64[:, ::1],
-        )
+        numba.void(real[:, ::1], _INTEGERS, _INTEGERS, _INTEGERS, numba.float64[:, :, :, ::1], numba.int64[:, ::1])
         for real in _REALS
     ]
 )
-def tally(
+def add_sums(
     values: NDArray[Any],
-    starts: NDArray[np.int64],
+    edges: NDArray[np.int64],
     times: NDArray[np.int64],
     lengths: NDArray[np.int64],
     sums: NDArray[np.float64],
-    extremes: NDArray[Any],
-    counts: NDArray[np.int64],
-    wrong: NDArray[np.int64],
+    still: NDArray[np.int64],
 ) -> None:
-    """Add up the values of the episodes of a block. Values that are not finite are left out of all but `wrong`.
+    """Add up the values of the parts of episodes.
 
     Args:
         values: The N rows of the block and the row after the block, [N + 1, D].
-        starts: First row of each episode in the block, [E].
+        edges: First row of each episode in the block, and N, [E + 1].
         times: Step of the first row of each episode in the block within the episode, [E].
         lengths: Number of steps of each whole episode, [E].
         sums: Of each part: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes of the changes of
             their changes. 0 before, [E, 4, 4, D].
-        extremes: Minimum and maximum, [E, 2, D].
-        counts: Rows at the minimum, at the maximum, and equal to the row after. 0 before, [E, 3, D].
-        wrong: Number of values that are not finite, the first row with such a value, or -1, and the row after the last, [E, 3].
+        still: Rows whose value equals the value of the row after. 0 before, [E, D].
     """
-    rows, width = len(values) - 1, values.shape[1]
-    for episode in range(len(starts)):
-        stop = starts[episode + 1] if episode + 1 < len(starts) else rows
-        extremes[episode, 0, :] = np.inf
-        extremes[episode, 1, :] = -np.inf
-        wrong[episode, 0] = 0
-        wrong[episode, 1] = -1
-        wrong[episode, 2] = -1
-        for row in range(starts[episode], stop):
-            time = times[episode] + row - starts[episode]
+    for episode in range(len(times)):
+        for row in range(edges[episode], edges[episode + 1]):
+            time = times[episode] + row - edges[episode]
             part = time * PARTS // lengths[episode]
-            inside = time + 1 < lengths[episode]
-            for element in range(width):
+            changes, bends = time + 1 < lengths[episode], row > edges[episode]
+            for element in range(values.shape[1]):
                 value = values[row, element]
                 if not abs(value) < np.inf:
-                    wrong[episode, 0] += 1
-                    if wrong[episode, 1] < 0:
-                        wrong[episode, 1] = row
-                    wrong[episode, 2] = row + 1
                     continue
                 sums[episode, part, 0, element] += value
                 sums[episode, part, 1, element] += abs(value)
-                if inside:
-                    after = values[row + 1, element]
-                    change = abs(after - value)
-                    if change < np.inf:
-                        sums[episode, part, 2, element] += change
-                        if row > starts[episode]:
-                            bend = abs(after - value - value + values[row - 1, element])
-                            if bend < np.inf:
-                                sums[episode, part, 3, element] += bend
-                    if change == 0:
-                        counts[episode, 2, element] += 1
+                change = values[row + 1, element] - value
+                if changes and abs(change) < np.inf:
+                    still[episode, element] += change == 0
+                    sums[episode, part, 2, element] += abs(change)
+                    bend = abs(change - value + values[row - bends, element])
+                    if bends and bend < np.inf:
+                        sums[episode, part, 3, element] += bend
+
+
+@compile_for(
+    [
+        numba.void(real[:, ::1], _INTEGERS, real[:, :, ::1], numba.int64[:, :, ::1], numba.int64[:, ::1])
+        for real in _REALS
+    ]
+)
+def find_extremes(
+    values: NDArray[Any],
+    edges: NDArray[np.int64],
+    extremes: NDArray[Any],
+    counts: NDArray[np.int64],
+    wrong: NDArray[np.int64],
+) -> None:
+    """Find the extremes of episodes, and the values that are not finite.
+
+    Args:
+        values: The N rows of the block, or more, [N, D].
+        edges: First row of each episode in the block, and N, [E + 1].
+        extremes: Minimum and maximum. Infinity and its negative before, [E, 2, D].
+        counts: Rows at the minimum and at the maximum. 0 before, [E, 2, D].
+        wrong: Number of values that are not finite, the first row with such a value, and the row after the last. 0, -1 and -1
+            before, [E, 3].
+    """
+    for episode in range(len(edges) - 1):
+        for row in range(edges[episode], edges[episode + 1]):
+            for element in range(values.shape[1]):
+                value = values[row, element]
+                if not abs(value) < np.inf:
+                    if wrong[episode, 1] < 0:
+                        wrong[episode, 1] = row
+                    wrong[episode, 0] += 1
+                    wrong[episode, 2] = row + 1
+                    continue
                 if value < extremes[episode, 0, element]:
                     extremes[episode, 0, element] = value
                     counts[episode, 0, element] = 0
                 if value > extremes[episode, 1, element]:
                     extremes[episode, 1, element] = value
                     counts[episode, 1, element] = 0
-                if value == extremes[episode, 0, element]:
-                    counts[episode, 0, element] += 1
-                if value == extremes[episode, 1, element]:
-                    counts[episode, 1, element] += 1
+                counts[episode, 0, element] += value == extremes[episode, 0, element]
+                counts[episode, 1, element] += value == extremes[episode, 1, element]
 
 
-@compile_for([numba.void(real[:, ::1], numba.int64, real[::1], real[::1]) for real in _REALS])
-def add_ways(values: NDArray[Any], steps: int, weights: NDArray[Any], ways: NDArray[Any]) -> None:
+@compile_for([numba.void(real[:, ::1], numba.int64, numba.float64[::1], numba.float64[::1]) for real in _REALS])
+def add_ways(values: NDArray[Any], steps: int, weights: NDArray[np.float64], ways: NDArray[np.float64]) -> None:
     """Add the weighted sizes of the changes over so many steps to `ways`.
 
     Args:

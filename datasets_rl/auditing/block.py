@@ -24,14 +24,16 @@ class Tally:
         sums: Of four parts of the episode: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes
             of the changes of their changes, float64 [E, 4, 4, D]. The first row of a block has no change before.
         steps: Number of rows of each part, int64 [E, 4].
+        still: Rows whose value equals the value of the row after, int64 [E, D].
         extremes: Minimum and maximum, [E, 2, D].
-        counts: Rows at the minimum, at the maximum, and equal to the row after, int64 [E, 3, D].
+        counts: Rows at the minimum and at the maximum, int64 [E, 2, D].
         wrong: Number of values that are not finite, the first row with such a value and the row after the last, or -1, int64
             [E, 3]. Row 0 is the first row of the block.
     """
 
     sums: NDArray[np.float64]
     steps: NDArray[np.int64]
+    still: NDArray[np.int64]
     extremes: NDArray[Any]
     counts: NDArray[np.int64]
     wrong: NDArray[np.int64]
@@ -116,35 +118,24 @@ class Block:
         return self._tallies[key]
 
     def _count(self, key: Key) -> Tally:
-        from datasets_rl.auditing._tally import tally
+        from datasets_rl.auditing._tally import add_sums, find_extremes
 
         values = self._read(key)
         if values.dtype not in (np.float32, np.float64):
             values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
         number, width = len(self.starts), values.shape[1]
-        found = Tally(
-            np.zeros((number, PARTS, 4, width)),
-            np.zeros((number, PARTS), np.int64),
-            np.zeros((number, 2, width), values.dtype),
-            np.zeros((number, 3, width), np.int64),
-            np.zeros((number, 3), np.int64),
-        )
-        times, lengths = self.time[self.starts], self.data.episodes.lengths[self.episodes]
-        tally(
-            values,
-            self.starts,
-            times,
-            lengths,
-            found.sums,
-            found.extremes,
-            found.counts,
-            found.wrong,
-        )
+        edges, lengths = np.append(self.starts, len(self)), self.data.episodes.lengths[self.episodes]
+        times = self.time[self.starts]
+        sums, still = np.zeros((number, PARTS, 4, width)), np.zeros((number, width), np.int64)
+        add_sums(values, edges, times, lengths, sums, still)
+        extremes = np.full((number, 2, width), np.inf, values.dtype)
+        extremes[:, 1] = -np.inf
+        counts, wrong = np.zeros((number, 2, width), np.int64), np.tile(np.array([0, -1, -1]), (number, 1))
+        find_extremes(values, edges, extremes, counts, wrong)
         # Step t belongs to the part t * PARTS // length: the first step of each part follows.
-        edges = -(-np.arange(PARTS + 1) * lengths[:, None] // PARTS)
-        stops = times + np.diff(np.append(self.starts, len(self)))
-        found.steps[:] = np.diff(np.clip(edges, times[:, None], stops[:, None]), axis=1)
-        return found
+        firsts = -(-np.arange(PARTS + 1) * lengths[:, None] // PARTS)
+        steps = np.diff(np.clip(firsts, times[:, None], (times + np.diff(edges))[:, None]), axis=1)
+        return Tally(sums, steps, still, extremes, counts, wrong)
 
     def row_of(self, values: NDArray[Any], extremes: NDArray[Any]) -> NDArray[np.int64]:
         """Return the first row of the dataset with the extreme value of each episode, int64 [E], of values [N]."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.ted.keys import Key
 
-_NARROW_BYTES = 8 << 20
+_NARROW_BYTES = 2 << 20
 _WIDE_BYTES = 24 << 20
 _PARTS = 64
 """Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
@@ -71,15 +71,24 @@ def audit(
     chosen = _chosen(checks)
     settings = settings or Settings.from_env()
     if isinstance(dataset, (str, Path)):
-        folder = locate(dataset, root=root, settings=settings)
-        stored = StoredDataset(folder)
-        return audit_steps(
-            StepReader(stored), chosen, name=shown_id(folder, stored.manifest.id, settings=settings), settings=settings
-        )
+        steps, name = open_steps(dataset, root=root, settings=settings)
+        return audit_steps(steps, chosen, name=name, settings=settings)
     from datasets_rl.datasets.acting import step_reader
 
     steps = step_reader(dataset)
     return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
+
+
+def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settings) -> tuple[StepReader, str]:
+    """Return the steps of a stored dataset, and the id under which the dataset is shown.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    folder = locate(dataset, root=root, settings=settings)
+    stored = StoredDataset(folder)
+    return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
 
 
 def _chosen(names: Sequence[str] | None) -> list[Check]:

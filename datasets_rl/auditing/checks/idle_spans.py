@@ -43,12 +43,12 @@ class IdleSpans(Check):
         from datasets_rl.auditing._tally import add_ways
 
         weights, usual = self._usual(block.data)
-        ways = {kind: np.zeros(len(block), kind) for kind in (np.float32, np.float64)}
+        ways = np.zeros(len(block))
         for one in block.data.states:
             values = block.now(one)
             kind = np.float64 if values.dtype == np.float64 else np.float32
-            add_ways(values.astype(kind, copy=False), _WINDOW, weights[one].astype(kind), ways[kind])
-        slow = ways[np.float32] + ways[np.float64] < _SLOW * usual
+            add_ways(values.astype(kind, copy=False), _WINDOW, weights[one], ways)
+        slow = ways < _SLOW * usual
         # The last steps of an episode have no step so far ahead within the episode.
         ends = np.append(block.starts[1:], len(block))
         slow &= np.arange(len(block)) + _WINDOW < ends[block.episode]

@@ -22,6 +22,8 @@ _STRONG = 5.0
 _FEWEST_EPISODES = 8
 _FEWEST_STEPS = 8
 _LEAST = 1e-6
+_KINDS = (0, 2, 3)
+"""Of the sums of a tally: the values, the changes, and the changes of changes."""
 
 
 class NormalizedTwice(Check):
@@ -46,14 +48,14 @@ class NormalizedTwice(Check):
 
     def measure(self, block: Block, key: Key) -> Measures:
         counted = block.tally(key)
-        return {"sums": counted.sums, "steps": counted.steps}
+        return {"sums": counted.sums[:, :, _KINDS].astype(np.float32), "steps": counted.steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         long = np.flatnonzero(data.episodes.lengths >= _FEWEST_STEPS)
         if len(long) < _FEWEST_EPISODES:
             return
         means = measures["sums"][long] / measures["steps"][long][:, :, None, None]
-        moving = (np.median(means[:, :, 2], axis=0) > 0).all(axis=0)
+        moving = (np.median(means[:, :, 1], axis=0) > 0).all(axis=0)
         sample = data.sample(key)
         known = np.isfinite(sample.now).all(axis=1)
         if not moving.any() or not known.any():
@@ -92,12 +94,12 @@ def _gains(
     """Return by how much each part is nearer to other episodes with the normalization undone, [E, 4].
 
     Args:
-        means: Means of the values, of their sizes, changes, and changes of changes, [E, 4, 4, D].
+        means: Means of the values, and of the sizes of changes and of changes of changes, [E, 4, 3, D].
         center: Mean of each element in the dataset, [D].
         deviation: Standard deviation of each element in the dataset, [D].
         nearer: The highest share of the distance that is left. Otherwise the gain is 0.
     """
-    values, *sizes = means[:, :, 0], np.log(means[:, :, 2] + _LEAST), np.log(means[:, :, 3] + _LEAST)
+    values, *sizes = means[:, :, 0], np.log(means[:, :, 1] + _LEAST), np.log(means[:, :, 2] + _LEAST)
     scale = np.log(deviation)
     squares = [_squares(values, values * deviation + center, 0.05 * deviation)]
     squares += [_squares(one, one + scale, least) for one, least in zip(sizes, (0.1, 0.05), strict=True)]

@@ -37,7 +37,7 @@ class StuckElements(Check):
         return [*data.states, *(key for key in data.actions if key in data.floats)] or "no field has moving numbers"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        return {"still": block.tally(key).counts[:, 2]}
+        return {"still": block.tally(key).still}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         steps = data.episodes.lengths - 1

@@ -46,10 +46,10 @@ class UnitChanges(Check):
 
     def measure(self, block: Block, key: Key) -> Measures:
         counted = block.tally(key)
-        return {"sums": counted.sums, "steps": counted.steps}
+        return {"sums": counted.sums[:, :, 1:].astype(np.float32), "steps": counted.steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        means = measures["sums"][:, :, 1:] / np.maximum(measures["steps"], 1)[:, :, None, None]
+        means = measures["sums"] / np.maximum(measures["steps"], 1)[:, :, None, None]
         # An element that rests has changes of 0, which are 0 in any unit: then the values alone count.
         factors = means / np.maximum(np.median(means, axis=0), _LEAST)
         sizes = np.where(means > 0, factors, factors[:, :, :1]).reshape(*means.shape[:2], -1)
