@@ -11,7 +11,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.auditing.block import PARTS
 from datasets_rl.loop_compiler import compile_for
 
 _REALS = (numba.float32, numba.float64)
@@ -35,7 +34,7 @@ def add_sums(
     """Add up the values of the parts of episodes.
 
     Args:
-        values: The N rows of the block and the row after the block, [N + 1, D].
+        values: The N rows of the block and at least two rows after the block, [N + 2, D].
         edges: First row of each episode in the block, and N, [E + 1].
         times: Step of the first row of each episode in the block within the episode, [E].
         lengths: Number of steps of each whole episode, [E].
@@ -46,8 +45,8 @@ def add_sums(
     for episode in range(len(times)):
         for row in range(edges[episode], edges[episode + 1]):
             time = times[episode] + row - edges[episode]
-            part = time * PARTS // lengths[episode]
-            changes, bends = time + 1 < lengths[episode], row > edges[episode]
+            part = time * sums.shape[1] // lengths[episode]
+            left = lengths[episode] - time
             for element in range(values.shape[1]):
                 value = values[row, element]
                 if not abs(value) < np.inf:
@@ -55,11 +54,11 @@ def add_sums(
                 sums[episode, part, 0, element] += value
                 sums[episode, part, 1, element] += abs(value)
                 change = values[row + 1, element] - value
-                if changes and abs(change) < np.inf:
+                if left > 1 and abs(change) < np.inf:
                     still[episode, element] += change == 0
                     sums[episode, part, 2, element] += abs(change)
-                    bend = abs(change - value + values[row - bends, element])
-                    if bends and bend < np.inf:
+                    bend = abs(values[row + 2, element] - values[row + 1, element] - change)
+                    if left > 2 and bend < np.inf:
                         sums[episode, part, 3, element] += bend
 
 
@@ -111,12 +110,12 @@ def add_ways(values: NDArray[Any], steps: int, weights: NDArray[np.float64], way
     """Add the weighted sizes of the changes over so many steps to `ways`.
 
     Args:
-        values: Values, [N, D].
+        values: Values, [N + steps, D].
         steps: Number of steps.
         weights: Weight of each element, [D].
-        ways: The result is added to the first N - steps items, [N].
+        ways: The result is added here, [N].
     """
-    for row in range(len(values) - steps):
+    for row in range(len(ways)):
         way = ways[row]
         for element in range(values.shape[1]):
             way += weights[element] * abs(values[row + steps, element] - values[row, element])

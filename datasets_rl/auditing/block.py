@@ -14,6 +14,8 @@ from datasets_rl.ted.keys import Key
 
 PARTS = 4
 """Parts of equal length of an episode, of which each has its own sums."""
+AHEAD = 4
+"""Rows of narrow fields after a block that are read with the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Tally:
 
     Attributes:
         sums: Of four parts of the episode: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes
-            of the changes of their changes, float64 [E, 4, 4, D]. The first row of a block has no change before.
+            of the changes of their changes, float64 [E, 4, 4, D].
         steps: Number of rows of each part, int64 [E, 4].
         still: Rows whose value equals the value of the row after, int64 [E, D].
         extremes: Minimum and maximum, [E, 2, D].
@@ -82,7 +84,14 @@ class Block:
 
     def after(self, key: Key) -> NDArray[Any]:
         """Return a field of the row after each row, [N, D]. Only the values with `has_after` are of the same episode."""
-        return self._read(key)[1:]
+        return self._read(key)[1 : len(self) + 1]
+
+    def ahead(self, key: Key) -> NDArray[Any]:
+        """Return a narrow field of the rows and of the four rows after the block, [N + 4, D].
+
+        After the end of the dataset, the last row is repeated.
+        """
+        return self._read(key)
 
     def images(self, key: Key) -> NDArray[np.uint8]:
         """Return the images of the rows, uint8 [N, ...], in the stored shape."""
@@ -148,7 +157,7 @@ class Block:
     def longest_runs(self, flags: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the length of the longest run of set flags [N] in each episode, int64 [E], and its first row, int64 [E].
 
-        The first row is -1 if no flag is set.
+        The first row is -1 if no flag is set. A run across the edge of two blocks counts as two runs.
         """
         counts = np.arange(len(self))
         breaks = ~flags
@@ -162,10 +171,12 @@ class Block:
 
     def _read(self, key: Key) -> NDArray[Any]:
         if key not in self._values:
-            stop = min(self.stop + 1, len(self.data))
+            ahead = 1 if self.data.field(key).wide else AHEAD
+            stop = min(self.stop + ahead, len(self.data))
             values = self.data.steps.read(key, self.start, stop).reshape(stop - self.start, -1)
-            if stop == self.stop:
-                values = np.concatenate([values, values[-1:]])
+            missing = len(self) + ahead - len(values)
+            if missing:
+                values = np.concatenate([values, np.repeat(values[-1:], missing, axis=0)])
             # Fields lie interleaved on the disk: checks read the values many times.
             self._values[key] = np.ascontiguousarray(values)
         return self._values[key]

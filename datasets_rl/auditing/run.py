@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.ted.keys import Key
 
-_NARROW_BYTES = 2 << 20
+_NARROW_BYTES = 4 << 20
 _WIDE_BYTES = 24 << 20
-_PARTS = 64
+_PARTS = 16
 """Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
 AUDIT_FOLDER = ".audit"
 """The folder in the home with the measures of unfinished audits."""

@@ -90,6 +90,7 @@ class Recording:
             low, high = self.bounds
             action = {**stored.manifest.specs["action"], "kind": "bounded", "low": low, "high": high}
             replace(stored.manifest, specs={**stored.manifest.specs, "action": action}).write(stored.folder)
+            return StoredDataset(stored.folder)
         return stored
 
     def replaced(self, changed: Mapping[int, Recorded]) -> Recording:
@@ -257,7 +258,7 @@ def _pixels(
     return np.clip(images, 0, 255).astype(np.uint8)
 
 
-def arm(seed: int) -> Recorded:
+def arm(seed: int, *, images: bool = True) -> Recorded:
     rng = np.random.default_rng([4, seed])
     steps = int(rng.integers(45, 75))
     joints, targets = _arm_path(rng, steps, 4)
@@ -273,8 +274,8 @@ def arm(seed: int) -> Recorded:
         states={
             ("observation", "state"): np.hstack([joints, opening]).astype(np.float32)
             + rng.normal(0, 0.002, (steps + 1, 5)).astype(np.float32),
-            ("observation", "front"): _pixels(joints, 0, tint, rng),
-            ("observation", "side"): _pixels(joints, 1, tint, rng),
+            **({("observation", "front"): _pixels(joints, 0, tint, rng)} if images else {}),
+            **({("observation", "side"): _pixels(joints, 1, tint, rng)} if images else {}),
         },
         steps={("action",): np.hstack([targets, gripper]).astype(np.float32), REWARD: rewards},
         terminated=success,
@@ -341,7 +342,7 @@ def agents(seed: int) -> Recorded:
     )
 
 
-def teleop(seed: int) -> Recorded:
+def teleop(seed: int, *, images: bool = True) -> Recorded:
     rng = np.random.default_rng([7, seed])
     steps = int(rng.integers(70, 130))
     joints, targets = _arm_path(rng, steps, 6)
@@ -366,7 +367,7 @@ def teleop(seed: int) -> Recorded:
             ("observation", "state"): (joints + 0.002 * rng.normal(size=joints.shape)).astype(np.float32),
             ("observation", "orientation"): quaternion.astype(np.float32),
             ("observation", "heading"): heading[:, None].astype(np.float32),
-            ("observation", "wrist"): _pixels(joints, 1, rng.uniform(-10, 10, 3), rng),
+            **({("observation", "wrist"): _pixels(joints, 1, rng.uniform(-10, 10, 3), rng)} if images else {}),
             ("timestamp",): (times - times[0])[:, None],
         },
         steps={("action",): targets.astype(np.float32), REWARD: rewards},
@@ -374,7 +375,7 @@ def teleop(seed: int) -> Recorded:
     )
 
 
-KINDS: Mapping[str, Callable[[int], Recorded]] = {
+KINDS: Mapping[str, Callable[..., Recorded]] = {
     "cheetah": cheetah,
     "maze": maze,
     "cartpole": cartpole,
@@ -390,8 +391,9 @@ _BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "
 
 
 @functools.lru_cache(maxsize=16)
-def record(kind: str, episodes: int = 40, seed: int = 0) -> Recording:
-    """Return a clean recording with so many episodes."""
+def record(kind: str, episodes: int = 40, seed: int = 0, *, images: bool = True) -> Recording:
+    """Return a clean recording with so many episodes, of arms with or without the images, which take most of the time."""
     metadata = {"fps": 30.0} if kind in {"teleop", "arm", "texts"} else {}
-    recorded = tuple(KINDS[kind](1_000 * seed + number) for number in range(episodes))
+    chosen = {} if images else {"images": False}
+    recorded = tuple(KINDS[kind](1_000 * seed + number, **chosen) for number in range(episodes))
     return Recording(kind, recorded, metadata, _BOUNDS.get(kind))

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
-from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.block import AHEAD, Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.ted.keys import Key
 
 _SLOW = 0.08
-_WINDOW = 4
 _FEWEST = 10
 _SHARE = 0.1
 _TIMES = 2.0
@@ -25,7 +24,7 @@ class IdleSpans(Check):
     name = "idle_spans"
     rule = (
         f"In at least {_FEWEST} consecutive steps, and {_SHARE:.0%} of the episode, the observation moves less than {_SLOW:.0%} as far in "
-        f"{_WINDOW} steps as in the median, in the sum over the elements, and {_MORE} steps more than {_TIMES:g} times as long as in nine of ten episodes."
+        f"{AHEAD} steps as in the median, in the sum over the elements, and {_MORE} steps more than {_TIMES:g} times as long as in nine of ten episodes."
     )
     why = "A policy that imitates pauses stands still for ever: at rest, the recorded action is to rest."
     limits = "Resting may belong to the task. If most episodes rest, none is found."
@@ -45,15 +44,14 @@ class IdleSpans(Check):
         weights, usual = self._usual(block.data)
         ways = np.zeros(len(block))
         for one in block.data.states:
-            values = block.now(one)
+            values = block.ahead(one)
             kind = np.float64 if values.dtype == np.float64 else np.float32
-            add_ways(values.astype(kind, copy=False), _WINDOW, weights[one], ways)
+            add_ways(values.astype(kind, copy=False), AHEAD, weights[one], ways)
         slow = ways < _SLOW * usual
         # The last steps of an episode have no step so far ahead within the episode.
-        ends = np.append(block.starts[1:], len(block))
-        slow &= np.arange(len(block)) + _WINDOW < ends[block.episode]
+        slow &= block.time + AHEAD < block.data.episodes.lengths[block.episodes][block.episode]
         longest, row = block.longest_runs(slow)
-        return {"longest": longest + _WINDOW * (longest > 0), "row": row}
+        return {"longest": longest + AHEAD * (longest > 0), "row": row}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest, lengths = measures["longest"], data.episodes.lengths
@@ -76,12 +74,14 @@ class IdleSpans(Check):
         """Return the weight of each element of the observations, and the median weighted way in a window."""
         if self._known is None:
             rows = data.sample(data.states[0]).rows
-            rows = rows[rows + _WINDOW < data.episodes.stops[data.episodes.episode_of(rows)]]
+            rows = rows[rows + AHEAD < data.episodes.stops[data.episodes.episode_of(rows)]]
             weights, ways = {}, np.zeros(len(rows))
-            for key in data.states:
-                way = np.abs(data.take(key, rows + _WINDOW).astype(np.float64) - data.take(key, rows))
-                scale = np.nan_to_num(way, posinf=0).mean(axis=0) if len(rows) else np.zeros(way.shape[1])
+            for key in data.states if len(rows) else ():
+                way = np.nan_to_num(
+                    np.abs(data.take(key, rows + AHEAD).astype(np.float64) - data.take(key, rows)), posinf=0
+                )
+                scale = way.mean(axis=0)
                 weights[key] = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-                ways += np.nan_to_num(way * weights[key]).sum(axis=1)
+                ways += (way * weights[key]).sum(axis=1)
             self._known = weights, float(np.median(ways)) if len(rows) else 0.0
         return self._known
