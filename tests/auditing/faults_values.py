@@ -216,6 +216,36 @@ def _normalized(
     return normalize(recording, strength, rng)
 
 
+_SHARES = {"weak": 0.15, "medium": 0.25, "strong": 0.4}
+
+
+@fault("normalized_twice", "cheetah", "texts", "agents", "teleop")
+def part_normalized(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
+    """The last 15 %, 25 % or 40 % of the episodes have normalized states and actions."""
+    first = len(recording.episodes) - round(_SHARES[strength] * len(recording.episodes))
+    changed = {number: recording.episodes[number] for number in range(first, len(recording.episodes))}
+    for key in (state_of(recording.episodes[0]), ACTION):
+        values = np.concatenate([one.array(key) for one in recording.episodes]).astype(np.float64)
+        mean, deviation = values.mean(axis=0), values.std(axis=0) + 1e-8
+        for number, one in changed.items():
+            array = ((one.array(key) - mean) / deviation).astype(np.float32)
+            changed[number] = one.with_arrays({key: array})
+    return Planted(replace(recording.replaced(changed), bounds=None), frozenset(changed))
+
+
+@fault("unit_changes", *_MOVING)
+def part_in_degrees(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
+    """The states of the last 15 %, 25 % or 40 % of the episodes are in degrees."""
+    first = len(recording.episodes) - round(_SHARES[strength] * len(recording.episodes))
+    key = state_of(recording.episodes[0])
+    changed = {
+        number: one.with_arrays({key: (one.array(key) * 180 / np.pi).astype(np.float32)})
+        for number, one in enumerate(recording.episodes)
+        if number >= first
+    }
+    return Planted(recording.replaced(changed), frozenset(changed))
+
+
 _ORIENTATION = ("observation", "orientation")
 
 

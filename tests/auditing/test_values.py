@@ -52,6 +52,8 @@ _CASES = [
     ("actions_in_tenths", "texts"),
     ("states_normalized", "texts"),
     ("actions_normalized", "agents"),
+    ("part_normalized", "teleop"),
+    ("part_in_degrees", "maze"),
     ("norms_off", "teleop"),
     ("signs_flip", "teleop"),
     ("frames_missing", "teleop"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import PARTS, Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.groups import two_groups
 from datasets_rl.ted.keys import Key
 
 _UNITS = {
@@ -21,6 +23,7 @@ _UNITS = {
 }
 _NEAR = 1.6
 _USUAL = 0.85
+_GAP = 1.6
 _SPREAD = 0.5
 _LEAST = 1e-30
 
@@ -34,7 +37,8 @@ class UnitChanges(Check):
     )
     why = "The same value means two states."
     limits = (
-        "Fields of a single element, and factors below 10, are not looked at. A change in a few steps is an outlier."
+        "Fields of a single element, and factors below 10, are not looked at. A change in a few steps is an outlier. Of two units in about "
+        "as many episodes, the unit of the smaller group is named."
     )
     merges = {"sums": "sum", "steps": "sum"}
 
@@ -61,34 +65,79 @@ class UnitChanges(Check):
         known = (measures["steps"] > 1) & (sizes[:, :, moving] > 0).any(axis=2)
         ratios = np.log(np.maximum(sizes[:, :, moving], _LEAST))
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75], axis=2)
-        name = data.field(key).name
-        found: dict[int, tuple[str, float, int]] = {}
-        for sign in (1, -1):
-            spread = max(float(np.quantile(sign * middle, _USUAL)), 0.0)
-            for unit, factor in _UNITS.items():
-                target = np.log(factor)
-                near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
-                near &= ((low if sign > 0 else -high) > 0.5 * target) & (high - low < _SPREAD * target)
-                for episode in np.flatnonzero(near.any(axis=1)).tolist():
-                    part = int(near[episode].argmax())
-                    distance = abs(sign * float(middle[episode, part]) - target)
-                    if episode not in found or distance < found[episode][1]:
-                        found[episode] = (unit, distance, part)
-        if len(found) > 0.4 * len(sizes):
+        # A part in which the body rests says little: the largest part counts.
+        whole = middle.max(axis=1)
+        if groups := two_groups(whole, _GAP):
+            yield from self._of_groups(data, key, whole, groups)
             return
+        found = _near(low, middle, high, known)
         for episode, (unit, _, part) in sorted(found.items()):
             start, length = int(data.episodes.starts[episode]), int(data.episodes.lengths[episode])
             parts = np.flatnonzero(np.abs(middle[episode]) > 0.5 * abs(middle[episode, part]))
             rows = (start + int(parts[0]) * length // PARTS, start + (int(parts[-1]) + 1) * length // PARTS)
-            times = float(np.exp(middle[episode, part]))
-            yield Finding(
-                self.name,
-                "strong",
-                f"{name} is {times:.3g} times as large as usual in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,}: the unit "
-                f"may be another, as between {unit}",
-                episodes=(episode,),
-                rows=(rows,),
-                evidence={"times": times, "unit": unit},
-                remedy=f"-t fix_unit:key={name},episodes={episode},factor={1 / times:.4g}",
-                key=name,
-            )
+            where = f"in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,}"
+            yield self._finding(data, key, float(np.exp(middle[episode, part])), unit, where, (episode,), (rows,))
+
+    def _of_groups(
+        self,
+        data: Data,
+        key: Key,
+        sizes: NDArray[np.float64],
+        groups: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> Iterator[Finding]:
+        """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio."""
+        smaller, larger = groups
+        ratio = float(np.median(sizes[smaller]) - np.median(sizes[larger]))
+        unit = min(_UNITS, key=lambda one: abs(abs(ratio) - np.log(_UNITS[one])))
+        if abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
+            where = f"in {len(smaller):,} of {len(sizes):,} episodes, from episode {smaller[0]:,} to episode {smaller[-1]:,}"
+            yield self._finding(data, key, float(np.exp(ratio)), unit, where, tuple(smaller.tolist()), ())
+
+    def _finding(
+        self,
+        data: Data,
+        key: Key,
+        times: float,
+        unit: str,
+        where: str,
+        episodes: tuple[int, ...],
+        rows: tuple[tuple[int, int], ...],
+    ) -> Finding:
+        name = data.field(key).name
+        chosen = "+".join(map(str, episodes))
+        return Finding(
+            self.name,
+            "strong",
+            f"{name} is {times:.3g} times as large as usual {where}: the unit may be another, as between {unit}",
+            episodes=episodes,
+            rows=rows,
+            evidence={"times": times, "unit": unit},
+            remedy=f"-t fix_unit:key={name},episodes={chosen},factor={1 / times:.4g}",
+            key=name,
+        )
+
+
+def _near(
+    low: NDArray[np.float64], middle: NDArray[np.float64], high: NDArray[np.float64], known: NDArray[np.bool_]
+) -> dict[int, tuple[str, float, int]]:
+    """Return by episode the unit whose factor a part is nearest to, the distance, and the part.
+
+    Args:
+        low: 25 % quantile of the logarithms of the ratios over the elements, [E, 4].
+        middle: Median, [E, 4].
+        high: 75 % quantile, [E, 4].
+        known: Whether a part has enough steps, [E, 4].
+    """
+    found: dict[int, tuple[str, float, int]] = {}
+    for sign in (1, -1):
+        spread = max(float(np.quantile(sign * middle, _USUAL)), 0.0)
+        for unit, factor in _UNITS.items():
+            target = np.log(factor)
+            near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
+            near &= ((low if sign > 0 else -high) > 0.5 * target) & (high - low < _SPREAD * target)
+            for episode in np.flatnonzero(near.any(axis=1)).tolist():
+                part = int(near[episode].argmax())
+                distance = abs(sign * float(middle[episode, part]) - target)
+                if episode not in found or distance < found[episode][1]:
+                    found[episode] = (unit, distance, part)
+    return found
