@@ -202,6 +202,19 @@ def test_a_message_names_the_element_the_row_and_the_numbers(tmp_path: Path) -> 
     assert finding.rows == ((320, 321),)
 
 
+def test_a_remedy_corrects_whole_episodes_and_drops_episodes_with_two_units(tmp_path: Path) -> None:
+    recording = _record("cheetah")
+    key, changed = ("observation",), {}
+    for number, first in ((3, 0), (7, 50)):
+        states = recording.episodes[number].array(key)
+        states[first:] *= np.float32(180 / np.pi)
+        changed[number] = recording.episodes[number].with_arrays({key: states})
+    recording.replaced(changed).store(tmp_path / "dataset")
+    whole, part = audit(tmp_path / "dataset", checks=["unit_changes"]).findings
+    assert whole.remedy == "-t fix_unit:episodes=[3],key=observation,factor=0.0174533"
+    assert part.remedy == "-t drop_episodes:7"
+
+
 def test_all_checks_have_a_rule_a_reason_and_limits() -> None:
     for name in CHECKS:
         one = check_class(name)

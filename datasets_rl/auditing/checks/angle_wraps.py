@@ -46,7 +46,9 @@ class AngleWraps(Check):
         if not len(found):
             return
         name = data.field(key).name
-        elements = [data.element(key, element) for element, _ in _angles(data, key)]
+        angles = _angles(data, key)
+        elements = [data.element(key, element) for element, _ in angles]
+        numbers, turns = ",".join(str(element) for element, _ in angles), {turn for _, turn in angles}
         rows = measures["row"][found].tolist()
         yield Finding(
             self.name,
@@ -57,9 +59,9 @@ class AngleWraps(Check):
             rows=tuple((row, row + 2) for row in rows),
             evidence={
                 "steps": int(measures["wraps"].sum()),
-                "elements": [element for element, _ in _angles(data, key)],
+                "elements": [element for element, _ in angles],
             },
-            remedy=f"-t fix_wraps:key={name}",
+            remedy=f"-t fix_wraps:elements=[{numbers}],key={name},turn={max(turns):.6g}",
             key=name,
         )
 

@@ -67,7 +67,10 @@ class IdleSpans(Check):
                 episodes=(episode,),
                 rows=((row, row + count),),
                 evidence={"steps": count, "share": count / (stop - start), "place": place},
-                remedy="-t fix_idle" if place != "inside" else f"-t keep_audited:without={self.name}",
+                remedy={
+                    "at the start": f"-t trim_steps:{episode}/{count}:",
+                    "at the end": f"-t trim_steps:{episode}/:{row - start}",
+                }.get(place, f"-t keep_audited:without={self.name}"),
             )
 
     def _usual(self, data: Data) -> tuple[dict[Key, NDArray[np.float64]], float]:

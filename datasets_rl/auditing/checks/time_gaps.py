@@ -61,7 +61,7 @@ class TimeGaps(Check):
                     episodes=(episode,),
                     rows=((row, row + 2),) if kind == "gaps" else (),
                     evidence={"longest": longest, "usual": usual, "count": int(counts[episode])},
-                    remedy=f"-t split_episodes:rows={row + 1}"
+                    remedy=f"-t split_episodes:{episode}/{row + 1 - int(data.episodes.starts[episode])}"
                     if kind == "gaps"
                     else f"-t keep_audited:without={self.name}",
                     key=name,

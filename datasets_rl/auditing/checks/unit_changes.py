@@ -76,7 +76,8 @@ class UnitChanges(Check):
             parts = np.flatnonzero(np.abs(middle[episode]) > 0.5 * abs(middle[episode, part]))
             rows = (start + int(parts[0]) * length // PARTS, start + (int(parts[-1]) + 1) * length // PARTS)
             where = f"in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,}"
-            yield self._finding(data, key, float(np.exp(middle[episode, part])), unit, where, (episode,), (rows,))
+            times = float(np.exp(middle[episode, part]))
+            yield self._finding(data, key, times, unit, where, (episode,), (rows,), all_rows=len(parts) == PARTS)
 
     def _of_groups(
         self,
@@ -102,9 +103,13 @@ class UnitChanges(Check):
         where: str,
         episodes: tuple[int, ...],
         rows: tuple[tuple[int, int], ...],
+        *,
+        all_rows: bool = True,
     ) -> Finding:
         name = data.field(key).name
-        chosen = "+".join(map(str, episodes))
+        chosen = ",".join(map(str, episodes))
+        exact = np.exp(np.copysign(np.log(_UNITS[unit]), -np.log(times)))
+        whole = f"-t fix_unit:episodes=[{chosen}],key={name},factor={exact:.6g}"
         return Finding(
             self.name,
             "strong",
@@ -112,7 +117,7 @@ class UnitChanges(Check):
             episodes=episodes,
             rows=rows,
             evidence={"times": times, "unit": unit},
-            remedy=f"-t fix_unit:key={name},episodes={chosen},factor={1 / times:.4g}",
+            remedy=whole if all_rows else f"-t drop_episodes:{chosen}",
             key=name,
         )
 
