@@ -131,7 +131,7 @@ def _differences(usual: _Member, other: _Member) -> Iterator[Finding]:
                 "strong",
                 f"the {what} of {other.name} are {_listed(two)}, and those of {usual.name} are {_listed(one)}",
                 {"kind": what, "usual": sorted(one), "other": sorted(two)},
-                "rename or leave out fields: -t rename_fields, -t keep_fields",
+                f"-t rename:OLD,NEW, or -t exclude:NAME, in {other.name}",
             )
         elif what != "cameras":
             yield from _scales(usual, other, what)
@@ -144,12 +144,15 @@ def _differences(usual: _Member, other: _Member) -> Iterator[Finding]:
 def _rates(usual: _Member, other: _Member) -> Iterator[Finding]:
     one, two = usual.rate, other.rate
     if one and two and abs(np.log(one / two)) > _RATES:
+        times = max(one, two) / min(one, two)
         yield _finding(
             "strong",
             f"{other.name} has {two:.3g} steps per second, and {usual.name} has {one:.3g}: the same action lasts "
             f"{one / two:.2g} times as long",
             {"kind": "rate", "usual": one, "other": two},
-            "resample a member at the rate of the other",
+            f"-t frame_skip:{round(times)} in {other.name if two > one else usual.name}"
+            if round(times) > 1 and abs(times / round(times) - 1) < _RATES
+            else "resample a member at the rate of the other",
         )
 
 
@@ -169,7 +172,7 @@ def _scales(usual: _Member, other: _Member, what: str) -> Iterator[Finding]:
                 f"values of {name} spread {factor:.3g} times as far in {other.name} as in {usual.name}: the unit or the normalization "
                 "may be another",
                 {"kind": "scale", "factor": factor},
-                f"-t fix_unit:key={name},factor={1 / factor:.3g}, or normalize each member by its own statistics",
+                f"-t fix_unit:key={name},factor={1 / factor:.3g} in {other.name}, or normalize each member by its own statistics",
                 key=name,
             )
 
@@ -214,7 +217,7 @@ def _signs(usual: _Member, other: _Member, key: Key) -> Iterator[Finding]:
                 f"{label} has another sign in {other.name} than in {usual.name}: the correlation with the next state is "
                 f"{after[element, best]:.2f} and {before[element, best]:.2f}",
                 {"kind": "sign", "element": element, "usual": float(before[element, best])},
-                f"-t fix_sign:key={name},element={element}",
+                f"multiply {label} by -1 in {other.name}",
                 key=name,
             )
 

@@ -19,6 +19,7 @@ from datasets_rl.auditing.checks import check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.run import _joined
 from datasets_rl.look.steps import StepReader
+from datasets_rl.preprocessing.recipe import Recipe
 
 _VALUES = [
     "not_finite",
@@ -213,6 +214,25 @@ def test_a_remedy_corrects_whole_episodes_and_drops_episodes_with_two_units(tmp_
     whole, part = audit(tmp_path / "dataset", checks=["unit_changes"]).findings
     assert whole.remedy == "-t fix_unit:episodes=[3],key=observation,factor=0.0174533"
     assert part.remedy == "-t drop_episodes:7"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "step"),
+    [
+        ("part_in_degrees", "texts", "fix_unit"),
+        ("signs_flip", "teleop", "fix_signs"),
+        ("joint_wraps", "texts", "fix_wraps"),
+        ("frames_missing", "teleop", "split_episodes"),
+        ("actions_too_large", "maze", "clip"),
+    ],
+)
+def test_a_remedy_is_a_step_of_a_recipe(fault: str, kind: str, step: str) -> None:
+    one = planting.load_faults()[fault]
+    planted = one.plant(_record(kind), "strong", np.random.default_rng(1))
+    for finding in planting.audited(planted.recording, [one.check]).findings:
+        text = finding.remedy.removeprefix("-t ")
+        assert text.startswith(f"{step}:")
+        assert len(Recipe.inline([text]).steps) == 1
 
 
 def test_all_checks_have_a_rule_a_reason_and_limits() -> None:
