@@ -50,7 +50,7 @@ class ActionsOutsideSpace(Check):
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 1) for row in rows),
             evidence={"values": int(measures["values"].sum()), "furthest": float(measures["furthest"].max())},
-            remedy=f"-t clip:in_keys={name}, or state the space that was used",
+            remedy="state the space that was used, or clip the actions by the step clip",
             key=name,
         )
 

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop, keep_rows
 from datasets_rl.ted.keys import Key
 
 _SLOW = 0.15
@@ -56,7 +57,9 @@ class IdleSpans(Check):
                 episodes=(episode,),
                 rows=((row, row + count),),
                 evidence={"steps": count, "share": count / (stop - start), "place": place},
-                remedy="-t fix_idle" if place != "inside" else f"-t keep_audited:without={self.name}",
+                remedy=drop([episode])
+                if place == "inside"
+                else keep_rows(data, *((row + count, stop) if row == start else (start, row))),
             )
 
 

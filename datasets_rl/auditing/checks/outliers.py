@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _DISTANCE = 10.0
@@ -62,7 +63,7 @@ class Outliers(Check):
                 episodes=(episode,),
                 rows=((row, row + 1),),
                 evidence={"value": float(values[element]), "low": float(low[element]), "high": float(high[element])},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )
 

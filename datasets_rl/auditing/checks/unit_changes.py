@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop, scale
 from datasets_rl.ted.keys import Key
 
 _UNITS = {
@@ -85,6 +86,8 @@ class UnitChanges(Check):
                 episodes=(episode,),
                 rows=(rows,),
                 evidence={"times": times, "unit": unit},
-                remedy=f"-t fix_unit:key={name},episodes={episode},factor={1 / times:.4g}",
+                remedy=scale(name, 1 / _UNITS[unit] ** np.sign(target), [episode])
+                if len(parts) == _PARTS
+                else drop([episode]),
                 key=name,
             )
