@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import AHEAD, Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop, keep_rows
 from datasets_rl.ted.keys import Key
 
 _SLOW = 0.08
@@ -67,10 +68,9 @@ class IdleSpans(Check):
                 episodes=(episode,),
                 rows=((row, row + count),),
                 evidence={"steps": count, "share": count / (stop - start), "place": place},
-                remedy={
-                    "at the start": f"-t trim_steps:{episode}/{count}:",
-                    "at the end": f"-t trim_steps:{episode}/:{row - start}",
-                }.get(place, f"-t keep_audited:without={self.name}"),
+                remedy=drop([episode])
+                if place == "inside"
+                else keep_rows(data, *((row + count, stop) if row == start else (start, row))),
             )
 
     def _usual(self, data: Data) -> tuple[dict[Key, NDArray[np.float64]], float]:

@@ -12,6 +12,7 @@ from datasets_rl.auditing.block import PARTS, Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.groups import two_groups
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _LIMIT = 1.5
@@ -100,7 +101,7 @@ class NormalizedTwice(Check):
                 episodes=(episode,),
                 rows=(rows,),
                 evidence={"gain": float(gains[number].max()), "limit": limit},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )
 
@@ -113,7 +114,7 @@ class NormalizedTwice(Check):
             "multiplication by the standard deviation and addition of the mean of the others: they are normalized, and the others are not",
             episodes=tuple(episodes.tolist()),
             evidence={"gain": gain},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop(episodes.tolist()),
             key=name,
         )
 

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 
@@ -46,6 +47,6 @@ class NotFinite(Check):
             episodes=tuple(wrong.tolist()),
             rows=tuple(zip(measures["first"][wrong].tolist(), measures["stop"][wrong].tolist(), strict=True)),
             evidence={"values": values, "first_row": first},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop(wrong.tolist()),
             key=name,
         )

@@ -12,6 +12,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _DISTANCE = 6.0
@@ -66,7 +67,7 @@ class Outliers(Check):
                 episodes=(episode,),
                 rows=((row, row + 1),),
                 evidence={"value": value, "low": float(limits[0]), "high": float(limits[1])},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )
 

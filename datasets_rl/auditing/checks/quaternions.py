@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import align_signs, drop
 from datasets_rl.ted.keys import Key
 
 _TOLERANCE = 0.02
@@ -53,8 +54,8 @@ class Quaternions(Check):
         first = _groups(data, key)[0]
         where = f"{data.element(key, first)} and the next three elements"
         for kind, what, remedy in (
-            ("norms", "are not a unit quaternion", f"-t keep_audited:without={self.name}"),
-            ("flips", "change their sign from one step to the next", f"-t fix_signs:key={name},first={first}"),
+            ("norms", "are not a unit quaternion", None),
+            ("flips", "change their sign from one step to the next", align_signs(name, first)),
         ):
             counts = measures[kind]
             found = np.flatnonzero(counts)
@@ -68,7 +69,7 @@ class Quaternions(Check):
                     f"{where} {what} in {len(found):,} of {len(counts):,} episodes",
                     episodes=tuple(found.tolist()),
                     evidence={"steps": int(counts.sum()), "kind": kind},
-                    remedy=remedy,
+                    remedy=remedy or drop(found.tolist()),
                     key=name,
                 )
                 continue
@@ -81,7 +82,7 @@ class Quaternions(Check):
                     episodes=(episode,),
                     rows=((row, row + 1),),
                     evidence={"steps": int(counts[episode]), "kind": kind},
-                    remedy=remedy,
+                    remedy=remedy or drop([episode]),
                     key=name,
                 )
 

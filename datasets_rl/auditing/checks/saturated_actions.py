@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _SHARE = 0.15
@@ -57,6 +58,6 @@ class SaturatedActions(Check):
                 f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}",
                 episodes=(episode,),
                 evidence={"share": float(share[episode, element]), "element": element},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _NAMES = ("success", "is_success", "succeeded", "task_success", "solved")
@@ -59,7 +60,7 @@ class SuccessColumns(Check):
                 f"{returns[episode]:g}. In {1 - wrong.mean():.0%} of the episodes, success means a return above {threshold:g}",
                 episodes=(episode,),
                 evidence={"return": float(returns[episode]), "threshold": threshold},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
             )
 
 

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 5
@@ -76,7 +77,7 @@ class TextsOfOtherTasks(Check):
                     f"{other!r} than to those of its own text, which {(ratios < 1).mean():.0%} of all episodes are nearest to",
                     episodes=(episode,),
                     evidence={"text": text, "nearest": other, "times": float(ratios[number])},
-                    remedy=f"-t keep_audited:without={self.name}",
+                    remedy=drop([episode]),
                     key=name,
                 )
 

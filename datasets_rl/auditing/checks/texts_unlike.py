@@ -13,6 +13,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _RARE = 0.2
@@ -51,7 +52,7 @@ class TextsUnlike(Check):
                 f"{name} is empty in {len(found):,} of {len(data.episodes):,} episodes",
                 episodes=tuple(found.tolist()),
                 evidence={"episodes": len(found)},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop(found.tolist()),
                 key=name,
             )
         for codes in groups.values():

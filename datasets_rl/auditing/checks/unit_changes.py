@@ -12,6 +12,7 @@ from datasets_rl.auditing.block import PARTS, Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.groups import two_groups
+from datasets_rl.auditing.remedy import drop, scale
 from datasets_rl.ted.keys import Key
 
 _UNITS = {
@@ -107,9 +108,7 @@ class UnitChanges(Check):
         all_rows: bool = True,
     ) -> Finding:
         name = data.field(key).name
-        chosen = ",".join(map(str, episodes))
         exact = np.exp(np.copysign(np.log(_UNITS[unit]), -np.log(times)))
-        whole = f"-t fix_unit:episodes=[{chosen}],key={name},factor={exact:.6g}"
         return Finding(
             self.name,
             "strong",
@@ -117,7 +116,7 @@ class UnitChanges(Check):
             episodes=episodes,
             rows=rows,
             evidence={"times": times, "unit": unit},
-            remedy=whole if all_rows else f"-t drop_episodes:{chosen}",
+            remedy=scale(name, float(exact), episodes) if all_rows else drop(episodes),
             key=name,
         )
 

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import shift
 from datasets_rl.auditing.sight import LAGS, Sight
 from datasets_rl.ted.keys import Key
 
@@ -85,7 +86,7 @@ class VideoLag(Check):
             f"lag, and {max(own, 0):.0%} without",
             episodes=() if episode is None else (episode,),
             evidence={"steps": lag, "explained": float(best), "explained_now": float(own)},
-            remedy=f"-t fix_shift:key={name},steps={lag}",
+            remedy=shift(name, -lag, () if episode is None else [episode]),
             key=name,
         )
 
