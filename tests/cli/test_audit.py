@@ -98,7 +98,7 @@ def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
     assert all(
         one["rule"].endswith(".") and one["why"].endswith(".") and one["limits"].endswith(".") for one in document
     )
-    assert rlds("audit", "--list", "--quiet").out.split() == list(CHECKS)
+    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions"]
 
 
 @pytest.mark.usefixtures("stored")
