@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding, Level
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 FEWEST = 5
@@ -53,6 +54,6 @@ class FrozenFrames(Check):
                 episodes=(episode,),
                 rows=((first, first + count),),
                 evidence={"steps": count, "first_row": first},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )

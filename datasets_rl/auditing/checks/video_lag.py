@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import shift
 from datasets_rl.auditing.sight import LAGS, MERGES, best_lags
 from datasets_rl.ted.keys import Key
 
@@ -67,7 +68,7 @@ class VideoLag(Check):
             "times as large for the states of the same step as for the states of that step",
             episodes=() if episode is None else (episode,),
             evidence={"steps": lag, "times": times},
-            remedy=f"-t fix_shift:key={name},steps={lag}",
+            remedy=shift(name, -lag, () if episode is None else [episode]),
             key=name,
         )
 

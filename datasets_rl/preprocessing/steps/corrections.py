@@ -1,4 +1,8 @@
-"""Steps that correct faults of single episodes, as an audit names them. The manifest keeps the reason."""
+"""Steps that correct faults of single episodes, as an audit names them. The manifest keeps the reason.
+
+An environment needs no correction: the steps make recorded values what an environment gives. What an environment gives, too,
+such as angles that jump by a full turn, cannot be corrected there, and the steps say so.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import DataStep
+from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.steps._fields import map_fields, require_keys, with_steps
 from datasets_rl.preprocessing.steps.keep import in_spans, read_span
 from datasets_rl.preprocessing.steps.times import keep_rows
 from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, as_key
 
 EPISODES = {"form": "numbers and ranges START:STOP of episodes from 0, as in 3,7,10:20"}
 """The metadata of a field with episodes, for messages. Without episodes, a step applies to all episodes."""
@@ -70,11 +74,13 @@ class FixShift(DataStep):
         final = np.where(after < ends, np.minimum(after, batch.count - 1), batch.count + np.flatnonzero(present))
         known = np.where(after <= ends, np.where(after == ends, batch.final_known[present], True), False)
         states = concatenate_columns([batch.states[key], batch.final_states[key]])
+        final_known = kept.final_known & known
+        finals = {**kept.final_states, key: states[final]}
         return replace(
             kept,
             states={**kept.states, key: batch.states[key][rows]},
-            final_states={**kept.final_states, key: states[final]},
-            final_known=kept.final_known & known,
+            final_states={name: _with_zeros(values, ~final_known) for name, values in finals.items()},
+            final_known=final_known,
         )
 
 
@@ -127,7 +133,7 @@ class FixChannels(DataStep):
 
 
 @dataclass
-class FixSigns(DataStep):
+class FixSigns(Step):
     """Give each quaternion of an episode the sign of the quaternion before. q and -q are the same rotation.
 
     Args:
@@ -152,9 +158,13 @@ class FixSigns(DataStep):
 
         return _mapped_episodes(batch, self.key, fix)
 
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> None:
+        _refuse(self.key, fields, "the sign of a quaternion follows from all earlier steps")
+
 
 @dataclass
-class FixWraps(DataStep):
+class FixWraps(Step):
     """Unwrap angles within each episode: a jump by a full turn is taken out.
 
     Args:
@@ -178,6 +188,10 @@ class FixWraps(DataStep):
             return fixed
 
         return _mapped_episodes(batch, self.key, fix)
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> None:
+        _refuse(self.key, fields, "an angle without jumps follows from all earlier steps")
 
 
 @dataclass
@@ -287,6 +301,13 @@ class SplitEpisodes(DataStep):
         )
 
 
+def _refuse(name: str, fields: EpisodeBatch, why: str) -> None:
+    """Raise an `InvalidArgumentError` if a field of an environment is changed by a step that an environment cannot repeat."""
+    key = as_key(name)
+    if key in fields.steps or key in fields.states:
+        raise InvalidArgumentError(f"an environment cannot repeat what the step does to {name}: {why}")
+
+
 def _with_zeros(values: Any, rows: NDArray[np.bool_]) -> Any:
     if not isinstance(values, np.ndarray):
         return values.without(rows)
@@ -323,6 +344,9 @@ def _mapped(batch: EpisodeBatch, name: str, spans: tuple[int | str, ...], change
 def _mapped_episodes(batch: EpisodeBatch, name: str, change: Any) -> EpisodeBatch:
     """Return the batch with a function applied to all values of a field of each episode, the final state included."""
     (key,) = require_keys(batch, [name])
+    shape = (batch.steps if key in batch.steps else batch.states)[key].shape[1:]
+    if len(shape) != 1:
+        raise InvalidArgumentError(f"{name} has the shape {list(shape)} at each step, expected a vector, [elements]")
     if key in batch.steps:
         values = np.asarray(batch.steps[key])
         parts = [change(values[rows.start : rows.stop]) for rows in batch.table]
