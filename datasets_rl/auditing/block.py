@@ -53,6 +53,10 @@ class Block:
         """Return a field of the rows, [N, D], in the stored dtype."""
         return self._read(key)[: len(self)]
 
+    def values(self, key: Key) -> NDArray[Any]:
+        """Return a field of the rows and of the row after the block, [N + 1, D], in the stored dtype."""
+        return self._read(key)
+
     def after(self, key: Key) -> NDArray[Any]:
         """Return a field of the row after each row, [N, D]. Only the values with `has_after` are of the same episode."""
         return self._read(key)[1:]

@@ -6,14 +6,16 @@ Two models tell unusual steps apart. Each is fitted to sampled steps without the
     joint     each element of s_t+1, predicted from s_t, a_t and the other elements of s_t+1. In a system with contacts the
               change of a position follows from the speeds before and after the step, and not from the action.
 
-The score of a step is the mean over the elements of log(1 + |error| / usual error), where the usual error is the 98 %
-quantile of the errors of the element.
+The score of a step is the weighted mean over the elements of log(1 + |error| / usual error), where the usual error is the 98 %
+quantile of the errors of the element. The weight is the index of the tail of the errors: an element with contacts has large
+errors in clean steps, which say little.
+
+Elements that never change inside most episodes, such as a goal, are not in the models: see `Dynamics.resting`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
+from datasets_rl.ted.keys import Key
 
 _ELEMENTS = 128
 _DISCRETE = 32
@@ -28,21 +31,11 @@ _ROUNDS = 4
 _KEPT = 0.98
 _USUAL = 0.98
 _RIDGE = 1e-6
+_ROWS = 1 << 13
+_STEEPEST = 12.0
+_SMALLEST = 1e-4
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """Prediction of the changes, [N, D], from inputs [N, F], and the usual error of each element, [D]."""
-
-    weights: Floats
-    usual: Floats
-
-    def scores(self, inputs: Floats, targets: Floats) -> Floats:
-        errors = np.abs(targets - inputs @ self.weights) / self.usual
-        scores: Floats = np.log1p(errors).mean(axis=1)
-        return scores
 
 
 class Dynamics:
@@ -53,14 +46,17 @@ class Dynamics:
 
     Attributes:
         elements: Number of elements of the observations in the model. 0 if no element changes.
+        usual: Scores of the sampled steps by the two models, float32 [K, 2].
+        resting: Elements by field that have a value of their own in each episode, and change in no sampled step.
     """
 
     def __init__(self, data: Data) -> None:
-        self.states, self.actions = tuple(data.states), tuple(data.actions)
-        samples = [data.sample(key) for key in self.states]
-        now = np.hstack([sample.now for sample in samples])
-        after = np.hstack([sample.after for sample in samples])
-        has_after = samples[0].has_after & np.isfinite(now).all(axis=1) & np.isfinite(after).all(axis=1)
+        self._data, self.states, self.actions = data, tuple(data.states), tuple(data.actions)
+        samples = {key: data.sample(key) for key in self.states}
+        first = samples[self.states[0]]
+        now = np.hstack([sample.now for sample in samples.values()])
+        after = np.hstack([sample.after for sample in samples.values()])
+        has_after = first.has_after & np.isfinite(now).all(axis=1) & np.isfinite(after).all(axis=1)
         acts = [data.sample(key).now for key in self.actions]
         self._levels = [
             np.unique(one) if data.field(key).dtype.kind in "iu" and len(np.unique(one)) <= _DISCRETE else None
@@ -69,62 +65,133 @@ class Dynamics:
         has_after &= np.isfinite(np.hstack([now[:, :1], *acts])).all(axis=1)
         change = np.abs(after - now)[has_after]
         moving = (np.median(change, axis=0) > 0) if len(change) else np.zeros(now.shape[1], np.bool_)
-        self._moving = np.flatnonzero(moving)[:_ELEMENTS]
-        self.elements = len(self._moving)
+        chosen = np.flatnonzero(moving)[:_ELEMENTS]
+        edges = np.cumsum([0, *(sample.now.shape[1] for sample in samples.values())])
+        self._moving = [
+            chosen[(chosen >= start) & (chosen < stop)] - start
+            for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        ]
+        self.resting = {key: _resting(data, key) for key in self.states}
+        self.elements = len(chosen)
         if not self.elements or has_after.sum() < 4 * (2 * self.elements + 8):
             self.elements = 0
+            self.usual = np.zeros((1, 2), np.float32)
             return
-        now, after = now[has_after][:, self._moving], after[has_after][:, self._moving]
-        chosen = self._encoded([one[has_after] for one in acts])
-        inputs = np.hstack([now, chosen])
-        self._center, self._scale = np.median(inputs, axis=0), inputs.std(axis=0) + 1e-12
-        self._unit = (after - now).std(axis=0) + 1e-12
-        inputs, targets = self._inputs(now, chosen), (after - now) / self._unit
+        values = np.hstack(
+            [
+                now[has_after][:, chosen],
+                self._encoded([one[has_after] for one in acts], int(has_after.sum())),
+                after[has_after][:, chosen],
+            ]
+        )
+        self._fit(values)
+
+    def _fit(self, values: Floats) -> None:
+        """Fit both models to values before, actions and values after of steps, [K, D + A + D]."""
+        count = self.elements
+        now, after = values[:, :count], values[:, -count:]
+        unit = (after - now).std(axis=0) + 1e-12
+        # The elements before and after the step have the same center: their difference is exact in float32.
+        center, scale = np.median(values, axis=0), values.std(axis=0) + 1e-12
+        center[-count:], scale[-count:] = center[:count], scale[:count]
+        inputs = (values - center) / scale
+        targets = (after - now) / unit
         # Steps with an extreme change have too much weight in a least-squares fit.
         kept = (np.abs(targets) <= 4 * np.quantile(np.abs(targets), 0.99, axis=0)).all(axis=1)
-        self._forward = _fit_forward(inputs, targets, kept)
-        self._joint = _fit_joint(np.hstack([inputs[:, 1:], targets]), targets.shape[1], kept)
-        self.usual = np.stack(self._scores(inputs, targets), axis=1)
-        """Scores of the sampled steps by the two models, [K, 2]."""
+        forward = _fit_forward(inputs[:, :-count], targets, kept)
+        joint = _fit_joint(np.hstack([inputs[:, :-count], targets]), count, kept)
+        # Both models as weights of the values: [1, before, actions, after] -> errors / usual errors.
+        parts = []
+        for weights, usual, tails in (forward, joint):
+            whole = np.zeros((1 + values.shape[1], count))
+            whole[: len(weights) if len(weights) < len(whole) else -count] = (
+                weights if len(weights) < len(whole) else weights[:-count]
+            )
+            of_targets = np.eye(count) if len(weights) < len(whole) else -weights[-count:]
+            whole[: len(whole) - count] *= -1
+            whole[-count:] += of_targets / unit[:, None] * scale[:count, None]
+            whole[1 : 1 + count] -= of_targets / unit[:, None] * scale[:count, None]
+            parts.append((whole / usual, tails))
+        self._weights = np.hstack([part[0] for part in parts])
+        self._center, self._scale = center, scale
+        self._offset = self._weights[0].astype(np.float32)
+        self._matrix = np.ascontiguousarray(self._weights[1:] / scale[:, None], np.float32)
+        self._tails = np.zeros((2 * count, 2), np.float32)
+        self._tails[:count, 0], self._tails[count:, 1] = (part[1] / part[1].sum() for part in parts)
+        self.usual = self._scores((values - center).astype(np.float32))
 
-    def scores(self, block: Block) -> Floats:
-        """Return the scores of the steps of a block by the two models, [N, 2]. 0 without a row after, or without a number."""
-        now = np.hstack([block.now(key) for key in self.states]).astype(np.float64)[:, self._moving]
-        after = np.hstack([block.after(key) for key in self.states]).astype(np.float64)[:, self._moving]
-        chosen = self._encoded([block.now(key).astype(np.float64) for key in self.actions], len(block))
-        inputs, targets = self._inputs(now, chosen), (after - now) / self._unit
-        valid = block.has_after & np.isfinite(inputs).all(axis=1) & np.isfinite(targets).all(axis=1)
-        scores = np.zeros((len(block), 2))
-        scores[valid] = np.stack(self._scores(inputs[valid], targets[valid]), axis=1)
+    def scores(self, block: Block) -> NDArray[np.float32]:
+        """Return the scores of the steps of a block by the two models, float32 [N, 2].
+
+        0 without a row after, or with a value that is not finite.
+        """
+        found = np.zeros((len(block), 2), np.float32)
+        if not self.elements:
+            return found
+        fields = [block.values(key) for key in self.states]
+        acts = [block.now(key) for key in self.actions]
+        count, width = self.elements, len(self._center)
+        # Chunks stay in the cache of the processor.
+        for start in range(0, len(block), _ROWS):
+            stop = min(start + _ROWS, len(block))
+            values = np.empty((stop - start, width), np.float32)
+            column = 0
+            for field, moving in zip(fields, self._moving, strict=True):
+                center = self._center[column : column + len(moving)].astype(np.result_type(field.dtype, np.float32))
+                part = field[start : stop + 1][:, moving] - center
+                values[:, column : column + len(moving)] = part[:-1]
+                values[:, width - count + column : width - count + column + len(moving)] = part[1:]
+                column += len(moving)
+            if width > 2 * count:
+                actions = self._encoded([one[start:stop] for one in acts], stop - start)
+                values[:, count : width - count] = actions - self._center[count : width - count]
+            found[start:stop] = self._scores(values)
+        found[~block.has_after] = 0
+        return np.nan_to_num(found, copy=False, nan=0.0, posinf=0.0)
+
+    def _scores(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            errors = values @ self._matrix
+            errors += self._offset
+            np.abs(errors, out=errors)
+            errors += 1
+            scores: NDArray[np.float32] = np.log(errors, out=errors) @ self._tails
         return scores
 
-    def _scores(self, inputs: Floats, targets: Floats) -> tuple[Floats, Floats]:
-        joint = np.hstack([inputs, targets])
-        return self._forward.scores(inputs, targets), self._joint.scores(joint, np.zeros_like(targets))
-
-    def _inputs(self, now: Floats, chosen: Floats) -> Floats:
-        values = (np.hstack([now, chosen]) - self._center) / self._scale
-        return np.hstack([np.ones((len(values), 1)), values])
-
-    def _encoded(self, actions: Sequence[Floats], rows: int = 0) -> Floats:
-        """Return actions as numbers, [N, A]: a column for each value of a discrete action but the first."""
+    def _encoded(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float32]:
+        """Return actions as numbers, float32 [N, A]: a column for each value of a discrete action but the first."""
         parts = [
             action if levels is None else np.hstack([action == level for level in levels[1:]] or [action * 0])
             for action, levels in zip(actions, self._levels, strict=True)
         ]
-        return np.hstack(parts).astype(np.float64) if parts else np.zeros((rows or 1, 0))
+        return np.hstack(parts).astype(np.float32, copy=False) if parts else np.zeros((rows, 0), np.float32)
 
 
-def _fit_forward(inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Linear:
+def _resting(data: Data, key: Key) -> NDArray[np.int64]:
+    """Return the elements that change in no sampled step, and between most episodes."""
+    sample, starts = data.sample(key), data.episodes.starts
+    inside = sample.has_after & np.isfinite(sample.now).all(axis=1) & np.isfinite(sample.after).all(axis=1)
+    changed = (sample.now != sample.after)[inside].mean(axis=0) if inside.any() else np.ones(sample.now.shape[1])
+    firsts = data.take(key, starts[np.unique(np.linspace(0, len(starts) - 1, min(len(starts), 1000)).astype(int))])
+    between = (firsts[1:] != firsts[:-1]).mean(axis=0) if len(firsts) > 2 else np.zeros(firsts.shape[1])
+    return np.flatnonzero((changed < 0.01) & (between > 0.5))
+
+
+_Fitted = tuple[Floats, Floats, Floats]
+"""Weights [1 + F, D], usual errors [D], and indices of the tails [D]."""
+
+
+def _fit_forward(inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Fitted:
+    inputs = np.hstack([np.ones((len(inputs), 1)), inputs])
     for _ in range(_ROUNDS):
         chosen = inputs[kept]
         square = chosen.T @ chosen + _RIDGE * len(chosen) * np.eye(inputs.shape[1])
-        fitted = _linear(np.linalg.solve(square, chosen.T @ targets[kept]), inputs, targets, kept)
-        kept = _usual_steps(fitted.scores(inputs, targets))
+        fitted = _measured(np.linalg.solve(square, chosen.T @ targets[kept]), inputs, targets, kept)
+        kept = _usual_steps(fitted, inputs, targets)
     return fitted
 
 
-def _fit_joint(values: Floats, elements: int, kept: NDArray[np.bool_]) -> _Linear:
+def _fit_joint(values: Floats, elements: int, kept: NDArray[np.bool_]) -> _Fitted:
     """Return the model whose errors are those of the last elements, each predicted from all other values."""
     inputs = np.hstack([np.ones((len(values), 1)), values])
     zeros = np.zeros((len(values), elements))
@@ -133,16 +200,27 @@ def _fit_joint(values: Floats, elements: int, kept: NDArray[np.bool_]) -> _Linea
         covariance = np.cov(values[kept].T) + _RIDGE * np.eye(values.shape[1])
         precision = np.linalg.inv(covariance)[:, -elements:]
         weights = precision / precision[-elements:].diagonal()
-        fitted = _linear(np.vstack([-mean @ weights, weights]), inputs, zeros, kept)
-        kept = _usual_steps(fitted.scores(inputs, zeros))
+        fitted = _measured(np.vstack([-mean @ weights, weights]), inputs, zeros, kept)
+        kept = _usual_steps(fitted, inputs, zeros)
     return fitted
 
 
-def _linear(weights: NDArray[np.floating[Any]], inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Linear:
-    errors = np.abs(targets - inputs @ weights)[kept]
-    return _Linear(weights.astype(np.float64), np.quantile(errors, _USUAL, axis=0) + 1e-5)
+def _measured(weights: NDArray[np.floating[Any]], inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _Fitted:
+    errors = np.abs(targets - inputs @ weights)
+    usual = np.quantile(errors[kept], _USUAL, axis=0) + _SMALLEST
+    return weights.astype(np.float64), usual, _tails(errors / usual)
 
 
-def _usual_steps(scores: Floats) -> NDArray[np.bool_]:
+def _tails(errors: Floats) -> Floats:
+    """Return the index of the tail of each element by Hill's estimator, [D], of errors relative to the usual error, [K, D]."""
+    beyond = errors > 1
+    logs = np.where(beyond, np.log(np.maximum(errors, 1)), 0).sum(axis=0)
+    found: Floats = np.clip((beyond.sum(axis=0) + 1) / (logs + 1 / _STEEPEST), 1, _STEEPEST)
+    return found
+
+
+def _usual_steps(fitted: _Fitted, inputs: Floats, targets: Floats) -> NDArray[np.bool_]:
+    weights, usual, tails = fitted
+    scores = np.log1p(np.abs(targets - inputs @ weights) / usual) @ tails
     kept: NDArray[np.bool_] = scores <= np.quantile(scores, _KEPT)
     return kept
