@@ -15,7 +15,8 @@ Elements that never change inside most episodes, such as a goal, are not in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ class Dynamics:
     Attributes:
         elements: Number of elements of the observations in the model. 0 if no element changes.
         usual: Scores of the sampled steps by the two models, float32 [K, 2].
+        rows: The sampled steps, int64 [K], ascending.
+        sampled: Elements before, actions, and elements after of the sampled steps, less their centers, float32 [K, D + A + D].
         resting: Elements by field that have a value of their own in each episode, and change in no sampled step.
     """
 
@@ -67,10 +70,7 @@ class Dynamics:
         moving = (np.median(change, axis=0) > 0) if len(change) else np.zeros(now.shape[1], np.bool_)
         chosen = np.flatnonzero(moving)[:_ELEMENTS]
         edges = np.cumsum([0, *(sample.now.shape[1] for sample in samples.values())])
-        self._moving = [
-            chosen[(chosen >= start) & (chosen < stop)] - start
-            for start, stop in zip(edges[:-1], edges[1:], strict=True)
-        ]
+        self._moving = [chosen[(chosen >= start) & (chosen < stop)] - start for start, stop in pairwise(edges.tolist())]
         self.resting = {key: _resting(data, key) for key in self.states}
         self.elements = len(chosen)
         if not self.elements or has_after.sum() < 4 * (2 * self.elements + 8):
@@ -80,10 +80,11 @@ class Dynamics:
         values = np.hstack(
             [
                 now[has_after][:, chosen],
-                self._encoded([one[has_after] for one in acts], int(has_after.sum())),
+                self._raw([one[has_after] for one in acts], int(has_after.sum())),
                 after[has_after][:, chosen],
             ]
         )
+        self.rows: NDArray[np.int64] = first.rows[has_after]
         self._fit(values)
 
     def _fit(self, values: Floats) -> None:
@@ -118,7 +119,8 @@ class Dynamics:
         self._matrix = np.ascontiguousarray(self._weights[1:] / scale[:, None], np.float32)
         self._tails = np.zeros((2 * count, 2), np.float32)
         self._tails[:count, 0], self._tails[count:, 1] = (part[1] / part[1].sum() for part in parts)
-        self.usual = self._scores((values - center).astype(np.float32))
+        self.sampled = (values - center).astype(np.float32)
+        self.usual = self._scores(self.sampled)
 
     def scores(self, block: Block) -> NDArray[np.float32]:
         """Return the scores of the steps of a block by the two models, float32 [N, 2].
@@ -128,6 +130,17 @@ class Dynamics:
         found = np.zeros((len(block), 2), np.float32)
         if not self.elements:
             return found
+        for start, stop, values in self.chunks(block):
+            found[start:stop] = self._scores(values)
+        found[~block.has_after] = 0
+        return np.nan_to_num(found, copy=False, nan=0.0, posinf=0.0)
+
+    def chunks(self, block: Block) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
+        """Yield (start, stop, values) of the rows of a block: elements before, actions, elements after, less their centers.
+
+        The values, float32 [n, D + A + D], are those of `sampled`. After the last row of an episode, the values after are those
+        of another episode.
+        """
         fields = [block.values(key) for key in self.states]
         acts = [block.now(key) for key in self.actions]
         count, width = self.elements, len(self._center)
@@ -143,11 +156,8 @@ class Dynamics:
                 values[:, width - count + column : width - count + column + len(moving)] = part[1:]
                 column += len(moving)
             if width > 2 * count:
-                actions = self._encoded([one[start:stop] for one in acts], stop - start)
-                values[:, count : width - count] = actions - self._center[count : width - count]
-            found[start:stop] = self._scores(values)
-        found[~block.has_after] = 0
-        return np.nan_to_num(found, copy=False, nan=0.0, posinf=0.0)
+                values[:, count : width - count] = self.encoded([one[start:stop] for one in acts], stop - start)
+            yield start, stop, values
 
     def _scores(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -158,13 +168,19 @@ class Dynamics:
             scores: NDArray[np.float32] = np.log(errors, out=errors) @ self._tails
         return scores
 
-    def _encoded(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float32]:
-        """Return actions as numbers, float32 [N, A]: a column for each value of a discrete action but the first."""
+    def encoded(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float32]:
+        """Return the actions of rows as numbers less their centers, float32 [N, A].
+
+        A discrete action has a column for each value but the first.
+        """
+        return (self._raw(actions, rows) - self._center[self.elements : -self.elements]).astype(np.float32)
+
+    def _raw(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
         parts = [
             action if levels is None else np.hstack([action == level for level in levels[1:]] or [action * 0])
             for action, levels in zip(actions, self._levels, strict=True)
         ]
-        return np.hstack(parts).astype(np.float32, copy=False) if parts else np.zeros((rows, 0), np.float32)
+        return np.hstack(parts) if parts else np.zeros((rows, 0), np.float32)
 
 
 def _resting(data: Data, key: Key) -> NDArray[np.int64]:

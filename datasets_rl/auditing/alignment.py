@@ -1,0 +1,168 @@
+"""How well the actions and the rewards of nearby steps follow from the states before and after a step.
+
+The action of a step shows in the change of the state. A linear model predicts a_t from s_t and s_t+1, and another one r_t from
+s_t, a_t, s_t+1 and their squares. If the action of the next step fits better than the action of the step, the actions are
+stored a step late.
+
+    steps          t - 2   t - 1   t   t + 1   t + 2
+    states                        s_t  s_t+1              -> predicted action, compared with each of
+    stored actions  a_t-2  a_t-1  a_t  a_t+1   a_t+2
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.ted.keys import Key
+
+REACH = 2
+LAGS: NDArray[np.int64] = np.arange(-REACH, REACH + 1)
+"""Steps by which the compared action or reward is later than the states."""
+HALVES = 2
+_RIDGE = 1e-6
+_FLOOR = 1e-4
+_GAIN = 0.3
+_FEWEST = 5
+_CLEARLY = 0.1
+_CLEARLY_REWARDS = 0.7
+
+Floats = NDArray[np.float64]
+
+
+class Alignment:
+    """What the states before and after a step say about the action, or the reward, of the step.
+
+    Args:
+        data: The dataset, with a model of the usual step.
+        rewards: Whether to look at the reward, in place of the actions.
+
+    Attributes:
+        errors: Share of the variance of each element that the states do not explain, by lag, [5, A]. 1 by chance.
+        known: The same share for a model of the state before the step alone, by lag, [5, A].
+        common: Index of the lag at which the dataset fits best.
+    """
+
+    def __init__(self, data: Data, *, rewards: bool) -> None:
+        self._rewards, self._dynamics = rewards, data.dynamics
+        self._keys: tuple[Key, ...] = tuple(data.rewards if rewards else self._dynamics.actions)
+        rows = self._dynamics.rows
+        episodes = data.episodes.episode_of(rows)
+        inside = (rows - REACH >= data.episodes.starts[episodes]) & (rows + REACH < data.episodes.stops[episodes])
+        rows, values = rows[inside], self._dynamics.sampled[inside]
+        targets = [self._targets([data.take(key, rows + lag) for key in self._keys], len(rows)) for lag in LAGS]
+        finite = np.isfinite(np.hstack(targets)).all(axis=1) if len(rows) else np.zeros(0, np.bool_)
+        self.usable = bool(finite.sum() > 4 * (values.shape[1] + 8))
+        if not self.usable:
+            return
+        inputs = self._inputs(values[finite]).astype(np.float64)
+        self._center, scale = inputs.mean(axis=0), inputs.std(axis=0) + 1e-12
+        inputs = (inputs - self._center) / scale
+        wanted = [one[finite].astype(np.float64) for one in targets]
+        self._level = wanted[REACH].mean(axis=0)
+        self._variance = np.maximum(wanted[REACH].var(axis=0), 1e-12)
+        fits = [_fit(inputs, one) for one in wanted]
+        before = inputs[:, : self._dynamics.elements]
+        self.errors: Floats = np.stack([fit[1] for fit in fits])
+        self.known: Floats = np.stack([_fit(before, one)[1] for one in wanted])
+        self.common = self._common()
+        best, _ = fits[self.common]
+        self._weights = (best / scale[:, None]).astype(np.float32)
+        self._offset = (wanted[self.common].mean(axis=0) - self._center @ (best / scale[:, None])).astype(np.float32)
+
+    def _common(self) -> int:
+        fit = np.log(self.errors).mean(axis=1)
+        best = int(fit.argmin())
+        return best if fit[best] < fit[REACH] - (_CLEARLY_REWARDS if self._rewards else _CLEARLY) else REACH
+
+    def shifted(self, gains: NDArray[np.float64], counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Return (episode, lag, part) of the episodes that fit clearly better at another lag than the others.
+
+        The part is 0 for the whole episode, 1 or 2 for a half.
+        """
+        steps = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)[:, :, None]
+        half, high = np.quantile(gains, [0.5, 0.9], axis=0)
+        limit = np.maximum(_GAIN, high + 1.5 * (high - half))
+        found = (gains > limit) & (steps >= _FEWEST)
+        found[:, :, self.common] = False
+        best = np.where(found, gains, -np.inf)
+        result = []
+        for episode in np.flatnonzero(found.any(axis=(1, 2))).tolist():
+            part = 0 if found[episode, 0].any() else 1 + int(best[episode, 1:].max(axis=1).argmax())
+            result.append((episode, int(LAGS[best[episode, part].argmax()] - LAGS[self.common]), part))
+        return result
+
+    def lag_errors(self, block: Block) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the summed squares of the errors by half of the episode and lag, [E, 2, 5, A], and the steps, int64 [E, 2].
+
+        The errors are shares of the variance. Steps with a value that is not finite, or less than 2 steps from an end of the
+        episode, are left out. Errors above four standard deviations count as four.
+        """
+        from datasets_rl.auditing._lags import add_errors
+
+        predicted = np.concatenate(
+            [self._inputs(values) @ self._weights for _, _, values in self._dynamics.chunks(block)]
+        )
+        predicted += self._offset
+        stored = self._targets([_padded(block, key) for key in self._keys], len(block) + 2 * REACH)
+        sums = np.zeros((len(block.starts), HALVES, len(LAGS), stored.shape[1]))
+        counts = np.zeros((len(block.starts), HALVES), np.int64)
+        add_errors(
+            np.ascontiguousarray(predicted),
+            np.ascontiguousarray(stored),
+            block.starts,
+            block.time[block.starts],
+            block.data.episodes.lengths[block.episodes],
+            (1 / self._variance).astype(np.float32),
+            sums,
+            counts,
+        )
+        return sums, counts
+
+    def gains(self, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return by how much each lag fits better than the common lag, [E, 3, 5]: mean of the logarithms of the ratio of errors.
+
+        Of the whole episode, and of both halves.
+        """
+        sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
+        counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
+        mean = sums / np.maximum(counts, 1)[:, :, None, None]
+        # What the model does not explain in the median episode is no evidence in another one.
+        floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
+        logs = np.log(mean + floor)
+        gains: NDArray[np.float64] = (logs[:, :, self.common, None] - logs).mean(axis=3)
+        return gains
+
+    def _inputs(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        count = self._dynamics.elements
+        if self._rewards:
+            return np.hstack([values, values**2])
+        return np.hstack([values[:, :count], values[:, -count:]])
+
+    def _targets(self, values: list[NDArray[np.generic]], rows: int) -> NDArray[np.float32]:
+        if self._rewards:
+            return np.hstack(values).astype(np.float32)
+        return self._dynamics.encoded(values, rows)
+
+
+def _fit(inputs: Floats, targets: Floats) -> tuple[Floats, Floats]:
+    """Return the weights [F, A] of the inputs, and the share of the variance that is left, [A]."""
+    centered = targets - targets.mean(axis=0)
+    square = inputs.T @ inputs + _RIDGE * len(inputs) * np.eye(inputs.shape[1])
+    weights = np.linalg.solve(square, inputs.T @ centered)
+    left = ((centered - inputs @ weights) ** 2).mean(axis=0)
+    return weights, np.maximum(left / np.maximum(centered.var(axis=0), 1e-12), _FLOOR)
+
+
+def _padded(block: Block, key: Key) -> NDArray[np.generic]:
+    """Return a field of the rows of a block and of the two rows before and after, [N + 4, D]. Copies stand for no rows."""
+    steps = block.data.steps
+    before = np.arange(block.start - REACH, block.start).clip(0)
+    after = np.arange(block.stop, block.stop + REACH).clip(0, len(block.data) - 1)
+    outside = np.unique(np.concatenate([before, after]))
+    values = steps.take(key, outside).reshape(len(outside), -1)
+    return np.concatenate(
+        [values[np.searchsorted(outside, before)], block.now(key), values[np.searchsorted(outside, after)]]
+    )
