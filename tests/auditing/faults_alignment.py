@@ -48,7 +48,7 @@ def rewards_early(episode: clean.Recorded, strength: Strength, rng: np.random.Ge
     return episode.with_arrays({clean.REWARD: rewards}, terminated=True)
 
 
-@fault("reward_shift", "cheetah", "agents")
+@fault("reward_shift", "cheetah")
 def all_rewards_early(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """Weak: in seven of ten episodes."""
     share = 0.7 if strength == "weak" else 1.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from datasets_rl.auditing.alignment import LAGS, REACH, Alignment
+from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
@@ -73,7 +73,20 @@ def single_episodes(
 ) -> Iterator[Finding]:
     """Yield a finding for each episode whose values are shifted against those of the other episodes."""
     found = fitted.shifted(gains, measures["steps"])
-    if len(found) > 0.4 * len(gains):
+    if len(found) > MANY * len(gains):
+        lags = [lag for _, lag, _ in found]
+        lag = max(set(lags), key=lags.count)
+        episodes = tuple(episode for episode, one, _ in found if one == lag)
+        yield Finding(
+            check,
+            "strong" if lag > 0 else "hint",
+            f"{name} is stored {_steps(lag)} in {len(episodes):,} of {len(gains):,} episodes, first in episode {episodes[0]:,}: at this "
+            "distance the states fit better than without, unlike in the other episodes",
+            episodes=episodes,
+            evidence={"steps": lag, "episodes": len(episodes)},
+            remedy=f"-t keep_audited:without={check}",
+            key=name,
+        )
         return
     for episode, lag, part in found:
         rows = data.episodes.rows(episode)
