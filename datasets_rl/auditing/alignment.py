@@ -11,6 +11,8 @@ stored a step late.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,14 +26,31 @@ LAGS: NDArray[np.int64] = np.arange(-REACH, REACH + 1)
 HALVES = 2
 _RIDGE = 1e-6
 _FLOOR = 1e-4
-MANY = 0.4
-"""Share of the episodes above which a shift is a fault of the dataset."""
+MANY = 0.15
+"""Share of the episodes above which a shift is a difference between two groups of episodes."""
 _GAIN = 0.3
 _FEWEST = 5
 _CLEARLY = 0.1
 _CLEARLY_REWARDS = 0.7
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """An episode that fits at another lag.
+
+    Attributes:
+        episode: Number of the episode.
+        lag: Steps by which the values are later than in the other episodes.
+        part: 0 for the whole episode, 1 or 2 for a half.
+        times: Factor by which the error is smaller at this lag.
+    """
+
+    episode: int
+    lag: int
+    part: int
+    times: float
 
 
 class Alignment:
@@ -79,25 +98,6 @@ class Alignment:
         best = int(fit.argmin())
         return best if fit[best] < fit[REACH] - (_CLEARLY_REWARDS if self._rewards else _CLEARLY) else REACH
 
-    def shifted(self, gains: NDArray[np.float64], counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """Return (episode, lag, part) of the episodes that fit clearly better at another lag than the others.
-
-        The part is 0 for the whole episode, 1 or 2 for a half.
-        """
-        steps = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)[:, :, None]
-        half, high = np.quantile(gains, [0.5, 0.9], axis=0)
-        found = (gains > _GAIN) & (steps >= _FEWEST)
-        found[:, :, self.common] = False
-        # Where most episodes are shifted, their gains are the usual ones.
-        if not (found[:, 0].mean(axis=0) > MANY).any():
-            found &= gains > high + 1.5 * (high - half)
-        best = np.where(found, gains, -np.inf)
-        result = []
-        for episode in np.flatnonzero(found.any(axis=(1, 2))).tolist():
-            part = 0 if found[episode, 0].any() else 1 + int(best[episode, 1:].max(axis=1).argmax())
-            result.append((episode, int(LAGS[best[episode, part].argmax()] - LAGS[self.common]), part))
-        return result
-
     def lag_errors(self, block: Block) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the summed squares of the errors by half of the episode and lag, [E, 2, 5, A], and the steps, int64 [E, 2].
 
@@ -125,19 +125,36 @@ class Alignment:
         )
         return sums, counts
 
-    def gains(self, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return by how much each lag fits better than the common lag, [E, 3, 5]: mean of the logarithms of the ratio of errors.
+    def shifted(self, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Shift]:
+        """Return the episodes, or halves of episodes, that fit clearly better at another lag, unlike the other episodes.
 
-        Of the whole episode, and of both halves.
+        Args:
+            sums: Errors by half of the episode, as of `lag_errors`, [E, 2, 5, A].
+            counts: Steps by half of the episode, [E, 2].
         """
         sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
         counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
         mean = sums / np.maximum(counts, 1)[:, :, None, None]
         # What the model does not explain in the median episode is no evidence in another one.
         floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
-        logs = np.log(mean + floor)
-        gains: NDArray[np.float64] = (logs[:, :, self.common, None] - logs).mean(axis=3)
-        return gains
+        logs = np.log(mean + floor).mean(axis=3)
+        gains = logs[:, :, self.common, None] - logs
+        half, high = np.quantile(gains, [0.5, 0.9], axis=0)
+        found = (gains > _GAIN) & (counts >= _FEWEST)[:, :, None]
+        found[:, :, self.common] = False
+        # Where many episodes are shifted, the quantiles say nothing about the others.
+        if not (found[:, 0].mean(axis=0) > MANY).any():
+            found &= gains > high + 1.5 * (high - half)
+            # At the right lag, an episode fits as other episodes do: where nothing fits, nothing is known.
+            found &= logs <= np.quantile(logs[:, :, self.common], 0.9, axis=0)[:, None] + 1e-9
+        best = np.where(found, gains, -np.inf)
+        result = []
+        for episode in np.flatnonzero(found.any(axis=(1, 2))).tolist():
+            part = 0 if found[episode, 0].any() else 1 + int(best[episode, 1:].max(axis=1).argmax())
+            lag = int(best[episode, part].argmax())
+            times = float(np.exp(gains[episode, part, lag]))
+            result.append(Shift(episode, int(LAGS[lag] - LAGS[self.common]), part, times))
+        return result
 
     def _inputs(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         count = self._dynamics.elements

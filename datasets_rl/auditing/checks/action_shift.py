@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment
+from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
@@ -45,8 +43,7 @@ class ActionShift(Check):
         fitted = data.action_alignment
         name = ", ".join(data.field(one).name for one in data.actions)
         yield from whole_dataset(self.name, fitted, name)
-        gains = fitted.gains(measures["errors"], measures["steps"])
-        yield from single_episodes(self.name, data, fitted, gains, measures, name)
+        yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
 
 
 def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]:
@@ -68,44 +65,45 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
     )
 
 
-def single_episodes(
-    check: str, data: Data, fitted: Alignment, gains: np.ndarray, measures: Measures, name: str
-) -> Iterator[Finding]:
+def single_episodes(check: str, data: Data, found: Sequence[Shift], name: str) -> Iterator[Finding]:
     """Yield a finding for each episode whose values are shifted against those of the other episodes."""
-    found = fitted.shifted(gains, measures["steps"])
-    if len(found) > MANY * len(gains):
-        lags = [lag for _, lag, _ in found]
-        lag = max(set(lags), key=lags.count)
-        episodes = tuple(episode for episode, one, _ in found if one == lag)
-        yield Finding(
-            check,
-            "strong" if lag > 0 else "hint",
-            f"{name} is stored {_steps(lag)} in {len(episodes):,} of {len(gains):,} episodes, first in episode {episodes[0]:,}: at this "
-            "distance the states fit better than without, unlike in the other episodes",
-            episodes=episodes,
-            evidence={"steps": lag, "episodes": len(episodes)},
-            remedy=f"-t keep_audited:without={check}",
-            key=name,
-        )
+    if len(found) > MANY * len(data.episodes):
+        yield _many(check, len(data.episodes), found, name)
         return
-    for episode, lag, part in found:
-        rows = data.episodes.rows(episode)
+    for one in found:
+        rows = data.episodes.rows(one.episode)
         half = rows.start + len(rows) // 2
-        place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[part]
-        times = float(np.exp(gains[episode, part, fitted.common + lag]))
+        place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
             "strong",
-            f"{name} is stored {_steps(lag)} {_PARTS[part].format(episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this distance the "
-            f"states fit {times:.1f} times as well as without, unlike in the other episodes",
-            episodes=(episode,),
+            f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
+            f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
+            "episodes",
+            episodes=(one.episode,),
             rows=(place,),
-            evidence={"steps": lag, "times": times},
-            remedy=f"-t fix_shift:key={name},episodes={episode},steps={-lag}"
-            if part == 0
-            else f"-t keep_audited:without={check}",
+            evidence={"steps": one.lag, "times": one.times},
+            remedy=f"-t keep_audited:without={check}"
+            if one.part
+            else f"-t fix_shift:key={name},episodes={one.episode},steps={-one.lag}",
             key=name,
         )
+
+
+def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Finding:
+    lags = [one.lag for one in found]
+    lag = max(set(lags), key=lags.count)
+    named = tuple(one.episode for one in found if one.lag == lag)
+    return Finding(
+        check,
+        "strong" if lag > 0 else "hint",
+        f"{name} is stored {_steps(lag)} in {len(named):,} of {episodes:,} episodes, first in episode {named[0]:,}, against the other "
+        "episodes: at this distance the states fit better than without",
+        episodes=named,
+        evidence={"steps": lag, "episodes": len(named)},
+        remedy=f"-t keep_audited:without={check}",
+        key=name,
+    )
 
 
 def _steps(lag: int) -> str:

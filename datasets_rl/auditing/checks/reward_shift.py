@@ -54,8 +54,7 @@ class RewardShift(Check):
         if _dense(data):
             fitted = data.reward_alignment
             yield from whole_dataset(self.name, fitted, name)
-            gains = fitted.gains(measures["errors"], measures["steps"])
-            yield from single_episodes(self.name, data, fitted, gains, measures, name)
+            yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
             return
         once = measures["rewarded"] == 1
         early = data.episodes.lengths - 1 - measures["last"]
