@@ -8,7 +8,7 @@ from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, Level
 from datasets_rl.ted.keys import Key
 
 _PARTS = ("in episode {:,}", "in the first half of episode {:,}", "in the second half of episode {:,}")
@@ -65,7 +65,9 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
     )
 
 
-def single_episodes(check: str, data: Data, found: Sequence[Shift], name: str) -> Iterator[Finding]:
+def single_episodes(
+    check: str, data: Data, found: Sequence[Shift], name: str, of_halves: Level = "strong"
+) -> Iterator[Finding]:
     """Yield a finding for each episode whose values are shifted against those of the other episodes."""
     if len(found) > MANY * len(data.episodes):
         yield _many(check, len(data.episodes), found, name)
@@ -76,7 +78,7 @@ def single_episodes(check: str, data: Data, found: Sequence[Shift], name: str) -
         place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
-            "strong",
+            of_halves if one.part else "strong",
             f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
             f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
             "episodes",

@@ -54,7 +54,10 @@ class RewardShift(Check):
         if _dense(data):
             fitted = data.reward_alignment
             yield from whole_dataset(self.name, fitted, name)
-            yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
+            # What a model of the reward does not know may look like a shift in a part of the states.
+            yield from single_episodes(
+                self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name, "hint"
+            )
             return
         once = measures["rewarded"] == 1
         early = data.episodes.lengths - 1 - measures["last"]
