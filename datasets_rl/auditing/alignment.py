@@ -63,7 +63,6 @@ class Alignment:
 
     Attributes:
         errors: Share of the variance of each element that the states do not explain, by lag, [5, A]. 1 by chance.
-        known: The same share for a model of the state before the step alone, by lag, [5, A].
         common: Index of the lag at which the dataset fits best.
     """
 
@@ -82,17 +81,16 @@ class Alignment:
         inputs = self._inputs(values[finite]).astype(np.float64)
         self._center, scale = inputs.mean(axis=0), inputs.std(axis=0) + 1e-12
         inputs = (inputs - self._center) / scale
-        wanted = [one[finite].astype(np.float64) for one in targets]
-        self._level = wanted[REACH].mean(axis=0)
-        self._variance = np.maximum(wanted[REACH].var(axis=0), 1e-12)
-        fits = [_fit(inputs, one) for one in wanted]
-        before = inputs[:, : self._dynamics.elements]
-        self.errors: Floats = np.stack([fit[1] for fit in fits])
-        self.known: Floats = np.stack([_fit(before, one)[1] for one in wanted])
+        wanted = np.hstack([one[finite] for one in targets]).astype(np.float64)
+        level = wanted.mean(axis=0)
+        weights, left = _fit(inputs, wanted - level)
+        # By lag and element.
+        self.errors: Floats = left.reshape(len(LAGS), -1)
+        self._variance = np.maximum(wanted.var(axis=0).reshape(len(LAGS), -1)[REACH], 1e-12)
         self.common = self._common()
-        best, _ = fits[self.common]
-        self._weights = (best / scale[:, None]).astype(np.float32)
-        self._offset = (wanted[self.common].mean(axis=0) - self._center @ (best / scale[:, None])).astype(np.float32)
+        best = weights.reshape(len(weights), len(LAGS), -1)[:, self.common] / scale[:, None]
+        self._weights = best.astype(np.float32)
+        self._offset = (level.reshape(len(LAGS), -1)[self.common] - self._center @ best).astype(np.float32)
 
     def _common(self) -> int:
         fit = np.log(self.errors).mean(axis=1)
@@ -172,12 +170,13 @@ class Alignment:
 
 
 def _fit(inputs: Floats, targets: Floats) -> tuple[Floats, Floats]:
-    """Return the weights [F, A] of the inputs, and the share of the variance that is left, [A]."""
-    centered = targets - targets.mean(axis=0)
-    square = inputs.T @ inputs + _RIDGE * len(inputs) * np.eye(inputs.shape[1])
-    weights = np.linalg.solve(square, inputs.T @ centered)
-    left = ((centered - inputs @ weights) ** 2).mean(axis=0)
-    return weights, np.maximum(left / np.maximum(centered.var(axis=0), 1e-12), _FLOOR)
+    """Return the weights [F, A] of the inputs, and the share of the variance that is left, [A], of centered targets."""
+    square = inputs.T @ inputs
+    covariance = inputs.T @ targets
+    weights = np.linalg.solve(square + _RIDGE * len(inputs) * np.eye(len(square)), covariance)
+    total = (targets**2).sum(axis=0)
+    left = total - 2 * (weights * covariance).sum(axis=0) + (weights * (square @ weights)).sum(axis=0)
+    return weights.astype(np.float64), np.maximum(left / np.maximum(total, 1e-12), _FLOOR)
 
 
 def _padded(block: Block, key: Key) -> NDArray[np.generic]:
