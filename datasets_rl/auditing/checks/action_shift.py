@@ -60,7 +60,7 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
         f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
         f"the value of the step itself {now:.1%}",
         evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
-        remedy=f"-t fix_shift:key={name},steps={-lag}",
+        remedy=f"-t fix_shift:key={name},steps={lag}",
         key=name,
     )
 
@@ -87,7 +87,7 @@ def single_episodes(
             evidence={"steps": one.lag, "times": one.times},
             remedy=f"-t keep_audited:without={check}"
             if one.part
-            else f"-t fix_shift:key={name},episodes={one.episode},steps={-one.lag}",
+            else f"-t fix_shift:{one.episode},key={name},steps={one.lag}",
             key=name,
         )
 

@@ -51,5 +51,5 @@ class EndsAtLimit(Check):
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in data.episodes.stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "limit": limit, "terminated_before": early},
-            remedy=f"-t fix_ends:limit={limit}",
+            remedy=f"-t fix_ends:{','.join(map(str, found.tolist()))}" if early else "-t fix_ends",
         )

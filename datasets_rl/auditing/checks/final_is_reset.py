@@ -60,7 +60,7 @@ class FinalIsReset(Check):
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in table.stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "times_usual": float(np.median(jump[found]))},
-            remedy="-t fix_ends:final=unknown",
+            remedy="store these episodes without a final observation, which then counts as unknown",
         )
 
 

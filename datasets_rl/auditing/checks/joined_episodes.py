@@ -87,7 +87,7 @@ class JoinedEpisodes(Check):
                 episodes=(episode,),
                 rows=((row, row + 2),),
                 evidence={"times_limit": times, "row": row},
-                remedy=f"-t split_episodes:rows={row + 1}",
+                remedy=f"-t split_episodes:{episode}/{row + 1 - int(data.episodes.starts[episode])}",
             )
 
 

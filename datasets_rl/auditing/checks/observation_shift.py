@@ -59,7 +59,7 @@ class ObservationShift(Check):
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "still": float(still.mean())},
-            remedy=f"-t fix_shift:key={data.field(data.states[0]).name},steps=1"
+            remedy=f"-t fix_shift:key={data.field(data.states[0]).name},steps=-1"
             if most
             else f"-t keep_audited:without={self.name}",
         )

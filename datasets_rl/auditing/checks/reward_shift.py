@@ -76,7 +76,7 @@ class RewardShift(Check):
                 episodes=(episode,),
                 rows=((row, int(data.episodes.stops[episode])),),
                 evidence={"steps": -int(early[episode]), "usual": int(usual.sum())},
-                remedy=f"-t fix_shift:key={name},episodes={episode},steps={early[episode]}",
+                remedy=f"-t fix_shift:{episode},key={name},steps={-early[episode]}",
                 key=name,
             )
 
