@@ -69,6 +69,20 @@ def test_a_scripted_motion_that_all_episodes_share_is_no_copy() -> None:
     assert planting.audited(clean.Recording("script", episodes), ["near_duplicates"]).findings == ()
 
 
+def test_a_script_with_few_starts_is_a_hint_at_most() -> None:
+    rng = np.random.default_rng(0)
+    motion = np.cumsum(rng.normal(size=(4, 61, 3)), axis=1)
+    episodes = tuple(
+        clean.Recorded(
+            states={("observation",): (motion[number % 4] + 1e-5 * rng.normal(size=(61, 3))).astype(np.float32)},
+            steps={("action",): np.zeros((60, 1), np.float32), clean.REWARD: np.zeros((60, 1), np.float32)},
+        )
+        for number in range(20)
+    )
+    findings = planting.audited(clean.Recording("script", episodes), ["near_duplicates"]).findings
+    assert [one.level for one in findings] == ["hint"]
+
+
 def test_the_same_number_in_a_column_of_seeds_is_found() -> None:
     recording = clean.record("agents", 20)
     seeded = replace(

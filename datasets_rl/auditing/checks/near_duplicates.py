@@ -24,7 +24,11 @@ _OVERLAP = 0.85
 _ANCHORS = 16
 _CONTROLS = 3
 _NEIGHBORS = 3
-_SUSPECTS = 20_000
+_SUSPECTS = 100
+_FEATURES = 1_500_000
+_FEWEST_FEATURES = 8
+_SCRIPTED = 0.3
+_NAMED = 1_000
 
 
 class NearDuplicates(Check):
@@ -34,7 +38,7 @@ class NearDuplicates(Check):
         f"{_OVERLAP:.0%} of the longer episode, after one is moved in time. Elements that are as equal in other episodes do not count."
     )
     why = "A copy counts twice in training. A copy in the validation part makes the validation loss too small."
-    limits = "Copies with noise, or with other states, are not found. Equal images with other states are not compared."
+    limits = f"Where more than {_SCRIPTED:.0%} of the episodes repeat others, as of a script without noise, the finding is a hint. Copies with noise, or with other states, are not found. Equal images with other states are not compared."
     merges = {"low": "min", "high": "max"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
@@ -58,6 +62,9 @@ class NearDuplicates(Check):
         for first, second in _suspects(ranges, lengths):
             if second not in copies and (match := _compare(reader, first, second)) is not None:
                 copies[second] = (first, match)
+        if len(copies) > _SCRIPTED * len(lengths):
+            yield self._scripted(sorted(copies), len(lengths))
+            return
         for second, (first, match) in sorted(copies.items()):
             yield Finding(
                 self.name,
@@ -68,6 +75,17 @@ class NearDuplicates(Check):
                 evidence={"share": match.share, "rows": match.rows, "offset": match.offset},
                 remedy=f"-t keep_audited:without={self.name}",
             )
+
+    def _scripted(self, copies: Sequence[int], episodes: int) -> Finding:
+        return Finding(
+            self.name,
+            "hint",
+            f"{len(copies):,} of {episodes:,} episodes have the states of another episode up to rounding, first episode {copies[0]:,}: a "
+            "script or a policy without noise may have acted, or the dataset may contain itself twice",
+            episodes=tuple(copies[:_NAMED]),
+            evidence={"copies": len(copies)},
+            remedy=f"-t keep_audited:without={self.name}",
+        )
 
     def _keys(self, data: Data) -> list[Key]:
         return [key for key in data.states if key not in data.times]
@@ -108,8 +126,10 @@ class _Reader:
 def _suspects(ranges: NDArray[np.float64], lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Return pairs of episodes whose ranges agree in many elements, the most alike first."""
     fit = np.flatnonzero(lengths >= _FEWEST)
+    if len(fit) < 2:
+        return []
     codes, used = [], 0
-    for feature in ranges[fit].T:
+    for feature in _features(ranges[fit]):
         order = np.argsort(feature, kind="stable")
         values = feature[order]
         if np.isnan(values).all() or (np.diff(values) == 0).mean() > 0.2:
@@ -125,11 +145,20 @@ def _suspects(ranges: NDArray[np.float64], lengths: NDArray[np.int64]) -> list[t
         return []
     pairs, votes = np.unique(np.concatenate(codes), return_counts=True)
     chosen = np.flatnonzero(votes >= max(2, _VOTES * used))
-    chosen = chosen[np.argsort(-votes[chosen], kind="stable")][:_SUSPECTS]
+    chosen = chosen[np.argsort(-votes[chosen], kind="stable")][: max(_SUSPECTS, len(fit))]
     first, second = np.divmod(pairs[chosen], len(ranges))
     shorter, longer = np.minimum(lengths[first], lengths[second]), np.maximum(lengths[first], lengths[second])
     alike = shorter >= _OVERLAP * longer
     return list(zip(first[alike].tolist(), second[alike].tolist(), strict=True))
+
+
+def _features(ranges: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Return the limits that tell episodes apart, [E] each: fewer of many episodes, and one of an element that rests."""
+    low, high = np.hsplit(ranges, 2)
+    moves = (low != high).mean(axis=0) > 0.5
+    features = [*low.T, *high[:, moves].T]
+    most = max(_FEWEST_FEATURES, _FEATURES // max(len(ranges), 1))
+    return features[:: -(-len(features) // most)] if len(features) > most else features
 
 
 def _compare(reader: _Reader, first: int, second: int) -> _Match | None:
