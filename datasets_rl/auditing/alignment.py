@@ -105,10 +105,7 @@ class Alignment:
         """
         from datasets_rl.auditing._lags import add_errors
 
-        predicted = np.concatenate(
-            [self._inputs(values) @ self._weights for _, _, values in self._dynamics.chunks(block)]
-        )
-        predicted += self._offset
+        predicted = self._predicted(self._dynamics.values(block))
         stored = self._targets([_padded(block, key) for key in self._keys], len(block) + 2 * REACH)
         sums = np.zeros((len(block.starts), HALVES, len(LAGS), stored.shape[1]))
         counts = np.zeros((len(block.starts), HALVES), np.int64)
@@ -154,6 +151,18 @@ class Alignment:
             lag = int(best[episode, part].argmax())
             times = float(np.exp(gains[episode, part, lag]))
             result.append(Shift(episode, int(LAGS[lag] - LAGS[self.common]), part, times))
+        return result
+
+    def _predicted(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        width, count = values.shape[1], self._dynamics.elements
+        if self._rewards:
+            first, squares, sizes = self._weights.reshape(3, width, -1)
+            predicted = values @ first + (values * values) @ squares + np.abs(values) @ sizes
+        else:
+            weights = np.zeros((width, self._weights.shape[1]), np.float32)
+            weights[:count], weights[-count:] = self._weights[:count], self._weights[-count:]
+            predicted = values @ weights
+        result: NDArray[np.float32] = predicted + self._offset
         return result
 
     def _inputs(self, values: NDArray[np.float32]) -> NDArray[np.float32]:

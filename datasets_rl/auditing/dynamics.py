@@ -15,7 +15,7 @@ Elements that never change inside most episodes, such as a goal, are not in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -130,34 +130,41 @@ class Dynamics:
         found = np.zeros((len(block), 2), np.float32)
         if not self.elements:
             return found
-        for start, stop, values in self.chunks(block):
-            found[start:stop] = self._scores(values)
+        values = self.values(block)
+        # Chunks stay in the cache of the processor.
+        for start in range(0, len(block), _ROWS):
+            found[start : start + _ROWS] = self._scores(values[start : start + _ROWS])
         found[~block.has_after] = 0
         return np.nan_to_num(found, copy=False, nan=0.0, posinf=0.0)
 
-    def chunks(self, block: Block) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
-        """Yield (start, stop, values) of the rows of a block: elements before, actions, elements after, less their centers.
+    def values(self, block: Block) -> NDArray[np.float32]:
+        """Return the elements before, the actions, and the elements after, less their centers, float32 [N, D + A + D].
 
-        The values, float32 [n, D + A + D], are those of `sampled`. After the last row of an episode, the values after are those
-        of another episode.
+        After the last row of an episode, the elements after are those of another episode.
         """
+        if "dynamics" not in block.shared:
+            block.shared["dynamics"] = self._values(block)
+        return block.shared["dynamics"]
+
+    def _values(self, block: Block) -> NDArray[np.float32]:
         fields = [block.values(key) for key in self.states]
         acts = [block.now(key) for key in self.actions]
         count, width = self.elements, len(self._center)
-        # Chunks stay in the cache of the processor.
+        values = np.empty((len(block), width), np.float32)
         for start in range(0, len(block), _ROWS):
             stop = min(start + _ROWS, len(block))
-            values = np.empty((stop - start, width), np.float32)
             column = 0
             for field, moving in zip(fields, self._moving, strict=True):
                 center = self._center[column : column + len(moving)].astype(np.result_type(field.dtype, np.float32))
                 part = field[start : stop + 1][:, moving] - center
-                values[:, column : column + len(moving)] = part[:-1]
-                values[:, width - count + column : width - count + column + len(moving)] = part[1:]
+                after = width - count + column
+                values[start:stop, column : column + len(moving)] = part[:-1]
+                values[start:stop, after : after + len(moving)] = part[1:]
                 column += len(moving)
             if width > 2 * count:
-                values[:, count : width - count] = self.encoded([one[start:stop] for one in acts], stop - start)
-            yield start, stop, values
+                actions = self.encoded([one[start:stop] for one in acts], stop - start)
+                values[start:stop, count : width - count] = actions
+        return values
 
     def _scores(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -173,7 +180,9 @@ class Dynamics:
 
         A discrete action has a column for each value but the first.
         """
-        return (self._raw(actions, rows) - self._center[self.elements : -self.elements]).astype(np.float32)
+        raw = self._raw(actions, rows)
+        center = self._center[self.elements : -self.elements]
+        return np.subtract(raw, center.astype(np.result_type(raw.dtype, np.float32))).astype(np.float32, copy=False)
 
     def _raw(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
         parts = [
