@@ -30,7 +30,10 @@ MANY = 0.15
 """Share of the episodes above which a shift is a difference between two groups of episodes."""
 _GAIN = 0.3
 _FEWEST = 5
+_GREAT = 2.0
+_FEWEST_GREAT = 3
 _LOOSE = 1.0
+_EXPLAINED = np.log(0.1)
 _CLEARLY = 0.1
 _CLEARLY_REWARDS = 0.7
 
@@ -137,13 +140,15 @@ class Alignment:
         gains = logs[:, :, self.common, None] - logs
         half, high = np.quantile(gains, [0.5, 0.9], axis=0)
         found = (gains > _GAIN) & (counts >= _FEWEST)[:, :, None]
+        # Of few steps only a great difference counts.
+        found |= (gains > _GREAT) & (counts >= _FEWEST_GREAT)[:, :, None]
         found[:, :, self.common] = False
         found[:, 0] &= ((gains[:, 1:] > 0) | (counts[:, 1:] < _FEWEST)[:, :, None]).all(axis=1)
         # Where many episodes are shifted, the quantiles say nothing about the others.
         if not (found[:, 0].mean(axis=0) > MANY).any():
             found &= gains > high + 1.5 * (high - half)
             # At the right lag, an episode fits as other episodes do: where nothing fits, nothing is known.
-            found &= logs <= np.quantile(logs[:, :, self.common], 0.9, axis=0)[:, None] + _LOOSE
+            found &= logs <= np.maximum(_EXPLAINED, np.quantile(logs[:, :, self.common], 0.9, axis=0) + _LOOSE)[:, None]
         best = np.where(found, gains, -np.inf)
         result = []
         for episode in np.flatnonzero(found.any(axis=(1, 2))).tolist():

@@ -147,23 +147,20 @@ class Dynamics:
         return block.shared["dynamics"]
 
     def _values(self, block: Block) -> NDArray[np.float32]:
-        fields = [block.values(key) for key in self.states]
-        acts = [block.now(key) for key in self.actions]
         count, width = self.elements, len(self._center)
-        values = np.empty((len(block), width), np.float32)
-        for start in range(0, len(block), _ROWS):
-            stop = min(start + _ROWS, len(block))
-            column = 0
-            for field, moving in zip(fields, self._moving, strict=True):
-                center = self._center[column : column + len(moving)].astype(np.result_type(field.dtype, np.float32))
-                part = field[start : stop + 1][:, moving] - center
-                after = width - count + column
-                values[start:stop, column : column + len(moving)] = part[:-1]
-                values[start:stop, after : after + len(moving)] = part[1:]
-                column += len(moving)
-            if width > 2 * count:
-                actions = self.encoded([one[start:stop] for one in acts], stop - start)
-                values[start:stop, count : width - count] = actions
+        # The row after the block is there, too: the elements after a row are the elements before the next row.
+        values = np.empty((len(block) + 1, width), np.float32)
+        column = 0
+        for key, moving in zip(self.states, self._moving, strict=True):
+            field = block.values(key)
+            chosen = field if len(moving) == field.shape[1] else field.take(moving, axis=1)
+            center = self._center[column : column + len(moving)].astype(np.result_type(field.dtype, np.float32))
+            np.subtract(chosen, center, out=values[:, column : column + len(moving)], casting="same_kind")
+            column += len(moving)
+        values[:-1, -count:] = values[1:, :count]
+        values = values[:-1]
+        if width > 2 * count:
+            values[:, count:-count] = self.encoded([block.now(key) for key in self.actions], len(block))
         return values
 
     def _scores(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
