@@ -32,6 +32,7 @@ _ROUNDS = 4
 _KEPT = 0.98
 _USUAL = 0.98
 _RIDGE = 1e-6
+_FITTED = 1 << 12
 _ROWS = 1 << 13
 _STEEPEST = 12.0
 _SMALLEST = 1e-4
@@ -77,6 +78,9 @@ class Dynamics:
             self.elements = 0
             self.usual = np.zeros((1, 2), np.float32)
             return
+        usable = np.flatnonzero(has_after)
+        has_after = np.zeros_like(has_after)
+        has_after[usable[:: -(-len(usable) // _FITTED)]] = True
         values = np.hstack(
             [
                 now[has_after][:, chosen],
