@@ -6,7 +6,7 @@ Two models tell unusual steps apart. Each is fitted to sampled steps without the
     joint     each element of s_t+1, predicted from s_t, a_t and the other elements of s_t+1. In a system with contacts the
               change of a position follows from the speeds before and after the step, and not from the action.
 
-The score of a step is the weighted mean over the elements of log(1 + |error| / usual error), where the usual error is the 98 %
+The score of a step is the weighted mean over the elements of log(1 + (error / usual error)^2), where the usual error is the 98 %
 quantile of the errors of the element. The weight is the index of the tail of the errors: an element with contacts has large
 errors in clean steps, which say little.
 
@@ -171,7 +171,7 @@ class Dynamics:
         with np.errstate(invalid="ignore", over="ignore"):
             errors = values @ self._matrix
             errors += self._offset
-            np.abs(errors, out=errors)
+            np.multiply(errors, errors, out=errors)
             errors += 1
             scores: NDArray[np.float32] = np.log(errors, out=errors) @ self._tails
         return scores
@@ -247,6 +247,6 @@ def _tails(errors: Floats) -> Floats:
 
 def _usual_steps(fitted: _Fitted, inputs: Floats, targets: Floats) -> NDArray[np.bool_]:
     weights, usual, tails = fitted
-    scores = np.log1p(np.abs(targets - inputs @ weights) / usual) @ tails
+    scores = np.log1p(((targets - inputs @ weights) / usual) ** 2) @ tails
     kept: NDArray[np.bool_] = scores <= np.quantile(scores, _KEPT)
     return kept

@@ -23,7 +23,7 @@ _CHANGES = 2
 class JoinedEpisodes(Check):
     name = "joined_episodes"
     rule = (
-        "A step inside an episode fits neither of two linear models of all steps: the score, the weighted mean of log(1 + error) over "
+        "A step inside an episode fits neither of two linear models of all steps: the score, the weighted mean of log(1 + error^2) over "
         f"the elements, exceeds the 95 % quantile by {_MARGIN:g}, and is {_TIMES:g} times the highest score of nine of ten episodes. Or an "
         f"element that has a value of its own in each episode, such as a goal, changes in at most {_CHANGES} steps of an episode."
     )
