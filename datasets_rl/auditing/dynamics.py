@@ -1,12 +1,13 @@
-"""A linear model of the usual step of a dataset: which observation follows from an observation and an action.
+"""A model of the usual step of a dataset: which observation follows from an observation and an action.
 
-Two models tell unusual steps apart. Each is fitted to sampled steps without the most unusual 2 %:
+Two linear models tell unusual steps apart. With few elements, such as of a pendulum, products of the elements of s_t and a_t are
+inputs, too. Each model is fitted to sampled steps without the most unusual 2 %:
 
     forward   s_t+1 - s_t, predicted from s_t and a_t
     joint     each element of s_t+1, predicted from s_t, a_t and the other elements of s_t+1. In a system with contacts the
               change of a position follows from the speeds before and after the step, and not from the action.
 
-The score of a step is the weighted mean over the elements of log(1 + (error / usual error)^2), where the usual error is the 98 %
+The score of a step is the weighted mean over the elements of log(1 + |error| / usual error), where the usual error is the 98 %
 quantile of the errors of the element. The weight is the index of the tail of the errors: an element with contacts has large
 errors in clean steps, which say little.
 
@@ -33,6 +34,9 @@ _KEPT = 0.98
 _USUAL = 0.98
 _RIDGE = 1e-6
 _FITTED = 1 << 12
+_AROUND = 16
+_FEW = 12
+_ROWS_PER_INPUT = 10
 _ROWS = 1 << 13
 _STEEPEST = 12.0
 _SMALLEST = 1e-4
@@ -99,7 +103,9 @@ class Dynamics:
         # The elements before and after the step have the same center: their difference is exact in float32.
         center, scale = np.median(values, axis=0), values.std(axis=0) + 1e-12
         center[-count:], scale[-count:] = center[:count], scale[:count]
-        inputs = (values - center) / scale
+        self._center, self._scale = center, scale
+        self._pairs = _pairs(len(scale) - count, len(values))
+        inputs = self._with_products((values - center) / scale, np.ones(len(scale)))
         targets = (after - now) / unit
         # Steps with an extreme change have too much weight in a least-squares fit.
         kept = (np.abs(targets) <= 4 * np.quantile(np.abs(targets), 0.99, axis=0)).all(axis=1)
@@ -108,7 +114,7 @@ class Dynamics:
         # Both models as weights of the values: [1, before, actions, after] -> errors / usual errors.
         parts = []
         for weights, usual, tails in (forward, joint):
-            whole = np.zeros((1 + values.shape[1], count))
+            whole = np.zeros((1 + inputs.shape[1], count))
             whole[: len(weights) if len(weights) < len(whole) else -count] = (
                 weights if len(weights) < len(whole) else weights[:-count]
             )
@@ -118,7 +124,7 @@ class Dynamics:
             whole[1 : 1 + count] -= of_targets / unit[:, None] * scale[:count, None]
             parts.append((whole / usual, tails))
         self._weights = np.hstack([part[0] for part in parts])
-        self._center, self._scale = center, scale
+        scale = np.concatenate([scale[:-count], np.ones(self._pairs.shape[1]), scale[-count:]])
         self._offset = self._weights[0].astype(np.float32)
         self._matrix = np.ascontiguousarray(self._weights[1:] / scale[:, None], np.float32)
         self._tails = np.zeros((2 * count, 2), np.float32)
@@ -140,6 +146,15 @@ class Dynamics:
             found[start : start + _ROWS] = self._scores(values[start : start + _ROWS])
         found[~block.has_after] = 0
         return np.nan_to_num(found, copy=False, nan=0.0, posinf=0.0)
+
+    def around(self, row: int) -> NDArray[np.float32]:
+        """Return the scores of the 16 sampled steps that start most like a step, float32 [16, 2]. The step itself is left out."""
+        count = self.elements
+        start = self.values(Block(self._data, row, row + 1))[0, :-count]
+        distances = np.abs((self.sampled[:, :-count] - start) / self._scale[:-count]).max(axis=1)
+        distances[np.abs(self.rows - row) <= 1] = np.inf
+        found: NDArray[np.float32] = self.usual[np.argsort(distances)[:_AROUND]]
+        return found
 
     def values(self, block: Block) -> NDArray[np.float32]:
         """Return the elements before, the actions, and the elements after, less their centers, float32 [N, D + A + D].
@@ -169,12 +184,21 @@ class Dynamics:
 
     def _scores(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(invalid="ignore", over="ignore"):
+            values = self._with_products(values, self._scale)
             errors = values @ self._matrix
             errors += self._offset
-            np.multiply(errors, errors, out=errors)
+            np.abs(errors, out=errors)
             errors += 1
             scores: NDArray[np.float32] = np.log(errors, out=errors) @ self._tails
         return scores
+
+    def _with_products(self, values: NDArray[Any], scale: Floats) -> NDArray[Any]:
+        """Return the values with the products of the elements before and the actions, in front of the elements after."""
+        if not self._pairs.shape[1]:
+            return values
+        first, second = self._pairs
+        products = values[:, first] * values[:, second] * (1 / (scale[first] * scale[second])).astype(values.dtype)
+        return np.hstack([values[:, : -self.elements], products, values[:, -self.elements :]])
 
     def encoded(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float32]:
         """Return the actions of rows as numbers less their centers, float32 [N, A].
@@ -191,6 +215,13 @@ class Dynamics:
             for action, levels in zip(actions, self._levels, strict=True)
         ]
         return np.hstack(parts) if parts else np.zeros((rows, 0), np.float32)
+
+
+def _pairs(inputs: int, rows: int) -> NDArray[np.int64]:
+    """Return the pairs of inputs whose products are inputs, too, int64 [2, P]: all pairs of few inputs, or none."""
+    pairs = np.stack(np.triu_indices(inputs))
+    few = inputs <= _FEW and rows >= _ROWS_PER_INPUT * (pairs.shape[1] + 2 * inputs)
+    return pairs if few else pairs[:, :0]
 
 
 def _resting(data: Data, key: Key) -> NDArray[np.int64]:
@@ -247,6 +278,6 @@ def _tails(errors: Floats) -> Floats:
 
 def _usual_steps(fitted: _Fitted, inputs: Floats, targets: Floats) -> NDArray[np.bool_]:
     weights, usual, tails = fitted
-    scores = np.log1p(((targets - inputs @ weights) / usual) ** 2) @ tails
+    scores = np.log1p(np.abs(targets - inputs @ weights) / usual) @ tails
     kept: NDArray[np.bool_] = scores <= np.quantile(scores, _KEPT)
     return kept

@@ -11,6 +11,7 @@ import numpy as np
 import planting
 import pytest
 
+from datasets_rl import audit, load
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks import check_class
 from datasets_rl.auditing.data import Data
@@ -97,3 +98,10 @@ def test_an_episode_in_several_blocks_has_the_measures_of_one_block(tmp_path: Pa
     whole = check.measure(Block(data, 0, len(data)), key)
     for measure in check.merges:
         np.testing.assert_allclose(joined[measure], whole[measure], rtol=1e-4, atol=1e-4)
+
+
+def test_a_pendulum_that_swings_fast_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps follow from products of the sine and the speed, and its speed is clipped."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    load("demo/pendulum")
+    assert audit("demo/pendulum", checks=CHECKS).findings == ()
