@@ -57,7 +57,7 @@ class Block:
 
     def values(self, key: Key) -> NDArray[Any]:
         """Return a field of the rows and of the row after the block, [N + 1, D], in the stored dtype."""
-        return self._read(key)
+        return self._read(key)[: len(self) + 1]
 
     def after(self, key: Key) -> NDArray[Any]:
         """Return a field of the row after each row, [N, D]. Only the values with `has_after` are of the same episode."""

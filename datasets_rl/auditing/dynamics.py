@@ -207,7 +207,10 @@ class Dynamics:
         """
         raw = self._raw(actions, rows)
         center = self._center[self.elements : -self.elements]
-        return np.subtract(raw, center.astype(np.result_type(raw.dtype, np.float32))).astype(np.float32, copy=False)
+        encoded: NDArray[np.float32] = (raw - center.astype(np.result_type(raw.dtype, np.float32))).astype(
+            np.float32, copy=False
+        )
+        return encoded
 
     def _raw(self, actions: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
         parts = [
