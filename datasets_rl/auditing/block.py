@@ -72,6 +72,8 @@ class Block:
         self.has_after: NDArray[np.bool_] = rows + 1 < stops[self.episode]
         """Whether the row after each row is in the same episode, bool [N]. The observation after the last action of an
         episode is not a row: see `finals`."""
+        self.shared: dict[str, NDArray[Any]] = {}
+        """What several checks compute of the block, by name."""
         self._values: dict[Key, NDArray[Any]] = {}
         self._tallies: dict[Key, Tally] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}

@@ -27,6 +27,7 @@ from datasets_rl.ted.keys import (
 from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
+    from datasets_rl.auditing.alignment import Alignment
     from datasets_rl.auditing.dynamics import Dynamics
     from datasets_rl.auditing.sight import Sight
 
@@ -181,6 +182,22 @@ class Data:
         """Return a field of steps in ascending order, [K, D]."""
         return self.steps.take(key, rows).reshape(len(rows), int(np.prod(self.field(key).shape)))
 
+    def finals(self, key: Key) -> NDArray[Any]:
+        """Return the observation after the last action of each episode, [E, D]. Unknown ones are not meaningful."""
+        stored, last = self.steps.stored, self.episodes.stops - 1
+        rows = last if self.steps.rows is None else self.steps.rows.at(last)
+        whole = stored.episodes
+        numbers = whole.episode_of(rows)
+        at_end = rows == whole.stops[numbers] - 1
+        finals = np.asarray(stored.final_states(key)[numbers])
+        if not at_end.all():
+            inside = np.minimum(rows + 1, len(stored) - 1)
+            order = np.argsort(inside, kind="stable")
+            after = np.empty_like(finals)
+            after[order] = stored.take_fields([key], inside[order])[0].reshape(finals.shape)
+            finals = np.where(at_end.reshape(-1, *[1] * (finals.ndim - 1)), finals, after)
+        return finals.reshape(len(rows), -1)
+
     def sample(self, key: Key) -> Sample:
         """Return values of a narrow field around at most 8,192 steps, the same steps for each field."""
         with self._lock:
@@ -294,6 +311,20 @@ class Data:
         from datasets_rl.auditing.dynamics import Dynamics
 
         return Dynamics(self)
+
+    @cached_property
+    def action_alignment(self) -> Alignment:
+        """How the actions fit to the states, for datasets with `dynamics` and `actions`."""
+        from datasets_rl.auditing.alignment import Alignment
+
+        return Alignment(self, rewards=False)
+
+    @cached_property
+    def reward_alignment(self) -> Alignment:
+        """How the rewards fit to the states, for datasets with `dynamics` and `rewards`."""
+        from datasets_rl.auditing.alignment import Alignment
+
+        return Alignment(self, rewards=True)
 
     @cached_property
     def _fields(self) -> list[Field]:

@@ -15,6 +15,7 @@ from datasets_rl.auditing.checks.frozen_frames import FEWEST
 from datasets_rl.auditing.checks.video_lag import sighted
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.sight import LAGS, MERGES, PARTS, SPAN, ZERO, Sight
 from datasets_rl.ted.keys import Key
 
@@ -82,7 +83,7 @@ class DroppedFrames(Check):
                 episodes=(episode,),
                 rows=((row, row + 1),),
                 evidence={"repeats": count, "first_row": row},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )
 
@@ -98,7 +99,7 @@ class DroppedFrames(Check):
             episodes=(episode,),
             rows=((row, stop),),
             evidence={"frames": skip.frames, "first_row": row, "gain": skip.gain, "jump": skip.jump},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop([episode]),
             key=name,
         )
 
