@@ -1,6 +1,6 @@
 """The table of docs/audit.md: faults that were planted, found and missed, and false alarms in clean recordings.
 
-python tests/auditing/table.py [--clean N] [CHECK ...]
+python tests/auditing/table.py [--clean N] [--write] [CHECK ...]
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import clean
 from planting import STRENGTHS, audited, cases, measure, mixture_audited
+
+PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+START, END = "<!-- measured by tests/auditing/table.py -->", "<!-- end of the measured tables -->"
 
 
 def planted_rows(checks: list[str]) -> dict[str, dict[str, list[int]]]:
@@ -47,22 +51,54 @@ def clean_rows(episodes: int, checks: list[str]) -> tuple[int, dict[str, Counter
     return total, false
 
 
+def table_lines(rows: dict[str, dict[str, list[int]]]) -> list[str]:
+    """Return the table of planted faults as Markdown."""
+    lines = ["| check | fault | weak | medium | strong | false |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for name, row in sorted(rows.items()):
+        check, fault = (part.strip() for part in name.split("|"))
+        cells = [f"{row[strength][1]} of {row[strength][0]}" for strength in STRENGTHS]
+        lines.append(
+            f"| `{check}` | {fault.replace('_', ' ')} | {' | '.join(cells)} | {sum(one[2] for one in row.values())} |"
+        )
+    total = [sum(row[strength][n] for row in rows.values() for strength in STRENGTHS) for n in range(3)]
+    return [
+        *lines,
+        "",
+        f"In all, {total[1]:,} of {total[0]:,} planted episodes are found, and {total[2]:,} others are named.",
+    ]
+
+
+def clean_lines(total: int, false: dict[str, Counter[str]]) -> list[str]:
+    """Return the false alarms in clean episodes as Markdown."""
+    lines = ["", f"In {total:,} clean episodes of {len(clean.KINDS)} kinds, these episodes are named:", ""]
+    lines += ["| check | proof | strong | hint |", "| --- | ---: | ---: | ---: |"]
+    rows = [f"| `{check}` | {one['proof']} | {one['strong']} | {one['hint']} |" for check, one in sorted(false.items())]
+    return (
+        [*lines, *rows]
+        if rows
+        else [*lines[:1], f"In {total:,} clean episodes of {len(clean.KINDS)} kinds, no episode is named."]
+    )
+
+
+def write(lines: list[str]) -> None:
+    """Write the tables into the page."""
+    text = PAGE.read_text("utf-8")
+    before, rest = text.split(f"{START}\n", 1)
+    PAGE.write_text(f"{before}{START}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clean", type=int, default=400, help="clean episodes of each kind")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/audit.md")
     parser.add_argument("checks", nargs="*")
     options = parser.parse_args()
-    rows = planted_rows(options.checks)
-    print("| check | fault | weak | medium | strong | false |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, row in sorted(rows.items()):
-        cells = [f"{row[strength][1]} of {row[strength][0]}" for strength in STRENGTHS]
-        print(f"| {name} | {' | '.join(cells)} | {sum(one[2] for one in row.values())} |")
+    lines = table_lines(planted_rows(options.checks))
     if options.clean:
-        total, false = clean_rows(options.clean, options.checks)
-        print(f"\nIn {total:,} clean episodes:")
-        for check, counts in sorted(false.items()):
-            print(f"  {check}: {dict(counts)}")
+        lines += clean_lines(*clean_rows(options.clean, options.checks))
+    print("\n".join(lines))
+    if options.write:
+        write(lines)
 
 
 if __name__ == "__main__":
