@@ -8,10 +8,12 @@ The findings follow from measures of episodes:
     data       the audited dataset: fields by what they mean, and what is usual
     block      rows of the dataset that the checks measure at once
     run        the pass over the dataset
+    conventions    the comparison of the members of a mixture
 """
 
 from datasets_rl.auditing.checks import CHECKS
+from datasets_rl.auditing.conventions import Conventions, audit_mixture
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
 from datasets_rl.auditing.run import audit
 
-__all__ = ["CHECKS", "LEVELS", "Audit", "Finding", "audit"]
+__all__ = ["CHECKS", "LEVELS", "Audit", "Conventions", "Finding", "audit", "audit_mixture"]

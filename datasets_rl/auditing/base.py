@@ -34,7 +34,8 @@ class Check(ABC):
         why: Why the fault harms training, in a sentence.
         limits: What the check cannot find, or takes for a fault, in a sentence.
         merges: How the measures of two parts of a long episode become one, by the name of the measure: "sum", "max", "min",
-            or "with NAME" for the number that belongs to the measure NAME, such as the row of a maximum.
+            "with NAME" for the number that belongs to the measure NAME, such as the row of a maximum, or "count of NAME" for
+            how often the extreme NAME occurs.
     """
 
     name: ClassVar[str]

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from datasets_rl.auditing.sight import Sight
 
 _SAMPLE = 1 << 13
-_IMAGES = 1 << 7
+_CLIPS = 1 << 7
+_CLIP = 1 << 5
+_STILL, _CALM, _EQUAL = 0.3, 0.05, 0.15
 _GRID = 24
 _FLAGS = frozenset({EPISODE, NEXT_TERMINATED, NEXT_TRUNCATED, (NEXT, "done")})
 _TIMES = frozenset({"timestamp", "time", "t", "sec", "secs", "stamp", "time_stamp"})
@@ -61,6 +63,21 @@ class Sample:
     has_after: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Clips:
+    """Images of a camera in at most 128 spans of at most 32 steps, spread over the dataset.
+
+    Attributes:
+        rows: The steps, int64 [K], ascending.
+        clip: Number of the span of each step, int64 [K]. A span is in an episode.
+        grids: At most 24 x 24 pixels of each image, uint8 [K, h, w, c]: see `grid_of`.
+    """
+
+    rows: NDArray[np.int64]
+    clip: NDArray[np.int64]
+    grids: NDArray[np.uint8]
+
+
 class Data:
     """Fields and episodes of an audited dataset.
 
@@ -71,9 +88,12 @@ class Data:
     def __init__(self, steps: StepReader) -> None:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
+        self._stills: dict[Key, float] = {}
+        self._never_equal: dict[Key, bool] = {}
+        self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
         self._sights: dict[Key, Sight] = {}
-        self._lock, self._lock_of_models = Lock(), Lock()
+        self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), Lock()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -160,7 +180,7 @@ class Data:
 
     def take(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return a field of steps in ascending order, [K, D]."""
-        return self.steps.take(key, rows).reshape(len(rows), -1)
+        return self.steps.take(key, rows).reshape(len(rows), int(np.prod(self.field(key).shape)))
 
     def finals(self, key: Key) -> NDArray[Any]:
         """Return the observation after the last action of each episode, [E, D]. Unknown ones are not meaningful."""
@@ -194,14 +214,87 @@ class Data:
         )
         return Sample(rows, before, now, after, has_before, has_after)
 
+    def grids(self, key: Key, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return at most 24 x 24 pixels of the images of steps in ascending order, float32 [K, h, w, c]: see `grid_of`."""
+        return grid_of(self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape))
+
+    def clips(self, key: Key) -> Clips:
+        """Return images of a camera in spans of consecutive steps, the same steps for each camera."""
+        with self._lock_of_clips:
+            if key not in self._clips:
+                self._clips[key] = self._read_clips(key)
+            return self._clips[key]
+
+    def _read_clips(self, key: Key) -> Clips:
+        middles = sample_rows(len(self), min(_CLIPS, len(self)))
+        episodes = self.episodes.episode_of(middles)
+        low = np.maximum(middles - _CLIP // 2, self.episodes.starts[episodes])
+        high = np.minimum(low + _CLIP, self.episodes.stops[episodes])
+        rows = np.unique(np.concatenate([np.arange(*span) for span in zip(low, high, strict=True)]))
+        ends = np.diff(rows, prepend=-2) != 1
+        ends |= np.diff(self.episodes.episode_of(rows), prepend=-1) != 0
+        clip = np.cumsum(ends) - 1
+        # One span at a time: the images themselves can be large.
+        grids = [self.grids(key, part).astype(np.uint8) for part in np.split(rows, range(_CLIP, len(rows), _CLIP))]
+        return Clips(rows, clip, np.concatenate(grids))
+
     def usual_image(self, key: Key) -> NDArray[np.float32]:
         """Return the median of at most 128 images of a camera, spread over the dataset, float32 [h, w, c]: see `grid_of`."""
+        grids = self.clips(key).grids
         with self._lock:
             if key not in self._images:
-                rows = sample_rows(len(self), min(_IMAGES, len(self)))
-                images = self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape)
-                self._images[key] = np.median(grid_of(images), axis=0).astype(np.float32)
+                chosen = sample_rows(len(grids), min(_CLIPS, len(grids)))
+                self._images[key] = np.median(grids[chosen], axis=0).astype(np.float32)
             return self._images[key]
+
+    def still(self, key: Key) -> float:
+        """Return the mean difference of two images, from 0 to 255, below which the camera shows the same image.
+
+        A camera that repeats an image gives images that differ much less than those of the calmest scenes in which states move.
+        Those of lossy video are not quite equal. 0 if images are equal as a rule, as those of some simulators.
+        """
+        if key not in self._stills:
+            clips = self.clips(key)
+            together = np.flatnonzero(clips.clip[1:] == clips.clip[:-1])
+            rows = clips.rows[together]
+            now = [self.take(one, rows).astype(np.float64) for one in self.states]
+            after = [self.take(one, rows + 1).astype(np.float64) for one in self.states]
+            together = together[self.moving(now, after)] if now else together
+            first = clips.grids[together].astype(np.int16)
+            apart = np.abs(clips.grids[together + 1] - first).mean(axis=(1, 2, 3))
+            self._stills[key] = _STILL * float(np.quantile(apart, _CALM)) if len(apart) else 0.0
+        return self._stills[key]
+
+    def never_equal(self, key: Key) -> bool:
+        """Return whether images of consecutive steps are equal in hardly any part of the dataset, as noise makes them differ."""
+        if key not in self._never_equal:
+            clips = self.clips(key)
+            equal = (clips.grids[1:] == clips.grids[:-1]).all(axis=(1, 2, 3)) & (clips.clip[1:] == clips.clip[:-1])
+            share = len(np.unique(clips.clip[1:][equal])) / max(len(np.unique(clips.clip)), 1)
+            self._never_equal[key] = share <= _EQUAL
+        return self._never_equal[key]
+
+    def moving(self, now: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+        """Return whether the states move at half their usual speed or more, bool [N].
+
+        Args:
+            now: The fields `states` of N steps, [N, D] each.
+            after: The fields of the steps after.
+        """
+        speeds = [
+            np.minimum(np.abs(two.astype(np.float64) - one) / self._usual_steps(key), 4.0)
+            for key, one, two in zip(self.states, now, after, strict=True)
+        ]
+        moving: NDArray[np.bool_] = np.hstack(speeds).mean(axis=1) >= 0.5
+        return moving
+
+    def _usual_steps(self, key: Key) -> NDArray[np.float64]:
+        """Return the median change in a step of each element of a state, float64 [D]. Infinite if the element rarely changes."""
+        sample = self.sample(key)
+        change = np.abs(sample.after - sample.now)[sample.has_after]
+        usual = np.median(change, axis=0) if len(change) else np.zeros(sample.now.shape[1])
+        result: NDArray[np.float64] = np.where(usual > 0, usual, np.inf)
+        return result
 
     def sight(self, key: Key) -> Sight:
         """Return what a camera shows in a state, for datasets with `states`."""

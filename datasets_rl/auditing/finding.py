@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from datasets_rl.auditing.remedy import Correction, recipe_of
 from datasets_rl.errors import InvalidArgumentError
 
 Level: TypeAlias = Literal["proof", "strong", "hint"]
@@ -25,7 +26,8 @@ class Finding:
         episodes: Numbers of the episodes in question, ascending. Empty if the finding is about the whole dataset.
         rows: Ranges of rows in question, as (first row, stop row), ascending.
         evidence: The measured numbers by name.
-        remedy: What to do: a step of a recipe, or a sentence. Empty if the data cannot be corrected.
+        remedy: What to do: a step of a recipe, of which the text is the option of `rlds preprocess`, or a sentence. Empty if the data
+            cannot be corrected.
         key: Dotted key of the field in question. Empty if the finding is about no single field.
     """
 
@@ -35,12 +37,13 @@ class Finding:
     episodes: tuple[int, ...] = ()
     rows: tuple[tuple[int, int], ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    remedy: str = ""
+    remedy: Correction | str = ""
     key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
-        return asdict(self)
+        """Return the finding as plain data: the remedy as a text, and as a `step` of a recipe, or None."""
+        step = self.remedy.to_json() if isinstance(self.remedy, Correction) else None
+        return {**asdict(replace(self, remedy=str(self.remedy))), "step": step}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,20 @@ class Audit:
             raise InvalidArgumentError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
         sure = LEVELS[: LEVELS.index(level) + 1]
         return tuple(finding for finding in self.findings if finding.level in sure)
+
+    def remedies(self, level: str = "strong") -> str:
+        """Return a recipe, as TOML, with the steps of the remedies, each with the finding as its reason.
+
+        Nothing is applied. The file of the recipe is for ``rlds preprocess --recipe`` and `Recipe.of`. The episodes are those of the
+        audited dataset.
+
+        Args:
+            level: The findings that are at least as sure.
+
+        Raises:
+            InvalidArgumentError: If there is no such level.
+        """
+        return recipe_of(self.id, self.of_level(level))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""

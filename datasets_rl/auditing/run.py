@@ -6,11 +6,14 @@ import hashlib
 import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -19,13 +22,14 @@ from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
-from datasets_rl.errors import InvalidArgumentError, join_names
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look.steps import StepReader
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate, shown_id
+from datasets_rl.store.layout import AUDIT_FOLDER
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
@@ -33,12 +37,12 @@ if TYPE_CHECKING:
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.ted.keys import Key
 
-_NARROW_BYTES = 8 << 20
+_NARROW_BYTES = 4 << 20
 _WIDE_BYTES = 24 << 20
-_PARTS = 64
+_PARTS = 16
 """Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
-AUDIT_FOLDER = ".audit"
-"""The folder in the home with the measures of unfinished audits."""
+_KEEP_AFTER = 2.0
+"""Seconds between two times at which measures are kept. A short audit writes nothing."""
 
 
 def audit(
@@ -71,23 +75,30 @@ def audit(
     chosen = _chosen(checks)
     settings = settings or Settings.from_env()
     if isinstance(dataset, (str, Path)):
-        folder = locate(dataset, root=root, settings=settings)
-        stored = StoredDataset(folder)
-        return audit_steps(
-            StepReader(stored), chosen, name=shown_id(folder, stored.manifest.id, settings=settings), settings=settings
-        )
+        steps, name = open_steps(dataset, root=root, settings=settings)
+        return audit_steps(steps, chosen, name=name, settings=settings)
     from datasets_rl.datasets.acting import step_reader
 
     steps = step_reader(dataset)
     return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
 
 
+def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settings) -> tuple[StepReader, str]:
+    """Return the steps of a stored dataset, and the id under which the dataset is shown.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    folder = locate(dataset, root=root, settings=settings)
+    stored = StoredDataset(folder)
+    return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
+
+
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
-        raise InvalidArgumentError(
-            f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}", hint="see rlds audit --list"
-        )
+        raise InvalidArgumentError(f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}")
     return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
 
 
@@ -133,7 +144,7 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
     """Return the measures of all episodes by the name of the look. Parts that an earlier audit left are used."""
     walks = [*_walks(data, looks)]
     parts = [(walk, part) for walk in walks for part in _parts(walk.edges)]
-    folder = settings.home / AUDIT_FOLDER / _digest(data, looks)
+    kept = _Kept(settings.home, _digest(data, looks, parts))
     found: dict[str, list[Measures]] = {}
     with (
         report(
@@ -145,13 +156,68 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
         ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
     ):
         for number, (walk, part) in enumerate(parts):
-            for look, measures in _part(folder / f"{number}.npz", data, walk, part, pool.map).items():
-                found.setdefault(look, []).append(measures)
+            measures = kept.read(number)
+            if measures is None:
+                measures = _measured_part(data, walk, part, pool.map)
+                kept.add(number, measures)
+            for look in measures:
+                found.setdefault(look, []).append(measures[look])
             advance(int(part[-1] - part[0]))
     joined = {look.name: _joined(look.check.merges, found[look.name]) for look in looks if look.name in found}
-    if folder.is_dir():
-        disk.remove_tree(folder, settings.home)
+    kept.discard()
     return joined
+
+
+class _Kept:
+    """The measures of parts of an unfinished audit, each a file, ``<home>/.audit/<digest>/<part>.npz``.
+
+    A home that cannot be written, or is full, keeps nothing, and the audit goes on.
+
+    Args:
+        home: The folder of all sources.
+        digest: Digest of what is measured.
+    """
+
+    def __init__(self, home: Path, digest: str) -> None:
+        self._home, self._folder = home, home / AUDIT_FOLDER / digest
+        self._pending: dict[int, dict[str, Measures]] = {}
+        self._written = time.monotonic()
+
+    def read(self, number: int) -> dict[str, Measures] | None:
+        """Return the measures of a part, or None if the part is not kept, or cannot be read."""
+        try:
+            with np.load(self._folder / f"{number}.npz", allow_pickle=False) as arrays:
+                found: dict[str, Measures] = {}
+                for name in arrays.files:
+                    look, _, measure = name.rpartition(":")
+                    found.setdefault(look, {})[measure] = arrays[name]
+                return found
+        except (OSError, ValueError, EOFError, BadZipFile):
+            return None
+
+    def add(self, number: int, measures: dict[str, Measures]) -> None:
+        """Keep the measures of a part, once enough seconds have passed."""
+        self._pending[number] = measures
+        if time.monotonic() - self._written < _KEEP_AFTER:
+            return
+        with suppress(OSError, DatasetsRLError):
+            disk.make_folder(self._folder)
+            for part, of_part in self._pending.items():
+                stream = io.BytesIO()
+                arrays: dict[str, Any] = {
+                    f"{look}:{name}": values for look, one in of_part.items() for name, values in one.items()
+                }
+                np.savez(stream, **arrays)
+                disk.write_bytes(self._folder / f"{part}.npz", stream.getvalue())
+        self._pending.clear()
+        self._written = time.monotonic()
+
+    def discard(self) -> None:
+        """Delete what is kept."""
+        if self._folder.is_dir():
+            with suppress(OSError, DatasetsRLError):
+                disk.remove_tree(self._folder, self._home)
+                disk.remove_empty(self._folder.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +257,17 @@ def _parts(edges: Sequence[int]) -> Iterator[Sequence[int]]:
         yield edges[start : start + size + 1]
 
 
-def _part(
-    path: Path, data: Data, walk: _Walk, edges: Sequence[int], each: Callable[..., Iterable[Any]]
+def _measured_part(
+    data: Data, walk: _Walk, edges: Sequence[int], each: Callable[..., Iterable[Any]]
 ) -> dict[str, Measures]:
-    """Return the measures of the blocks between edges by the name of the look, read from the file if there is one."""
-    if (kept := _kept(path)) is not None:
-        return kept
+    """Return the measures of the blocks between edges by the name of the look."""
 
     def measure(start: int, stop: int) -> dict[str, Measures]:
         block = Block(data, start, stop)
         return {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
 
     blocks = [*each(measure, edges[:-1], edges[1:])]
-    found = {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}
-    _keep(path, found)
-    return found
+    return {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}
 
 
 def _joined(merges: Mapping[str, str], parts: Sequence[Measures]) -> Measures:
@@ -225,38 +287,18 @@ def _joined(merges: Mapping[str, str], parts: Sequence[Measures]) -> Measures:
     return {name: np.concatenate(values) for name, values in result.items()}
 
 
-def _digest(data: Data, looks: Sequence[_Look]) -> str:
-    manifest = data.steps.stored.manifest
+def _digest(data: Data, looks: Sequence[_Look], parts: Sequence[tuple[_Walk, Sequence[int]]]) -> str:
     rows = data.steps.rows
     chosen = (
         ""
         if rows is None
         else hashlib.sha256(np.ascontiguousarray(data.episodes.records["start"]).tobytes()).hexdigest()
     )
-    text = json.dumps([manifest.digest, converter_version(), [look.name for look in looks], chosen, len(data)])
+    edges = [[*map(int, part)] for _, part in parts]
+    text = json.dumps(
+        [data.steps.stored.manifest.digest, converter_version(), [look.name for look in looks], chosen, edges]
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _kept(path: Path) -> dict[str, Measures] | None:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found: dict[str, Measures] = {}
-            for name in arrays.files:
-                look, _, measure = name.rpartition(":")
-                found.setdefault(look, {})[measure] = arrays[name]
-            return found
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _keep(path: Path, found: Mapping[str, Measures]) -> None:
-    arrays: dict[str, Any] = {
-        f"{look}:{name}": values for look, measures in found.items() for name, values in measures.items()
-    }
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    disk.make_folder(path.parent)
-    disk.write_bytes(path, stream.getvalue())
 
 
 def ranges_of(rows: Sequence[int], limit: int = 1_000) -> tuple[tuple[int, int], ...]:

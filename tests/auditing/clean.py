@@ -76,6 +76,8 @@ class Recording:
     kind: str
     episodes: tuple[Recorded, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    bounds: tuple[float, float] | None = None
+    """Lowest and highest value of the space of the actions, where the environment states one."""
 
     def store(self, folder: Any) -> StoredDataset:
         """Write the dataset."""
@@ -83,7 +85,13 @@ class Recording:
         columns = [_column(key, value, shared=True) for key, value in first.states.items()]
         columns += [_column(key, value, shared=False) for key, value in first.steps.items()]
         episodes = [Whole(_episode(one)) for one in self.episodes]
-        return write_dataset(folder, episodes, [*columns, *FLAGS], metadata=dict(self.metadata))
+        stored = write_dataset(folder, episodes, [*columns, *FLAGS], metadata=dict(self.metadata))
+        if self.bounds:
+            low, high = self.bounds
+            action = {**stored.manifest.specs["action"], "kind": "bounded", "low": low, "high": high}
+            replace(stored.manifest, specs={**stored.manifest.specs, "action": action}).write(stored.folder)
+            return StoredDataset(stored.folder)
+        return stored
 
     def replaced(self, changed: Mapping[int, Recorded]) -> Recording:
         """Return the recording with other episodes at some numbers."""
@@ -165,7 +173,7 @@ def cheetah(seed: int) -> Recorded:
 def cartpole(seed: int) -> Recorded:
     def act(observation: Any, step: int, rng: np.random.Generator) -> Any:
         right = observation[2] + 0.4 * observation[3] > 0
-        return int(right) if rng.random() > 0.25 else int(rng.integers(2))
+        return int(right) if rng.random() > 0.45 else int(rng.integers(2))
 
     return _rollout("CartPole-v1", act, 150, seed)
 
@@ -250,7 +258,7 @@ def _pixels(
     return np.clip(images, 0, 255).astype(np.uint8)
 
 
-def arm(seed: int) -> Recorded:
+def arm(seed: int, *, images: bool = True) -> Recorded:
     rng = np.random.default_rng([4, seed])
     steps = int(rng.integers(45, 75))
     joints, targets = _arm_path(rng, steps, 4)
@@ -266,8 +274,8 @@ def arm(seed: int) -> Recorded:
         states={
             ("observation", "state"): np.hstack([joints, opening]).astype(np.float32)
             + rng.normal(0, 0.002, (steps + 1, 5)).astype(np.float32),
-            ("observation", "front"): _pixels(joints, 0, tint, rng),
-            ("observation", "side"): _pixels(joints, 1, tint, rng),
+            **({("observation", "front"): _pixels(joints, 0, tint, rng)} if images else {}),
+            **({("observation", "side"): _pixels(joints, 1, tint, rng)} if images else {}),
         },
         steps={("action",): np.hstack([targets, gripper]).astype(np.float32), REWARD: rewards},
         terminated=success,
@@ -334,7 +342,7 @@ def agents(seed: int) -> Recorded:
     )
 
 
-def teleop(seed: int) -> Recorded:
+def teleop(seed: int, *, images: bool = True) -> Recorded:
     rng = np.random.default_rng([7, seed])
     steps = int(rng.integers(70, 130))
     joints, targets = _arm_path(rng, steps, 6)
@@ -352,20 +360,22 @@ def teleop(seed: int) -> Recorded:
         axis=1,
     )
     heading = (1.5 * joints[:, 0] + np.pi) % (2 * np.pi) - np.pi
+    rewards = np.zeros((steps, 1), np.float32)
+    rewards[-1] = 1  # the person ends the recording when the task is done
     return Recorded(
         states={
             ("observation", "state"): (joints + 0.002 * rng.normal(size=joints.shape)).astype(np.float32),
             ("observation", "orientation"): quaternion.astype(np.float32),
             ("observation", "heading"): heading[:, None].astype(np.float32),
-            ("observation", "wrist"): _pixels(joints, 1, rng.uniform(-10, 10, 3), rng),
+            **({("observation", "wrist"): _pixels(joints, 1, rng.uniform(-10, 10, 3), rng)} if images else {}),
             ("timestamp",): (times - times[0])[:, None],
         },
-        steps={("action",): targets.astype(np.float32), REWARD: np.zeros((steps, 1), np.float32)},
+        steps={("action",): targets.astype(np.float32), REWARD: rewards},
         metadata={"operator": int(rng.integers(3))},
     )
 
 
-KINDS: Mapping[str, Callable[[int], Recorded]] = {
+KINDS: Mapping[str, Callable[..., Recorded]] = {
     "cheetah": cheetah,
     "maze": maze,
     "cartpole": cartpole,
@@ -377,8 +387,13 @@ KINDS: Mapping[str, Callable[[int], Recorded]] = {
 }
 
 
+_BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0.0, 1.0)}
+
+
 @functools.lru_cache(maxsize=16)
-def record(kind: str, episodes: int = 40, seed: int = 0) -> Recording:
-    """Return a clean recording with so many episodes."""
+def record(kind: str, episodes: int = 40, seed: int = 0, *, images: bool = True) -> Recording:
+    """Return a clean recording with so many episodes, of arms with or without the images, which take most of the time."""
     metadata = {"fps": 30.0} if kind in {"teleop", "arm", "texts"} else {}
-    return Recording(kind, tuple(KINDS[kind](1_000 * seed + number) for number in range(episodes)), metadata)
+    chosen = {} if images else {"images": False}
+    recorded = tuple(KINDS[kind](1_000 * seed + number, **chosen) for number in range(episodes))
+    return Recording(kind, recorded, metadata, _BOUNDS.get(kind))

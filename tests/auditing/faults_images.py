@@ -105,3 +105,27 @@ def images_late(episode: clean.Recorded, strength: Strength, rng: np.random.Gene
 def all_images_late(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     late = {number: _late(one, _LATE[strength]) for number, one in enumerate(recording.episodes)}
     return Planted(recording.replaced(late), frozenset())
+
+
+@fault("dropped_frames", "arm", "teleop")
+@each_episode
+def frames_skipped(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
+    """The images of one camera are ahead of the states after some step, and the recording ends with the images."""
+    count = {"weak": 4, "medium": 6, "strong": 8}[strength]
+    key, length = camera_of(episode), len(episode) - count
+    first = int(rng.integers(8, length - 16))
+    rows = np.arange(length + 1)
+    images = episode.array(key)[np.where(rows < first, rows, rows + count)]
+    return episode.part(0, length).with_arrays({key: images})
+
+
+@fault("dropped_frames", "arm", "teleop")
+@each_episode
+def frames_repeated(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
+    """The recorder fills each lost frame with the frame before."""
+    count = {"weak": 3, "medium": 6, "strong": 12}[strength]
+    key = camera_of(episode)
+    images = episode.array(key)
+    for row in np.sort(rng.choice(len(episode) // 2 - 1, count, replace=False)) * 2 + 1:
+        images[row] = images[row - 1]
+    return episode.with_arrays({key: images})

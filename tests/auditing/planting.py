@@ -11,7 +11,7 @@ import importlib
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import clean
 import numpy as np
 
-from datasets_rl.auditing import Audit, audit
+from datasets_rl.auditing import Audit, audit, audit_mixture
 
 Strength: TypeAlias = Literal["weak", "medium", "strong"]
 STRENGTHS: tuple[Strength, ...] = ("weak", "medium", "strong")
@@ -34,6 +34,8 @@ class Planted:
     recording: clean.Recording
     episodes: frozenset[int]
     """The episodes that a finding has to name. Empty for a fault of the whole dataset."""
+    others: tuple[clean.Recording, ...] = ()
+    """Further members, if the fault is a fault of a mixture."""
 
 
 Plant: TypeAlias = Callable[[clean.Recording, Strength, np.random.Generator], Planted]
@@ -95,6 +97,8 @@ def measure(one: Fault, kind: str, strength: Strength, *, episodes: int = 40, se
     """Return the number of planted, of found and of falsely named episodes of a fault in a recording of a kind."""
     rng = np.random.default_rng([zlib.crc32(one.name.encode()), STRENGTHS.index(strength), seed])
     planted = one.plant(clean.record(kind, episodes, seed), strength, rng)
+    if planted.others:
+        return 1, int(bool(mixture_audited([planted.recording, *planted.others]).findings)), 0
     found = audited(planted.recording, [one.check])
     named = {episode for finding in found.findings for episode in finding.episodes}
     if not planted.episodes:
@@ -107,6 +111,15 @@ def audited(recording: clean.Recording, checks: list[str] | None = None) -> Audi
     with tempfile.TemporaryDirectory() as folder:
         recording.store(Path(folder) / "dataset")
         return audit(Path(folder) / "dataset", checks=checks)
+
+
+def mixture_audited(members: Sequence[clean.Recording]) -> Audit:
+    """Return the audit of the conventions of recordings."""
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [Path(folder) / f"member{number}" for number in range(len(members))]
+        for path, recording in zip(folders, members, strict=True):
+            recording.store(path)
+        return audit_mixture(folders)
 
 
 def cases() -> Iterator[tuple[Fault, str, Strength]]:

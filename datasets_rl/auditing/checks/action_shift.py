@@ -9,6 +9,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding, Level
+from datasets_rl.auditing.remedy import drop, shift
 from datasets_rl.ted.keys import Key
 
 _PARTS = ("in episode {:,}", "in the first half of episode {:,}", "in the second half of episode {:,}")
@@ -60,7 +61,7 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
         f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
         f"the value of the step itself {now:.1%}",
         evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
-        remedy=f"-t fix_shift:key={name},steps={lag}",
+        remedy=shift(name, lag),
         key=name,
     )
 
@@ -85,9 +86,7 @@ def single_episodes(
             episodes=(one.episode,),
             rows=(place,),
             evidence={"steps": one.lag, "times": one.times},
-            remedy=f"-t keep_audited:without={check}"
-            if one.part
-            else f"-t fix_shift:{one.episode},key={name},steps={one.lag}",
+            remedy=drop([one.episode]) if one.part else shift(name, one.lag, [one.episode]),
             key=name,
         )
 
@@ -103,7 +102,7 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
         "episodes: at this distance the states fit better than without",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
-        remedy=f"-t keep_audited:without={check}",
+        remedy=shift(name, lag, [one.episode for one in found if one.lag == lag and not one.part] or named),
         key=name,
     )
 

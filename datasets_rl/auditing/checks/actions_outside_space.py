@@ -42,6 +42,8 @@ class ActionsOutsideSpace(Check):
             return
         name = data.field(key).name
         rows = measures["row"][found].tolist()
+        low, high = _bounds(data, key) or (np.zeros(1), np.zeros(1))
+        same = key in data.floats and np.ptp(low) == np.ptp(high) == 0
         yield Finding(
             self.name,
             "proof",
@@ -50,7 +52,9 @@ class ActionsOutsideSpace(Check):
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 1) for row in rows),
             evidence={"values": int(measures["values"].sum()), "furthest": float(measures["furthest"].max())},
-            remedy=f"-t clip:in_keys={name}, or state the space that was used",
+            remedy=f"-t clip:low={low[0]:g},high={high[0]:g},in_keys=[{name}]"
+            if same
+            else "state the space that was used, or drop the episodes",
             key=name,
         )
 

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import unwrap
 from datasets_rl.ted.keys import Key
 
 _TURNS = {"radians": 2 * np.pi, "degrees": 360.0}
@@ -46,7 +47,8 @@ class AngleWraps(Check):
         if not len(found):
             return
         name = data.field(key).name
-        elements = [data.element(key, element) for element, _ in _angles(data, key)]
+        angles = _angles(data, key)
+        elements = [data.element(key, element) for element, _ in angles]
         rows = measures["row"][found].tolist()
         yield Finding(
             self.name,
@@ -57,9 +59,11 @@ class AngleWraps(Check):
             rows=tuple((row, row + 2) for row in rows),
             evidence={
                 "steps": int(measures["wraps"].sum()),
-                "elements": [element for element, _ in _angles(data, key)],
+                "elements": [element for element, _ in angles],
             },
-            remedy=f"-t fix_wraps:key={name}",
+            remedy=unwrap(name, [one for one, _ in angles], angles[0][1])
+            if len({turn for _, turn in angles}) == 1
+            else "unwrap the radians and the degrees by a step fix_wraps each",
             key=name,
         )
 

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.scenes import FEWEST_EPISODES
 from datasets_rl.ted.keys import Key
 
@@ -50,6 +51,6 @@ class BlurredImages(Check):
                 "other episodes",
                 episodes=(episode,),
                 evidence={"contrast": share},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )

@@ -12,6 +12,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.scenes import FEWEST_EPISODES, SHARE, VOTES
 from datasets_rl.ted.keys import Key
 
@@ -62,7 +63,7 @@ class CamerasSwapped(Check):
                     "steps: each shows what the other shows in the other episodes",
                     episodes=(episode,),
                     evidence={"cameras": list(names), "share": float(shares[episode])},
-                    remedy=f"-t keep_audited:without={self.name}",
+                    remedy=drop([episode]),
                     key=names[0],
                 )
 

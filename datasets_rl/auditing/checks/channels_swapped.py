@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data, channels_last
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import exchange_channels
 from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, color_correlations, elected, votes
 from datasets_rl.ted.keys import Key
 
@@ -45,6 +46,6 @@ class ChannelsSwapped(Check):
                 "the other episodes with the channels in the other order",
                 episodes=(episode,),
                 evidence={"share": share},
-                remedy=f"-t fix_channels:key={name},episodes={episode}",
+                remedy=exchange_channels(name, [episode]),
                 key=name,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.ted.keys import Key
@@ -12,26 +13,29 @@ from datasets_rl.ted.keys import Key
 
 class ConstantRewards(Check):
     name = "constant_rewards"
-    rule = "All rewards have the same value."
+    rule = "All rewards have the same value, which is 0, or no episode reaches a terminal state."
     why = "Nothing can be learned from the rewards. Demonstrations without rewards serve to imitate alone."
-    limits = "Rewards of one value may be right: 1 for each step until the end, with episodes of several lengths."
+    limits = "A reward of one value until a terminal state is usual: the number of steps is the return. Nothing is found then."
+    merges = {"low": "min", "high": "max"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
+        if len(data) < 2:
+            return "the dataset has a single step"
         return data.rewards or "the rewards are not narrow numbers"
 
+    def measure(self, block: Block, key: Key) -> Measures:
+        extremes = block.tally(key).extremes
+        return {"low": extremes[:, 0, 0], "high": extremes[:, 1, 0]}
+
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        low, high = data.statistics(key, "min"), data.statistics(key, "max")
-        if low is None or high is None or low[0] != high[0] or len(data) < 2:
-            return
-        # A reward for each step until a terminal state says which episodes are good.
-        lengths = data.episodes.lengths
-        if low[0] != 0 and data.last_terminated.any() and lengths.min() != lengths.max():
+        value = float(measures["low"].min())
+        if value != measures["high"].max() or (value != 0 and data.last_terminated.any()):
             return
         yield Finding(
             self.name,
             "strong",
-            f"all {len(data):,} rewards are {low[0]:g}: they do not tell good episodes from bad ones",
-            evidence={"value": float(low[0])},
+            f"all {len(data):,} rewards are {value:g}: the rewards do not tell good episodes from bad episodes",
+            evidence={"value": value},
             remedy="imitate the episodes, or compute rewards, for example from a success column",
             key=data.field(key).name,
         )

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _DARK, _BRIGHT = 8.0, 250.0
@@ -59,6 +60,6 @@ class DarkOrBrightImages(Check):
                     episodes=(episode,),
                     rows=((first, stop),),
                     evidence={"images": int(counts[episode]), "kind": word},
-                    remedy=f"-t keep_audited:without={self.name}",
+                    remedy=drop([episode]),
                     key=name,
                 )

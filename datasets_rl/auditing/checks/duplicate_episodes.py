@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 5
@@ -59,7 +60,7 @@ class DuplicateEpisodes(Check):
                     f"{' and others' if len(copies) > 5 else ''}",
                     episodes=(first, *copies),
                     evidence={"copies": len(copies), "steps": int(lengths[first])},
-                    remedy=f"-t keep_audited:without={self.name}",
+                    remedy=drop(copies),
                 )
 
     def _equal(self, data: Data, first: int, second: int) -> bool:

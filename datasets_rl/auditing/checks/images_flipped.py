@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, correlations, elected, votes
 from datasets_rl.ted.keys import Key
 
@@ -56,6 +57,6 @@ class ImagesFlipped(Check):
                 "other episodes when flipped back",
                 episodes=(episode,),
                 evidence={"share": share, "flip": flip},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import split_at
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 500
@@ -94,7 +95,7 @@ class JoinedEpisodes(Check):
                 episodes=(episode,),
                 rows=((row, row + 2),),
                 evidence={"times_limit": times, "row": row},
-                remedy=f"-t split_episodes:{episode}/{row + 1 - int(data.episodes.starts[episode])}",
+                remedy=split_at(data, [row + 1]),
             )
 
 

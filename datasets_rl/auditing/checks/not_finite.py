@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 
@@ -24,14 +25,12 @@ class NotFinite(Check):
         return data.floats or "no field has floating-point numbers"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        wrong = ~np.isfinite(block.now(key))
-        count = block.sums(wrong.sum(axis=1))
-        rows = np.arange(block.start, block.stop)
-        any_wrong = wrong.any(axis=1)
+        wrong = block.tally(key).wrong
+        found = wrong[:, 0] > 0
         return {
-            "values": count,
-            "first": block.minima(np.where(any_wrong, rows, np.iinfo(np.int64).max)),
-            "stop": block.maxima(np.where(any_wrong, rows + 1, -1)),
+            "values": wrong[:, 0],
+            "first": np.where(found, wrong[:, 1] + block.start, np.iinfo(np.int64).max),
+            "stop": np.where(found, wrong[:, 2] + block.start, -1),
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
@@ -48,6 +47,6 @@ class NotFinite(Check):
             episodes=tuple(wrong.tolist()),
             rows=tuple(zip(measures["first"][wrong].tolist(), measures["stop"][wrong].tolist(), strict=True)),
             evidence={"values": values, "first_row": first},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop(wrong.tolist()),
             key=name,
         )

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import align_signs, drop
 from datasets_rl.ted.keys import Key
 
 _TOLERANCE = 0.02
@@ -24,7 +25,10 @@ class Quaternions(Check):
         f"from 1 by more than {_TOLERANCE:g}, or the quaternion is about the negative of the one before."
     )
     why = "q and -q are one rotation: a network sees a jump where nothing turns."
-    limits = f"Where signs flip in more than {_USUAL:.0%} of the episodes, one finding names the dataset. Axis angles are not looked at."
+    limits = (
+        f"In more than {_USUAL:.0%} of the episodes, other norms are a hint: simulators that add noise to a quaternion have such norms. "
+        "Axis angles are not looked at."
+    )
     merges = {"norms": "sum", "flips": "sum", "row": "max"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
@@ -50,21 +54,22 @@ class Quaternions(Check):
         first = _groups(data, key)[0]
         where = f"{data.element(key, first)} and the next three elements"
         for kind, what, remedy in (
-            ("norms", "are no unit quaternion", f"-t keep_audited:without={self.name}"),
-            ("flips", "change their sign from one step to the next", f"-t fix_signs:key={name},first={first}"),
+            ("norms", "are not a unit quaternion", None),
+            ("flips", "change their sign from one step to the next", align_signs(name, first)),
         ):
             counts = measures[kind]
             found = np.flatnonzero(counts)
             if not len(found):
                 continue
             if len(found) > max(3, _USUAL * len(counts)):
+                # Simulators add noise to quaternions at a reset, and scale them to norm 1 in the first step.
                 yield Finding(
                     self.name,
-                    "strong",
+                    "hint" if kind == "norms" else "strong",
                     f"{where} {what} in {len(found):,} of {len(counts):,} episodes",
                     episodes=tuple(found.tolist()),
                     evidence={"steps": int(counts.sum()), "kind": kind},
-                    remedy=remedy,
+                    remedy=remedy or drop(found.tolist()),
                     key=name,
                 )
                 continue
@@ -77,7 +82,7 @@ class Quaternions(Check):
                     episodes=(episode,),
                     rows=((row, row + 1),),
                     evidence={"steps": int(counts[episode]), "kind": kind},
-                    remedy=remedy,
+                    remedy=remedy or drop([episode]),
                     key=name,
                 )
 

@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _SHARE = 0.15
@@ -24,7 +25,7 @@ class SaturatedActions(Check):
     )
     why = "A clipped action is not what the operator or the policy chose, and hides how far they wanted to go."
     limits = "If most episodes are clipped, or the policy is bang-bang, none is found. A gripper rests at its limits as a rule."
-    merges = {"low": "min", "high": "max", "at_low": "sum", "at_high": "sum", "steps": "sum"}
+    merges = {"low": "min", "high": "max", "at_low": "count of low", "at_high": "count of high"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
         if len(data.episodes) < 8:
@@ -32,18 +33,16 @@ class SaturatedActions(Check):
         return [key for key in data.actions if key in data.floats] or "no action has floating-point numbers"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        values = block.now(key)
-        low, high = block.ranges(key)
+        counted = block.tally(key)
         return {
-            "low": low,
-            "high": high,
-            "at_low": block.sums(values == low[block.episode]),
-            "at_high": block.sums(values == high[block.episode]),
-            "steps": block.sums(np.ones(len(block), np.int64)),
+            "low": counted.extremes[:, 0],
+            "high": counted.extremes[:, 1],
+            "at_low": counted.counts[:, 0],
+            "at_high": counted.counts[:, 1],
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        steps = np.maximum(measures["steps"], 1)[:, None]
+        steps = data.episodes.lengths[:, None]
         # An element that rests at a value, such as an open gripper, is at its limit by nature.
         share = np.maximum(measures["at_low"], measures["at_high"]) / steps
         share = np.where(measures["low"] == measures["high"], 0, share)
@@ -59,6 +58,6 @@ class SaturatedActions(Check):
                 f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}",
                 episodes=(episode,),
                 evidence={"share": float(share[episode, element]), "element": element},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )

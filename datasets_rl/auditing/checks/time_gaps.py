@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop, split_at
 from datasets_rl.ted.keys import Key
 
 _TIMES = 1.5
@@ -61,9 +62,7 @@ class TimeGaps(Check):
                     episodes=(episode,),
                     rows=((row, row + 2),) if kind == "gaps" else (),
                     evidence={"longest": longest, "usual": usual, "count": int(counts[episode])},
-                    remedy=f"-t split_episodes:rows={row + 1}"
-                    if kind == "gaps"
-                    else f"-t keep_audited:without={self.name}",
+                    remedy=split_at(data, [row + 1]) if kind == "gaps" else drop([episode]),
                     key=name,
                 )
 

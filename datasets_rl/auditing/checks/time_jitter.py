@@ -10,6 +10,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _SHARE = 0.15
@@ -62,7 +63,7 @@ class TimeJitter(Check):
                 f"and by {typical:.0%} in the median episode",
                 episodes=(episode,),
                 evidence={"share": float(share[episode]), "usual": usual},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([episode]),
                 key=name,
             )
 

@@ -7,7 +7,7 @@ way fits the name, the numbers and the rows, and if all such arrays of a file ag
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,13 +25,15 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
+from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
     NEXT_REWARD,
+    NEXT_SUCCESS,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
     Key,
@@ -41,13 +43,29 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
+_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
 _COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+_COUNTS_EPISODES = re.compile(
+    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
+    re.IGNORECASE,
+)
+_NUMBERS_ROWS = re.compile(rf"{_COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_DISCOUNT: Key = ("discount",)
+_SPLITS = "indices"
+"""Name of the rows at which imitation's arrays are split, without row 0."""
+_VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
+"""Names of values of episodes, which do not mark rows."""
+_RETURNS = re.compile(r"(^|_)(ep|episode)s?_(rets?|returns?|rewards?)$", re.IGNORECASE)
+_BLOCK_EPISODES = 256
+_D3RLPY_0 = {"create_mask", "mask_size"}
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
+    r"reset": ("starts", "last-rows"),
+    r"terminal|done": ("last-rows",),
     r"length|(^|_)lens?($|_)": ("lengths",),
     r"step|frame": ("steps",),
     r"(^|_)ends?($|_)|last": ("ends", "last-rows"),
@@ -87,6 +105,30 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     return file
 
 
+def unnamed_episodes(file: ArrayFile) -> tuple[JoinedFile, bool] | None:
+    """Return a file with numbered groups or arrays of unknown names as a file of flat rows, or None for other files.
+
+    The second value is whether the numbers are certainly those of episodes. Otherwise they may count agents or sensors.
+
+    Raises:
+        ConversionError: If an episode lacks an array, or has another array than the other episodes.
+    """
+    names = [*file.arrays, *file.scalars]
+    for way, members in (("group", members_in_groups(names)), ("suffix", members_by_suffix(names))):
+        rows: dict[str, set[int]] = {}
+        for member in members:
+            if member.array in file.arrays:
+                rows.setdefault(member.episode, set()).add(file.arrays[member.array].rows)
+        if len(rows) < 2 or {*file.arrays} - {member.array for member in members}:
+            continue
+        differ = len(set(map(frozenset, rows.values()))) > 1
+        if way == "group" or (differ and all(max(counts) - min(counts) <= 1 for counts in rows.values())):
+            joined = JoinedFile(file, members)
+            joined.way = way
+            return joined, differ or all(_EPISODES.search(member.array) for member in members)
+    return None
+
+
 def _is_inferred(layout: Layout) -> bool:
     return layout.inferred and not layout.by
 
@@ -99,7 +141,12 @@ def _joined(file: ArrayFile, members: Sequence[Member], way: str) -> ArrayFile:
 
 def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
     fields = _arrays_of_fields(file, layout)
-    names = [name for name in fields.values() if file.arrays[name].shape]
+    rows = {file.arrays[name].shape[:1] for key, name in fields.items() if key[:1] == ACTION}
+    names = [
+        name
+        for key, name in fields.items()
+        if file.arrays[name].shape and (key not in OF_EPISODES or file.arrays[name].shape[:1] in rows)
+    ]
     if not names:
         raise ConversionError(file.name, ["no field is an array of [E, T, ...], expected by the axis of episodes"])
     episodes = file.arrays[names[0]].rows
@@ -160,11 +207,53 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     if any(state.shape[0] == array.shape[0] + 1 for state, array in pairs):
         return True
     equal = next(((state, array) for state, array in pairs if state.shape[0] == array.shape[0]), None)
-    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
+    flags = [array for key, array in arrays.items() if key in _FLAGS]
+    if equal is not None and equal[0].shape[0] == 1 and flags and all(flag.shape == (1,) for flag in flags):
+        return False  # rows of a single environment
+    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows) or _has_returns(file, fields):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _has_returns(file: ArrayFile, fields: Mapping[Key, str]) -> bool:
+    """Return whether an array has the sums of the rewards over the second axis, which are the returns of episodes.
+
+    Raises:
+        ConversionError: If the last rows of an episode are zeros, which may be padding.
+    """
+    names = [name for key, name in fields.items() if key == NEXT_REWARD or is_observation(key) or key[:1] == ACTION]
+    reward = fields.get(NEXT_REWARD, "")
+    if not reward or len(file.arrays[reward].shape) != 1:
+        return False
+    sums = np.asarray(file.read_all(reward)).astype(np.float64).sum(axis=1)
+    returns = [name for name in file.arrays if name not in names and _RETURNS.search(_last_name(name))]
+    returns = [
+        name for name in returns if file.arrays[name].rows == len(sums) and file.arrays[name].dtype.kind in "fiu"
+    ]
+    values = [np.asarray(file.read_all(name)).reshape(len(sums), -1) for name in returns]
+    if not any(one.shape[1] == 1 and np.allclose(one[:, 0], sums, rtol=1e-4, atol=1e-6) for one in values):
+        return False
+    if (padded := _padded_episodes(file, names)).size:
+        problem = f"the last row of episode {padded[0]:,} is zero, or the row before, in {join_names(names)}"
+        hint = 'store the lengths of the episodes as an array "lengths" in the file, or state [episodes] by = "axis"'
+        raise ConversionError(
+            file.name, [f"{problem} ({len(padded):,} such episodes), which may be padding"], hint=hint
+        )
+    return True
+
+
+def _padded_episodes(file: ArrayFile, names: Sequence[str]) -> _Index:
+    """Return the numbers of the episodes with a last row that is zero, or equal to the row before, in all arrays."""
+    padded: list[_Index] = []
+    for number, blocks in enumerate(zip(*(file.blocks(name, _BLOCK_EPISODES) for name in names), strict=True)):
+        arrays = [np.asarray(block).reshape(len(block), np.shape(block)[1], -1)[:, -2:] for block in blocks]
+        values = np.concatenate(arrays, axis=2)
+        is_zero, is_same = ~values[:, -1].any(axis=1), (values[:, 0] == values[:, -1]).all(axis=1)
+        is_padding = is_zero | is_same if values.shape[1] > 1 else is_zero
+        padded.append(number * _BLOCK_EPISODES + np.flatnonzero(is_padding))
+    return np.concatenate([np.empty(0, np.int64), *padded])
 
 
 def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: str) -> bool:
@@ -203,8 +292,11 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
             meaning of an array is not certain.
     """
+    _check_alignment(file, plan)
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
+    if plan.by == "file":
+        names += [part.array for part in plan.parts if part.column.key[0] == "info" and speaks_of_episodes(part.array)]
     names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
@@ -214,6 +306,8 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
+    if by == "file" and file.absent_marks:
+        problems.append(f"it has no array {file.absent_marks}, which marks the episodes of such files")
     flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
@@ -225,8 +319,22 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
-    left_out = tuple(name for name in plan.left_out if name not in stated)
+    left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+
+
+def _check_alignment(file: ArrayFile, plan: Plan) -> None:
+    """Check that a file does not have the rewards of d3rlpy 0.x, which are one row further down.
+
+    Raises:
+        ConversionError: If the file has the settings that only d3rlpy 0.x stores, and no alignment is stated.
+    """
+    if not plan.layout.alignment and file.scalars.keys() >= _D3RLPY_0:
+        problem = "d3rlpy 0.x wrote the file, and reads the reward of row t as the reward before the action of row t"
+        hint = (
+            'state alignment = "same-row" in dataset.toml if the reward of row t is the one after the action of row t'
+        )
+        raise ConversionError(file.name, [problem], hint=hint)
 
 
 def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
@@ -268,19 +376,26 @@ def _marked(
 ) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
     """Return the way and the number of rows of each episode, [E], by the marking array, and the problems."""
     stated: dict[str, tuple[str, _Index]] = {}
-    problems, misfits = [], []
+    problems, misfits, unusable = [], [], []
     for name in names:
-        array = file.arrays[name]
-        if array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
+        array, ways = file.arrays[name], _usable_ways(file, plan, name, rows)
+        if array.problem and speaks_of_episodes(name):
+            problems.append(f"{name} cannot be read: {array.problem}")
             continue
-        ways = ("column",) if name == plan.marks else _allowed_ways(name)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or _has_resets(file, name, rows)):
+        elif name == plan.marks:
+            problems.append(
+                f"{name} is {array}, expected the column of episodes, a value that the rows of an episode share"
+            )
+        elif not ways or array.text or array.dtype.kind == "f":
+            unusable.append(name)
+        elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
+    misfits = [name for name in misfits if not _counts_one_episode(file, name, rows)]
     is_marked = bool(stated or plan.flags or file.way)
     for name in misfits:
         ways = _allowed_ways(name)
@@ -289,7 +404,58 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, plan, unusable, rows)]
+
+
+def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str, ...]:
+    """Return the ways in which an array may mark the episodes; none for values of episodes, and for other than numbers."""
+    array, last = file.arrays[name], _last_name(name)
+    if name == plan.marks or (array.text and not array.shape and array.rows == rows and speaks_of_episodes(name)):
+        return ("column",)
+    if not _is_number(file, name) or _VALUES.search(last) or _COUNTS_EPISODES.search(last):
+        return ()
+    ways = _allowed_ways(name)
+    if ways is not MARKED:
+        return ways
+    if array.dtype.kind == "f":
+        return ()
+    # A flag of a first or of a last row has a name that says so.
+    return ("column", "steps") if array.rows == rows else ways
+
+
+def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: int) -> Iterator[str]:
+    """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
+    for name in names:
+        # A single value is a value of the single episode, and a number for each row may be the length of an object.
+        speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
+        if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
+            yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
+    for name in plan.left_out:
+        if not speaks_of_episodes(name) and _is_number(file, name) and _may_mark(file, name, rows):
+            yield f"{name} is {file.arrays[name]} with numbers as of first rows, last rows or lengths of episodes"
+    for part in plan.parts:
+        if part.column.key == _DISCOUNT and file.arrays[part.array].rows == rows:
+            discounts = np.asarray(file.read_all(part.array)).reshape(rows, -1)
+            if (zeros := np.flatnonzero((discounts[:-1] == 0).all(1))).size:
+                yield f"{part.array} is 0 at row {zeros[0]:,}, as after a termination ({len(zeros):,} such rows)"
+    for name, number in file.scalars.items():
+        if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
+            yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
+
+
+def _may_mark(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array of an unknown name has the numbers of rows, or lengths, of several episodes."""
+    array = file.arrays[name]
+    if array.dtype.kind not in "iu" or not 1 < array.rows < rows:
+        return False
+    values = np.asarray(file.read_all(name)).reshape(-1).astype(np.int64)
+    is_ascending = values[0] >= 0 and values[-1] <= rows and (np.diff(values) > 1).all()
+    return bool(is_ascending or ((values > 0).all() and values.sum() == rows))
+
+
+def _counts_one_episode(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array numbers the rows of the file without a reset, as the steps of a single episode."""
+    return "steps" in _allowed_ways(name) and file.arrays[name].rows == rows and not _has_resets(file, name, rows)
 
 
 def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
@@ -301,11 +467,45 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         counts, _ = marked_episodes(file, way, name, rows)
     except ConversionError:
         return None
+    # Numbers that differ in nearly every row count rows, and not episodes.
+    if (
+        is_per_row
+        and rows > 1
+        and len(counts) > (rows // 2 if way == "steps" else rows - 1)
+        and way in {"column", "steps"}
+    ):
+        return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
-    if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
-        return None  # a flag of first rows is set in row 0
+    first = np.asarray(next(file.blocks(name, 1)))[0]
+    if way == "starts" and not (first if is_per_row else first == 0 or _last_name(name) == _SPLITS):
+        return None  # row 0 is a first row
     return counts if counts.sum() == rows else None
+
+
+def with_success(file: ArrayFile, plan: Plan) -> Plan:
+    """Return the plan of a file, with the array or the number that has the success of each episode."""
+    if plan.layout.seams or any(part.column.key == NEXT_SUCCESS for part in plan.parts):
+        return plan
+    rows = {name: file.arrays[name].rows for name in plan.left_out if _is_number(file, name)}
+    rows |= dict.fromkeys(file.scalars, 1)
+    found = [name for name in rows if _last_name(name).lower() in NAMES[NEXT_SUCCESS]]
+    if len(found) != 1 or rows[found[0]] != len(find_ends(file, plan, read_flags(file, plan)).lengths):
+        return plan
+    return replace(plan, success=found[0], left_out=tuple(name for name in plan.left_out if name != found[0]))
+
+
+def _is_number(file: ArrayFile, name: str) -> bool:
+    array = file.arrays[name]
+    return array.shape in {(), (1,)} and array.dtype.kind in "biuf" and not array.text
+
+
+def numbers_rows(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array has the number of each row of the file, which says nothing more about the rows."""
+    array = file.arrays[name]
+    if not _NUMBERS_ROWS.search(_last_name(name)) or array.rows != rows or array.shape or array.dtype.kind not in "iu":
+        return False
+    return not array.text and bool((np.diff(np.asarray(file.read_all(name)).astype(np.int64)) == 1).all())
 
 
 def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:
@@ -330,6 +530,8 @@ def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
 
 def _allowed_ways(name: str) -> tuple[str, ...]:
     last = _last_name(name).lower()
+    if _COUNTS_STEPS.search(last):
+        return ("steps",)
     return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
 
 

@@ -5,22 +5,32 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
+from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.formats import open_arrays
-from datasets_rl.sources.flat.layout import usual_keys
-from datasets_rl.sources.flat.plan import plan_layout
-from datasets_rl.sources.local.description import Description
-from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.sources.flat.csv_tables import NoHeaderError
+from datasets_rl.sources.flat.ends import find_ends, read_flags
+from datasets_rl.sources.flat.folders import data_folders, shown_path
+from datasets_rl.sources.flat.formats import formats_of, open_arrays
+from datasets_rl.sources.flat.names import doubtful_meaning
+from datasets_rl.sources.flat.plan import plan_layout, usual_fields
+from datasets_rl.sources.local.checks import check_rows
+from datasets_rl.sources.local.description import SHORT, Description
+from datasets_rl.sources.local.evidence import (
+    arranged,
+    speaks_of_episodes,
+    unnamed_episodes,
+    with_evidence,
+    with_success,
+)
+from datasets_rl.ted.keys import Key, natural_order
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -31,6 +41,7 @@ _ROW_ELEMENTS = 4
 _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
+_ROW_CHARS = 400
 _NAMES = 5
 """Number of arrays that a question names."""
 
@@ -59,8 +70,13 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
+    optional: Sequence[str] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
+    agreed: frozenset[str] = frozenset()
+    """Arrays that are no fields and agree with the ends of the episodes, such as the number of each row."""
+    is_open: bool = False
+    """Whether `by` may change when the unknown names are answered."""
 
     def comment(self, array: str) -> str:
         """Return the comment about an array: dtype, shape and first values."""
@@ -79,55 +95,116 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     try:
         form, paths = Description().data_files(data, name)
     except ConversionError:
-        form, paths = "", sorted(data)
-    lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
-    selected = f"files = [{_quoted(glob.escape(paths[0]))}]"
+        form, paths = "", []
+    title = f"name = {_quoted(name.rpartition('/')[2])}"
     if not form:
-        lines.append(f"# {selected}    # the files have several formats: select some")
-    elif alone:
-        lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+        choices = [*_format_lines(data)]
+        return Draft("\n".join([title, *choices, 'license = ""']), ("which format has the data?",))
+    lines = [title, f'format = "{form}"', 'license = ""']
+    if alone:
+        chosen = shown_path(paths[0], data_folders(data)) or paths[0]
+        lines.insert(2, f"files = [{_quoted(glob.escape(chosen))}]")
+    try:
+        seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1)
+    except NoHeaderError as error:
+        return _without_header(lines, error)
     if not seen.arrays:
-        question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
-        return Draft("\n".join(lines), (question,))
+        return Draft("\n".join(lines), ("which arrays are the observations and the actions?",))
     lines += ["", "[episodes]", *_episode_lines(seen)]
-    keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
+    readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
+    keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
-    known = {*keys, seen.marks}
+    known = {*keys, seen.marks, *seen.agreed, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
     unnamed = [
         array
         for array, shown in seen.arrays.items()
-        # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
+        # An array with another number of rows than the actions is not a field, and Python objects are never read.
+        if array not in known and (shown.rows in rows or missing) and array in readable
         if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
-        short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
+        short = key[1:] if key in SHORT.values() else key
         lines.append(f"{_toml_key(short)} = {_quoted(array)}    {seen.comment(array)}")
     lines += [f"# {root} = ...    # which array is the {root}?" for root in missing]
     if not any("reward" in key for key in keys.values()):
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
-    others = [array for array in seen.arrays if array not in known | asked]
-    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
+    others = [array for array in seen.arrays if array not in {*keys, seen.marks, *seen.agreed} | asked]
+    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}{_meaning(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
+    objects = [array for array in seen.arrays if array not in readable] if missing else []
     questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
-    questions += [f"which array is the {root}?" for root in missing]
-    if unnamed:
-        names = join_names(unnamed, _NAMES)
-        questions.append(f"which fields are {names}? Arrays without a field are left out")
-    return Draft("\n".join(lines), tuple(questions))
+    questions += _object_questions(paths[0].rpartition("/")[2], objects)
+    if keys or unnamed or not objects:
+        questions += [f"which array is the {root}?" for root in missing]
+    return Draft("\n".join(lines), (*questions, *_name_questions(unnamed)))
+
+
+def _name_questions(arrays: Sequence[str]) -> Iterator[str]:
+    """Yield the questions about arrays of unknown names."""
+    if arrays:
+        yield f"which fields are {join_names(arrays, _NAMES)}? Arrays without a field are left out"
+    yield from (f"{array} may be {meaning}" for array in arrays if (meaning := doubtful_meaning(array)))
+
+
+def _object_questions(name: str, arrays: Sequence[str]) -> Iterator[str]:
+    """Yield which arrays have Python objects, with the line of Python that saves the objects in a file that can be read.
+
+    Args:
+        name: The name of the file.
+        arrays: The arrays with Python objects.
+    """
+    if not arrays:
+        return
+    loaded = f"numpy.load({name!r}, allow_pickle=True)"
+    way = f"numpy.save('episodes.npy', {loaded}[{arrays[0]!r}])"
+    shown = join_names(arrays, _NAMES)
+    yield f"are {shown} episodes? Python objects are not read: save the episodes as arrays, import numpy; {way}"
+
+
+def _format_lines(data: Mapping[str, Asset]) -> Iterator[str]:
+    """Yield the choices among the formats of files, with the arrays of the first file of each format."""
+    formats = formats_of([*data], data_folders(data))
+    for form in dict.fromkeys(formats.values()):
+        paths = sorted((path for path, own in formats.items() if own == form), key=natural_order)
+        try:
+            arrays = _look_at(data[paths[0]], form, paths[0], alone=False).arrays
+        except (ConversionError, MissingDependencyError):
+            arrays = {}  # an error only if the format is chosen
+        shown = join_names([f"{array} {described}" for array, described in arrays.items()], _NAMES)
+        more = f"{len(paths):,} files, the first {paths[0]}" if len(paths) > 1 else paths[0]
+        yield f'# format = "{form}"    # {more}{shown and f": {shown}"}'
+
+
+def _meaning(array: str) -> str:
+    meaning = doubtful_meaning(array)
+    return f": {meaning}?" if meaning else ""
+
+
+def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
+    """Return the draft for a table without names of the columns, with the first rows."""
+    names = ", ".join(_quoted(f"column_{number}") for number in range(len(error.rows[0])))
+    asked = ["# obs_0, obs_1, ..., action, reward, terminated, truncated or episode are recognized", "# first rows:"]
+    shown = [f"#   {_quoted(', '.join(row)[:_ROW_CHARS])}" for row in error.rows]
+    question = f"what are the {len(error.rows[0]):,} columns? The first row has numbers instead of names"
+    return Draft("\n".join([*lines, f"# columns = [{names}]    # {question}", *asked, *shown]), (question,))
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
+    if not seen.question and not seen.by:
+        yield "# by = ...    # by default, the arrays of the file show how episodes end"
+        return
     if not seen.question:
-        yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
+        # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
+        opened = "# " if seen.is_open else ""
+        note = ", and without this line the fields show the way" if seen.is_open else ""
+        yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# see the ways in docs/sources/local.md{note}"
         if seen.marks:
-            yield f"array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
+            yield f"{opened}array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
         return
     yield f"# by = ...    # {seen.question}"
     if seen.answers:
@@ -145,7 +222,7 @@ def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
-def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
+def _look_at(asset: Asset, file_format: str, name: str, *, alone: bool) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
     try:
         path = local_path(asset.urls[0])
@@ -154,30 +231,49 @@ def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
     if path is None or not path.is_file():
         return _Seen()
     with open_arrays(path, file_format, name) as file:
-        return _judged(file)
+        return _judged(file, alone=alone)
 
 
-def _judged(file: ArrayFile) -> _Seen:
+def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
     layout = Description()
     try:
         rows = arranged(file, layout)
     except ConversionError as error:
         return _asking(error, file.arrays, _first_values(file))
+    if rows is file and not file.is_table and (seen := _unnamed(file)):
+        return seen
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        by, marks = (
-            (rows.way, _padding_of(rows))
-            if rows.way
-            else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        )
-        return _Seen(rows.arrays, by, marks, values=values)
+        by, marks = rows.way, _padding_of(rows)
+        # Arrays that speak of episodes decide when the names are complete.
+        if not by and not any(map(speaks_of_episodes, rows.arrays)):
+            by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        return _Seen(rows.arrays, by, marks, optional=rows.optional, values=values, is_open=not rows.way)
     try:
-        plan = with_evidence(rows, plan)
+        plan = with_success(rows, with_evidence(rows, plan))
+        check_rows(rows, plan, find_ends(rows, plan, read_flags(rows, plan)), alone=alone)
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+    agreed = frozenset(rows.arrays) - {*plan.left_out}
+    marks = plan.marks or _padding_of(rows)
+    return _Seen(rows.arrays, plan.by, marks, optional=rows.optional, values=values, agreed=agreed)
+
+
+def _unnamed(file: ArrayFile) -> _Seen | None:
+    """Return what a file with a group of arrays of unknown names for each episode shows, or None for other files."""
+    try:
+        found = unnamed_episodes(file)
+    except ConversionError as error:
+        return _asking(error, file.arrays, _first_values(file))
+    if found is None:
+        return None
+    joined, is_certain = found
+    question = "" if is_certain else "each numbered group may be an episode, an agent or a sensor"
+    return _Seen(
+        joined.arrays, joined.way, "", question, f'by = "{joined.way}" for episodes', values=_first_values(joined)
+    )
 
 
 def _padding_of(file: ArrayFile) -> str:
@@ -202,7 +298,7 @@ def _first_values(file: ArrayFile) -> dict[str, str]:
     for name in names:
         try:
             found[name] = ", ".join(map(_row_text, next(blocks[name])[:_FIRST_ROWS]))
-        except (ConversionError, StopIteration):  # an error only if the array is used
+        except (ConversionError, MissingDependencyError, StopIteration):  # an error only if the array is used
             continue
     return found
 
