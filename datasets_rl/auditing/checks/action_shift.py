@@ -12,6 +12,7 @@ from datasets_rl.auditing.finding import Finding, Level
 from datasets_rl.auditing.remedy import drop, shift
 from datasets_rl.ted.keys import Key
 
+_CLEARLY = 2.0
 _PARTS = ("in episode {:,}", "in the first half of episode {:,}", "in the second half of episode {:,}")
 
 
@@ -24,7 +25,7 @@ class ActionShift(Check):
     )
     why = "The policy learns to act on a state that is already past, or that is not yet known."
     limits = (
-        "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
+        f"A shift in half of an episode that fits less than {_CLEARLY:g} times as well is a hint. A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
         "from actions that are stored a step late. Actions that the state before the step determines show nothing."
     )
     merges = {"errors": "sum", "steps": "sum"}
@@ -79,7 +80,8 @@ def single_episodes(
         place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
-            of_halves if one.part else "strong",
+            # A half of an episode has few steps.
+            ("hint" if one.times < _CLEARLY else of_halves) if one.part else "strong",
             f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
             f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
             "episodes",
