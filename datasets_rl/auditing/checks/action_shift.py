@@ -25,8 +25,9 @@ class ActionShift(Check):
     )
     why = "The policy learns to act on a state that is already past, or that is not yet known."
     limits = (
-        f"A shift in half of an episode that fits less than {_CLEARLY:g} times as well is a hint. A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
-        "from actions that are stored a step late. Actions that the state before the step determines show nothing."
+        "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
+        "from actions that are stored a step late. Actions that the state before the step determines show nothing. A shift in half of an "
+        f"episode that fits less than {_CLEARLY:g} times as well is a hint."
     )
     merges = {"errors": "sum", "steps": "sum"}
 
