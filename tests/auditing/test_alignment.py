@@ -58,7 +58,7 @@ def test_actions_a_step_late_are_reported_with_the_step_that_corrects_them() -> 
     changed = recording.replaced({7: episode.with_arrays({("action",): late})})
     (finding,) = planting.audited(changed, ["action_shift"]).findings
     assert (finding.level, finding.episodes, finding.evidence["steps"]) == ("strong", (7,), 1)
-    assert finding.remedy == "-t fix_shift:7,key=action,steps=1"
+    assert str(finding.remedy) == "-t fix_shift:7,key=action,steps=1"
 
 
 def test_a_shift_in_the_second_half_names_the_rows_of_this_half() -> None:
@@ -83,7 +83,7 @@ def test_a_goal_that_changes_inside_an_episode_is_a_seam() -> None:
     assert finding.episodes == (number,)
     assert finding.evidence["row"] == start + 89
     assert "observation.goal[0]" in finding.message
-    assert finding.remedy == f"-t split_episodes:{number}/90"
+    assert str(finding.remedy) == f"-t split_episodes:{number}/90"
 
 
 @pytest.mark.parametrize("name", ["action_shift", "reward_shift", "joined_episodes"])

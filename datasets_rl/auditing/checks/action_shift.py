@@ -9,8 +9,10 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding, Level
+from datasets_rl.auditing.remedy import drop, shift
 from datasets_rl.ted.keys import Key
 
+_CLEARLY = 2.0
 _PARTS = ("in episode {:,}", "in the first half of episode {:,}", "in the second half of episode {:,}")
 
 
@@ -24,7 +26,8 @@ class ActionShift(Check):
     why = "The policy learns to act on a state that is already past, or that is not yet known."
     limits = (
         "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
-        "from actions that are stored a step late. Actions that the state before the step determines show nothing."
+        "from actions that are stored a step late. Actions that the state before the step determines show nothing. A shift in half of an "
+        f"episode that fits less than {_CLEARLY:g} times as well is a hint."
     )
     merges = {"errors": "sum", "steps": "sum"}
 
@@ -60,7 +63,7 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
         f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
         f"the value of the step itself {now:.1%}",
         evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
-        remedy=f"-t fix_shift:key={name},steps={lag}",
+        remedy=shift(name, lag),
         key=name,
     )
 
@@ -78,16 +81,15 @@ def single_episodes(
         place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
-            of_halves if one.part else "strong",
+            # A half of an episode has few steps.
+            ("hint" if one.times < _CLEARLY else of_halves) if one.part else "strong",
             f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
             f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
             "episodes",
             episodes=(one.episode,),
             rows=(place,),
             evidence={"steps": one.lag, "times": one.times},
-            remedy=f"-t keep_audited:without={check}"
-            if one.part
-            else f"-t fix_shift:{one.episode},key={name},steps={one.lag}",
+            remedy=drop([one.episode]) if one.part else shift(name, one.lag, [one.episode]),
             key=name,
         )
 
@@ -103,7 +105,7 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
         "episodes: at this distance the states fit better than without",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
-        remedy=f"-t keep_audited:without={check}",
+        remedy=shift(name, lag, [one.episode for one in found if one.lag == lag and not one.part] or named),
         key=name,
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import end_by_truncation
 from datasets_rl.ted.keys import NEXT_TERMINATED, Key
 
 _FEWEST = 3
@@ -51,5 +52,5 @@ class EndsAtLimit(Check):
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in data.episodes.stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "limit": limit, "terminated_before": early},
-            remedy=f"-t fix_ends:{','.join(map(str, found.tolist()))}" if early else "-t fix_ends",
+            remedy=end_by_truncation(found.tolist() if early else ()),
         )

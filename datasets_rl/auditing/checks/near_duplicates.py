@@ -12,6 +12,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 8
@@ -47,16 +48,14 @@ class NearDuplicates(Check):
         return [()] if self._keys(data) else "the dataset has no narrow states"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        keys = self._keys(block.data)
-        return {
-            "low": np.hstack([block.minima(block.now(one)) for one in keys]),
-            "high": np.hstack([block.maxima(block.now(one)) for one in keys]),
-        }
+        extremes = np.concatenate([block.tally(one).extremes for one in self._keys(block.data)], axis=2)
+        return {"low": extremes[:, 0], "high": extremes[:, 1]}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         lengths = data.episodes.lengths
         # The range of an element is the same after rounding, and mostly after trimming.
         ranges = np.hstack([measures["low"], measures["high"]]).astype(np.float64)
+        ranges[np.isinf(ranges)] = np.nan  # no value is finite
         reader = _Reader(data, tuple(self._keys(data)))
         copies: dict[int, tuple[int, _Match]] = {}
         for first, second in _suspects(ranges, lengths):
@@ -73,7 +72,7 @@ class NearDuplicates(Check):
                 f"{match.rows:,} rows have the same states up to rounding{_moved(match.offset)}",
                 episodes=(first, second),
                 evidence={"share": match.share, "rows": match.rows, "offset": match.offset},
-                remedy=f"-t keep_audited:without={self.name}",
+                remedy=drop([second]),
             )
 
     def _scripted(self, copies: Sequence[int], episodes: int) -> Finding:
@@ -84,7 +83,7 @@ class NearDuplicates(Check):
             "script or a policy without noise may have acted, or the dataset may contain itself twice",
             episodes=tuple(copies[:_NAMED]),
             evidence={"copies": len(copies)},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop(copies),
         )
 
     def _keys(self, data: Data) -> list[Key]:

@@ -9,6 +9,7 @@ import numpy as np
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
 
 _STILL = 0.01
@@ -59,7 +60,7 @@ class ObservationShift(Check):
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "still": float(still.mean())},
-            remedy=f"-t fix_shift:key={data.field(data.states[0]).name},steps=-1"
-            if most
-            else f"-t keep_audited:without={self.name}",
+            remedy=shift(data.field(data.states[0]).name, -1, () if most else found.tolist())
+            if len(data.states) == 1
+            else "store each observation in the step before which the robot or the environment had it",
         )

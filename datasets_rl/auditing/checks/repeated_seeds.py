@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _UNIQUE = 0.6
@@ -64,7 +65,7 @@ class RepeatedSeeds(Check):
             "have been used again",
             episodes=tuple(group),
             evidence={"episodes": len(group)},
-            remedy=f"-t keep_audited:without={self.name}",
+            remedy=drop(group[1:]),
         )
 
     def _keys(self, data: Data) -> list[Key]:

@@ -11,6 +11,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks.action_shift import single_episodes, whole_dataset
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
 
 _EXPLAINED = 0.5
@@ -76,7 +77,7 @@ class RewardShift(Check):
                 episodes=(episode,),
                 rows=((row, int(data.episodes.stops[episode])),),
                 evidence={"steps": -int(early[episode]), "usual": int(usual.sum())},
-                remedy=f"-t fix_shift:{episode},key={name},steps={-early[episode]}",
+                remedy=shift(name, -int(early[episode]), [episode]),
                 key=name,
             )
 

@@ -8,6 +8,7 @@ from datasets_rl.auditing.base import Measures
 from datasets_rl.auditing.checks.duplicate_episodes import DuplicateEpisodes
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
 _NAMES = frozenset({"split", "fold", "partition", "subset", "part"})
@@ -39,7 +40,7 @@ class SharedSplits(DuplicateEpisodes):
                         f"dataset: {column} is {' and '.join(list(parts)[:5])}",
                         episodes=found.episodes,
                         evidence={"parts": len(parts), "copies": len(found.episodes)},
-                        remedy=f"-t keep_audited:without={self.name}",
+                        remedy=drop(found.episodes[1:]),
                     )
 
 
