@@ -50,8 +50,8 @@ class Finding:
 class Audit:
     """The result of `audit`.
 
-    >>> from datasets_rl import audit
-    >>> audit("demo/pendulum").of_level("strong")
+    >>> from datasets_rl import audit, load
+    >>> audit(load("demo/pendulum")).of_level("strong")
     ()
     """
 

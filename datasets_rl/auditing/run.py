@@ -57,8 +57,8 @@ def audit(
     The checks, what each finds, misses and takes for a fault, are listed in docs/audit.md. An audit that was interrupted
     goes on where the audit stopped.
 
-        >>> from datasets_rl import audit
-        >>> audit("demo/pendulum", checks=["not_finite"]).findings
+        >>> from datasets_rl import audit, load
+        >>> audit(load("demo/pendulum"), checks=["not_finite"]).findings
         ()
 
     Args:
