@@ -74,15 +74,6 @@ _FORMATS = (
         has_tables=True,
     ),
     Foreign(
-        "a tub of Donkeycar", _way("json and pillow"), re.compile(r"(^|/)(catalog_\d+\.catalog|record_\d+\.json)$")
-    ),
-    Foreign(
-        "a log of Udacity's simulator, with images by path",
-        _way("csv and pillow"),
-        re.compile(r"(^|/)driving_log\.csv$"),
-        has_tables=True,
-    ),
-    Foreign(
         "a checkpoint of a policy or a network",
         _POLICY,
         re.compile(r"\.(pt|pth|ckpt|safetensors|onnx)$|(^|/)policy\.pth$"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -69,6 +69,12 @@ class ArrayFile(ABC):
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
+    contained: Collection[str] = ()
+    """Names of the arrays whose values other arrays of the file have, too."""
+    open_question: str = ""
+    """Why the file is not certainly a single episode if no array marks the episodes, or empty if it is."""
+    decisions: Mapping[str, int] = MappingProxyType({})
+    """How often each rule was applied to the file, by the name of the rule."""
 
     @property
     def readable(self) -> list[str]:
@@ -82,6 +88,12 @@ class ArrayFile(ABC):
         Raises:
             ConversionError: If the array cannot be decoded.
         """
+
+    def take_notes_of(self, file: ArrayFile) -> None:
+        """Take over what is known of another file, which this file shows in another form."""
+        self.name, self.unwritten, self.is_table = file.name, file.unwritten, file.is_table
+        self.scalars, self.lengths, self.way, self.padding = file.scalars, file.lengths, file.way, file.padding
+        self.contained, self.open_question, self.decisions = file.contained, file.open_question, file.decisions
 
     def read_all(self, name: str) -> Rows:
         """Return all rows of a small array."""

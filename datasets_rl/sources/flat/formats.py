@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from datasets_rl.ted.keys import natural_order
 
 if TYPE_CHECKING:
     from datasets_rl.sources.flat.arrays import ArrayFile
@@ -24,18 +27,31 @@ class Format:
     """First bytes of every file, or empty if they differ."""
     is_table: bool = False
     """Whether such a file often describes data in other formats: beside such formats, the file is not data itself."""
+    beside: tuple[str, ...] = ()
+    """Ends of the names of other files that the rows of such a file may name, or that belong to the file."""
 
+
+IMAGES = (".jpg", ".jpeg", ".png")
+"""Ends of the names of images, in lower case."""
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
     "npz": Format("npz", (".npz",), "arrays.NpzArrays", b"PK"),
-    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1"),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1"),
+    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1", beside=IMAGES),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1", beside=IMAGES),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
-    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True),
-    "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True),
+    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True, beside=IMAGES),
+    "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True, beside=IMAGES),
+    # The files of the following formats are recognized by whole names, in `formats_of`.
+    "driving-log": Format("Udacity's driving log", (), "driving_logs.DrivingLog", is_table=True, beside=IMAGES),
+    "tub": Format("Donkeycar tub", (), "tubs.TubFile", beside=(*IMAGES, ".catalog", ".catalog_manifest")),
+    "tub-1": Format("Donkeycar tub of version 1", (), "tubs.RecordsFile", beside=(*IMAGES, ".json")),
 }
+_DRIVING_LOG = "driving_log.csv"
+_TUB = "manifest.json"
+_CATALOG = re.compile(r"(^|/)catalog_\d+\.catalog$")
+_RECORD = re.compile(r"record_\d+\.json")
 ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".zip")
 """Ends of the names of files that may be datasets alone. An archive of an episode each is read by a source."""
 
@@ -43,8 +59,37 @@ ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".
 def formats_of(paths: Sequence[str]) -> dict[str, str]:
     """Return the format of each data file, by path: tables of text are data only where there is no other format."""
     formats = {path: name for path in paths for name, form in FORMATS.items() if path.lower().endswith(form.endings)}
+    formats |= _formats_by_name(paths)
     data = {path: name for path, name in formats.items() if not FORMATS[name].is_table}
     return data or formats
+
+
+def _formats_by_name(paths: Sequence[str]) -> dict[str, str]:
+    """Return the format of each data file of a format whose files are known by the whole name, or by names beside."""
+    formats: dict[str, str] = {}
+    records: dict[str, str] = {}
+    catalogs = {path.rpartition("/")[0] for path in paths if _CATALOG.search(path)}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if name.lower() == _DRIVING_LOG:
+            formats[path] = "driving-log"
+        elif name == _TUB and folder in catalogs:
+            formats[path] = "tub"
+        elif _RECORD.fullmatch(name):
+            records[folder] = min(path, records.get(folder, path), key=natural_order)
+    return formats | dict.fromkeys(records.values(), "tub-1")
+
+
+def files_beside(file_format: str, paths: Iterable[str]) -> list[str]:
+    """Return the files that the rows of data files of a format may name, or that belong to the data files.
+
+    Args:
+        file_format: A name in `FORMATS`.
+        paths: All files.
+    """
+    paths, endings = [*paths], FORMATS[file_format].beside
+    data = formats_of(paths) if endings else {}
+    return [path for path in paths if path.lower().endswith(endings) and path not in data] if endings else []
 
 
 def open_arrays(path: Path, file_format: str, name: str, table: Path | None = None) -> ArrayFile:

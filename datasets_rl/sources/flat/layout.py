@@ -48,7 +48,22 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
         "new_obs",
     ),
     ("info",): ("info", "infos"),
+    # In a table, a column of paths of images has such a name.
+    (*OBSERVATION, "image"): (
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "image_path",
+        "image_file",
+        "image_name",
+        "img_path",
+        "frame_path",
+        "rgb",
+        "pixels",
+    ),
 }
+_IMAGE: Key = (*OBSERVATION, "image")
 _MARKS = ("episode_index", "episode_id", "episode")
 _STATES = (OBSERVATION[0], "info")
 
@@ -78,6 +93,8 @@ class Field:
     """Dtype that floats are converted to. By default, floats keep the dtype."""
     optional: bool = False
     """Whether a file may lack the array, and then has no such field."""
+    columns: tuple[str, ...] = ()
+    """Columns of a table, which are the elements of the array, in order."""
 
     @property
     def is_state(self) -> bool:
@@ -160,6 +177,8 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
             for array, names_ in parts.items():
                 if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
                     keys[array] = (*key, *names_[len(root) :])
+    if OBSERVATION in keys.values():  # the image is not a part of the observation, and would need another key
+        return {array: key for array, key in keys.items() if parts[array][0] != roots.get(_IMAGE)}
     return keys
 
 

@@ -14,10 +14,10 @@ import json
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,7 +174,7 @@ class CsvFile(TextTable):
             except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
                 raise ConversionError(self.name, [f"line {lines.line_num:,} cannot be read: {error}"]) from error
 
-    def _opened(self) -> TextIO:
+    def _opened(self) -> AbstractContextManager[Iterable[str]]:
         if self._path.name.lower().endswith(".gz"):
             return gzip.open(self._path, "rt", encoding="utf-8-sig", newline="")
         return self._path.open(encoding="utf-8-sig", newline="")

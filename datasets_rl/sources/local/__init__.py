@@ -32,7 +32,7 @@ from datasets_rl.sources.base import (
     group_by_size,
     none_kept,
 )
-from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of
 from datasets_rl.sources.foreign import foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
@@ -126,6 +126,7 @@ class Local(Source):
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
+        tables += [inside[path] for path in files_beside(form, inside)]
         described = replace(
             entry,
             title=description.name,
@@ -180,7 +181,7 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     data = data_assets(entry.id, assets)
     from datasets_rl.sources.local.template import draft
 
-    drafted = draft(entry.name, data)
+    drafted = draft(entry.name, data, beside=assets)
     if drafted.is_certain:
         return {}
     place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"

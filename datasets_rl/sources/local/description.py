@@ -15,6 +15,7 @@
     [fields]
     observation.joints = "joints"
     action = { array = "torques", low = -1.0, high = 1.0 }
+    observation.pose = ["x", "y"]       columns of a table
 
 Names that the description does not state are inferred from the usual names of arrays.
 """
@@ -102,7 +103,10 @@ class Description(Layout):
         """
         others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
         candidates = [path for path in others if _matches(path, self.files)] if self.files else others
-        formats = formats_of(candidates)
+        # Some formats are recognized by the files beside.
+        formats = formats_of(candidates) or {
+            path: form for path, form in formats_of(others).items() if path in candidates
+        }
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
@@ -199,6 +203,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
         elif isinstance(value, str):
             yield Field(key, value)
+        elif isinstance(value, list) and value and all(isinstance(column, str) for column in value):
+            yield Field(key, ", ".join(value), columns=tuple(value))
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
             yield from _read_field(key, value, problems)
         elif isinstance(value, Mapping):
@@ -206,7 +212,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         elif not isinstance(value, list) and _is_number_list(value) and key == NEXT_REWARD:
             yield Field(key, "", constant=float(value))
         else:
-            problems.append(f"fields.{where} is {value!r}, expected the name of an array, or {{ array = ..., ... }}")
+            expected = "the name of an array, the columns of a table, or { array = ..., ... }"
+            problems.append(f"fields.{where} is {value!r}, expected {expected}")
 
 
 def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iterator[Field]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arranged import (
     BatchedFile,
     ElementsFile,
@@ -72,7 +73,10 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
     if file.is_table:
-        elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
+        stated = {field.array: field.columns for field in layout.fields if field.columns}
+        _check_columns(file, stated)
+        taken = {layout.marks, *(name for field in layout.fields for name in (field.array, *field.columns))}
+        elements = {**elements_of_arrays(file, taken), **stated}
         return ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
@@ -85,6 +89,24 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
         if layout.by == way or (_is_inferred(layout) and _separates(file, layout, members, way)):
             return _joined(file, members, way)
     return file
+
+
+def _check_columns(file: ArrayFile, stated: Mapping[str, Sequence[str]]) -> None:
+    """Check that the columns that are the elements of an array are columns of numbers.
+
+    Raises:
+        ConversionError: If a table lacks a column, or a column has lists or texts. The error names every such column.
+    """
+    problems = []
+    for column in dict.fromkeys(column for columns in stated.values() for column in columns):
+        array = file.arrays.get(column)
+        if array is None:
+            known = join_names([f"{name} {one}" for name, one in file.arrays.items()], ITEMS_MAX)
+            problems.append(f"it has no column {column}, only {known}")
+        elif array.text or array.shape or array.dtype.kind not in "biuf":
+            problems.append(f"{column} is {array}, expected a number for each row")
+    if problems:
+        raise ConversionError(file.name, problems)
 
 
 def _is_inferred(layout: Layout) -> bool:
@@ -225,6 +247,11 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
+    if by == "file" and file.open_question:
+        options = (
+            'by = "file" if the file is a single episode, or by = "column" with the array of the numbers of episodes'
+        )
+        raise ConversionError(file.name, [file.open_question], hint=f"state in dataset.toml, [episodes], {options}")
     left_out = tuple(name for name in plan.left_out if name not in stated)
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
 

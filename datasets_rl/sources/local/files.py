@@ -141,7 +141,7 @@ def draft_description(path: Path | str) -> Draft:
     folder = _folder_of(path)
     inside = {asset.path.removeprefix(f"{path.name}/"): asset for asset in folder.assets}
     name = path.name.partition(".")[0] if path.is_file() else path.name
-    return draft(name or path.name, data_assets(str(path), inside), alone=path.is_file())
+    return draft(name or path.name, data_assets(str(path), inside), beside=inside, alone=path.is_file())
 
 
 def described_path(path: Path | str) -> Path:

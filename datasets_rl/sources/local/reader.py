@@ -15,6 +15,8 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
+from datasets_rl.sources.flat.formats import files_beside
+from datasets_rl.sources.flat.pictures import BY_NAME, PictureFolder, PicturesFile
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
@@ -49,6 +51,9 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
+    "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
+    "session-split": "rows are missing within a session: the rows after them are another episode",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
@@ -77,6 +82,9 @@ class LocalReader(FlatReader):
         """Number of the first episode of the block, where the file does not number the episodes."""
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
+        beside = {*files_beside(facts["format"], paths)}
+        self._pictures = PictureFolder({path: file for path, file in paths.items() if path in beside})
+        paths = {path: file for path, file in paths.items() if path not in beside}
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
@@ -85,16 +93,20 @@ class LocalReader(FlatReader):
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
         try:
-            return arranged(file, self._layout)
+            return PicturesFile(arranged(file, self._layout), self._pictures, name.rpartition("/")[0])
         except BaseException:
             file.__exit__(None, None, None)
             raise
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
+        if isinstance(file, PicturesFile):
+            file.check([field.array for field in self._layout.fields_of(file.readable)])
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
-        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
+        plan = replace(
+            plan, left_out=tuple(name for name in plan.left_out if name not in {*file.padding, *file.contained})
+        )
         _check_missing_reward(file, plan)
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
@@ -112,6 +124,9 @@ class LocalReader(FlatReader):
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.readable) if field.array]
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
+        self.counts.update(file.decisions)
+        if isinstance(file, PicturesFile):
+            self.counts.update(file.count_by_name([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out)
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         is_stated = any(not field.array for field in self._layout.fields)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.formats import open_arrays
+from datasets_rl.sources.flat.formats import files_beside, open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
+from datasets_rl.sources.flat.pictures import PictureFolder, PicturesFile
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.local.description import Description
 from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
@@ -59,6 +61,8 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
+    contained: Collection[str] = ()
+    """Names of the arrays whose values other arrays have, too."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
 
@@ -68,16 +72,19 @@ class _Seen:
         return f"# {self.arrays[array]}{values and f', first {values}'}"
 
 
-def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft:
+def draft(
+    name: str, data: Mapping[str, Asset], *, beside: Mapping[str, Asset] | None = None, alone: bool = False
+) -> Draft:
     """Return a draft for files that have no description.
 
     Args:
         name: The id within the source.
         data: The files by path. The first file is opened if the file is on this machine.
+        beside: All files of the folder, by path, among which are the images that rows may name.
         alone: Whether the draft selects these files by name, because other files may lie beside them.
     """
     try:
-        form, paths = Description().data_files(data, name)
+        form, paths = Description().data_files(beside or data, name)
     except ConversionError:
         form, paths = "", sorted(data)
     lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
@@ -86,7 +93,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
         lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+    seen = _look_at(data[paths[0]], form, paths[0], beside or {}) if form else _Seen()
     if not seen.arrays:
         question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
         return Draft("\n".join(lines), (question,))
@@ -100,7 +107,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not speaks_of_episodes(array)
+        if not speaks_of_episodes(array) and array not in seen.contained
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
@@ -145,24 +152,30 @@ def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
-def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
+def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Asset]) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
-    try:
-        path = local_path(asset.urls[0])
-    except (InvalidArgumentError, NotServedError):
-        return _Seen()
+    path = _path_of(asset)
     if path is None or not path.is_file():
         return _Seen()
+    images = {one: image for one in files_beside(file_format, beside) if (image := _path_of(beside[one])) is not None}
     with open_arrays(path, file_format, name) as file:
-        return _judged(file)
+        return _judged(file, PictureFolder(images), name.rpartition("/")[0])
 
 
-def _judged(file: ArrayFile) -> _Seen:
+def _path_of(asset: Asset) -> Path | None:
+    """Return the path of a file of this machine, or None for other files."""
+    try:
+        return local_path(asset.urls[0])
+    except (InvalidArgumentError, NotServedError):
+        return None
+
+
+def _judged(file: ArrayFile, pictures: PictureFolder, below: str) -> _Seen:
     layout = Description()
     try:
-        rows = arranged(file, layout)
+        rows: ArrayFile = PicturesFile(arranged(file, layout), pictures, below)
     except ConversionError as error:
-        return _asking(error, file.arrays, _first_values(file))
+        return _asking(error, file, _first_values(file))
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
@@ -172,21 +185,21 @@ def _judged(file: ArrayFile) -> _Seen:
             if rows.way
             else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
         )
-        return _Seen(rows.arrays, by, marks, values=values)
+        return _Seen(rows.arrays, by, marks, contained=rows.contained, values=values)
     try:
         plan = with_evidence(rows, plan)
     except ConversionError as error:
-        return _asking(error, rows.arrays, values)
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+        return _asking(error, rows, values)
+    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), contained=rows.contained, values=values)
 
 
 def _padding_of(file: ArrayFile) -> str:
     return next(iter(file.padding), "")
 
 
-def _asking(error: ConversionError, arrays: Mapping[str, Array], values: Mapping[str, str]) -> _Seen:
+def _asking(error: ConversionError, file: ArrayFile, values: Mapping[str, str]) -> _Seen:
     question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
-    return _Seen(arrays, question=question, answers=answers, values=values)
+    return _Seen(file.arrays, question=question, answers=answers, contained=file.contained, values=values)
 
 
 def _first_values(file: ArrayFile) -> dict[str, str]:
