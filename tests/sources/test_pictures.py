@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
-from layouts_pictures import LAYOUTS, LENGTHS, STEPS
+from layouts_pictures import ACTION, LAYOUTS, LENGTHS, PIXELS, SPEED, STEPS, encoded, jpeg, tub_rows, write_tub
+from PIL import Image
 
-from datasets_rl import download, verification
+from datasets_rl import Selection, download, verification
+from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.sources.flat.formats import open_arrays
+from datasets_rl.sources.flat.pictures import PictureFolder, PicturesFile
+from datasets_rl.sources.local.files import check_files, draft_description
 
 
 @pytest.fixture
@@ -31,3 +38,322 @@ def test_every_image_and_every_row_of_a_layout_is_stored(tmp_path, settings, nam
     np.testing.assert_array_equal(np.asarray(images[:]), np.stack([layout.decoded(row) for row in range(STEPS)]))
     np.testing.assert_allclose(stored.column(("action",)), layout.action, rtol=1e-6)
     assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
+
+
+def counts(stored):
+    return {decision.rule: decision.count for decision in stored.manifest.decisions}
+
+
+def table(folder, paths, text="image,action,episode\n"):
+    folder.mkdir(exist_ok=True)
+    (folder / "log.csv").write_text(text + "".join(f"{path},{row},0\n" for row, path in enumerate(paths)))
+    return folder
+
+
+def images(folder, names, shape=(16, 24, 3), kind="png"):
+    for row, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(np.full(shape, 10 * row, np.uint8), kind))
+    return names
+
+
+def refused(folder, settings):
+    with pytest.raises(ConversionError) as error:
+        download(str(folder), settings=settings)
+    assert not (settings.home / "url").exists() or not list((settings.home / "url").rglob("dataset.json"))
+    return str(error.value)
+
+
+def test_all_paths_and_images_that_are_wrong_are_named_in_one_error(tmp_path, settings):
+    folder, outside = tmp_path / "mine", tmp_path / "outside"
+    images(folder, ["0.png", "b/same.png", "c/same.png", "linked.png"])
+    images(outside, ["secret.png"])
+    images(folder, ["big.png"], (32, 24, 3))
+    images(folder, ["gray.png"], (16, 24))
+    (folder / "text.png").write_text("not an image")
+    (folder / "linked.png").unlink()
+    (folder / "linked.png").symlink_to(outside / "secret.png")
+    names = ["0.png", "gone.png", "../outside/secret.png", "https://host/0.png", "same.png", "linked.png"]
+    table(folder, [*names, "big.png", "gray.png", "text.png", str(outside / "secret.png")])
+
+    problem = refused(folder, settings)
+
+    for found in (
+        "'gone.png' in row 1 does not exist",
+        "'../outside/secret.png' in row 2 leads out of the folder",
+        "'https://host/0.png' in row 3 is an address",
+        "'same.png' in row 4 may be b/same.png and c/same.png",
+        "linked.png in row 5 of image is a link that leads out of the folder",
+        "big.png in row 6 of image is [32, 24, 3] of uint8, expected [16, 24, 3] of uint8",
+        "gray.png in row 7 of image is [16, 24, 1] of uint8",
+        "text.png in row 8 of image",
+        "secret.png' in row 9 does not exist",
+    ):
+        assert found in problem
+
+
+def test_a_link_within_the_folder_is_read(tmp_path, settings):
+    folder = tmp_path / "mine"
+    images(folder, ["frames/0.png", "frames/1.png"])
+    (folder / "second.png").symlink_to(folder / "frames/1.png")
+    table(folder, ["frames/0.png", "second.png"])
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert np.asarray(stored.column(("observation", "image"))[:])[:, 0, 0, 0].tolist() == [0, 10]
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+@pytest.mark.parametrize("form", ["", "raw"])
+def test_a_truncated_image_is_refused_with_its_row(tmp_path, settings, kind, form):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    names = [f"{row}.{kind}" for row in range(5)]
+    for row, name in enumerate(names):
+        (folder / name).write_bytes(encoded(PIXELS[row], kind)[: -20 if row == 3 else None])
+    table(folder, names)
+
+    with pytest.raises(ConversionError, match=r"image 3 .*(truncated|Premature end)"):
+        download(str(folder), settings=settings, selection=Selection(options={"images": form} if form else {}))
+
+
+def test_an_image_that_declares_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, settings):
+    folder = tmp_path / "mine"
+    names = images(folder, ["0.png", "1.png"])
+    bomb = bytearray((folder / "1.png").read_bytes())
+    bomb[16:24] = (60_000).to_bytes(4, "big") * 2
+    (folder / "1.png").write_bytes(bomb)
+
+    assert "declares 60,000 by 60,000 pixels" in refused(table(folder, names), settings)
+
+
+def test_a_file_that_is_far_larger_than_its_pixels_is_refused(tmp_path, settings):
+    folder = tmp_path / "mine"
+    names = images(folder, ["0.png", "1.png"])
+    with (folder / "1.png").open("ab") as stream:
+        stream.truncate(1 << 25)
+
+    assert "has 33,554,432 bytes for [16, 24, 3] pixels" in refused(table(folder, names), settings)
+
+
+def test_two_paths_of_one_image_are_refused_and_one_path_in_two_rows_is_not(tmp_path, settings):
+    folder = tmp_path / "mine"
+    names = images(folder, ["0.png", "1.png"])
+    table(folder, ["/a/0.png", "/b/0.png"])
+    assert "'/b/0.png' in row 1 and '/a/0.png' are both 0.png" in refused(folder, settings)
+
+    table(folder, [*names, "1.png"])
+    stored = StoredDataset(download(str(folder), settings=settings))
+    assert np.asarray(stored.column(("observation", "image"))[:])[:, 0, 0, 0].tolist() == [0, 10, 10]
+    assert "image-by-name" not in counts(stored)
+
+
+def test_of_files_with_equal_names_the_one_with_the_most_equal_folders_is_read_and_counted(tmp_path, settings):
+    folder = tmp_path / "mine"
+    images(folder, ["run1/IMG/0.png", "run2/IMG/0.png"])
+    table(folder, ["D:\\data\\run2\\IMG\\0.png", "D:\\data\\run1\\IMG\\0.png"])
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert np.asarray(stored.column(("observation", "image"))[:])[:, 0, 0, 0].tolist() == [10, 0]
+    assert counts(stored)["image-by-name"] == 2
+
+
+def test_a_table_without_its_images_says_which_folder_to_give(tmp_path, settings):
+    folder = table(tmp_path / "mine", ["0.png", "1.png"])
+
+    with pytest.raises(ConversionError, match=r"'0\.png' in row 0 does not exist") as error:
+        download(str(folder / "log.csv"), settings=settings)
+    assert "give the folder with the images" in str(error.value.hint)
+
+
+def test_images_of_16_bits_become_numbers(tmp_path, settings):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    depths = np.arange(2 * 16 * 24, dtype=np.uint16).reshape(2, 16, 24) * 50
+    for row in range(2):
+        Image.fromarray(depths[row]).save(folder / f"{row}.png")
+    table(folder, ["0.png", "1.png"])
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    np.testing.assert_array_equal(stored.column(("observation", "image"))[:][..., 0], depths)
+
+
+@pytest.mark.parametrize("form", ["raw", "encoded"])
+def test_images_are_stored_in_the_form_that_the_user_chooses(tmp_path, settings, form):
+    (tmp_path / "mine").mkdir()
+    folder = LAYOUTS["a tub of Donkeycar"].write(tmp_path / "mine")
+
+    stored = StoredDataset(download(str(folder), settings=settings, selection=Selection(options={"images": form})))
+
+    (field,) = [field for field in stored.schema if field.key == ("observation", "image")]
+    assert field.form == form
+    expected = np.stack([jpeg(row) for row in range(STEPS)])
+    np.testing.assert_array_equal(np.asarray(stored.column(field.key)[:]), expected)
+
+
+def test_an_image_beside_an_observation_needs_a_description(tmp_path, settings):
+    folder = tmp_path / "mine"
+    names = images(folder, ["0.png", "1.png"])
+    (folder / "log.csv").write_text(
+        "image,obs,action\n" + "".join(f"{name},{row},{row}\n" for row, name in enumerate(names))
+    )
+    assert "which fields are image?" in refused(folder, settings)
+
+    (folder / "dataset.toml").write_text('[fields]\nobservation.image = "image"\nobservation.state = "obs"')
+    stored = StoredDataset(download(str(folder), settings=settings))
+    assert [field.name for field in stored.schema if field.key[0] == "observation"] == [
+        "observation.image",
+        "observation.state",
+    ]
+
+
+def test_rows_that_were_deleted_separate_the_episodes_of_a_session(tmp_path, settings):
+    (tmp_path / "mine").mkdir()
+    folder = write_tub(tmp_path / "mine", deleted=(0, 6, 12))
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert stored.episodes.lengths.tolist() == [3, 2, 3, 2]
+    kept = [row for row in range(STEPS) if row not in {0, 6, 12}]
+    np.testing.assert_array_equal(stored.column(("info", "index"))[:].reshape(-1), kept)
+    np.testing.assert_allclose(stored.column(("action",)), ACTION[kept])
+    assert (counts(stored)["deleted-rows"], counts(stored)["session-split"]) == (3, 1)
+    assert not stored.episodes["final_known"].any()
+
+
+def changed(change):
+    rows = tub_rows()
+    change(rows)
+    return lambda folder: write_tub(folder, rows)
+
+
+def edited(name, change):
+    def write(folder):
+        path = write_tub(folder) / name
+        path.write_text(change(path.read_text()))
+
+    return write
+
+
+BROKEN_TUBS = {
+    "a catalog that is cut": (
+        edited("catalog_1.catalog", lambda text: "".join(text.splitlines(keepends=True)[:-1])),
+        "catalog_1.catalog has 4 rows, but catalog_1.catalog_manifest states 5",
+    ),
+    "a row that is cut": (edited("catalog_2.catalog", lambda text: text[:-20]), "catalog_2.catalog: row 2 is not JSON"),
+    "a missing catalog": (
+        lambda folder: (write_tub(folder) / "catalog_1.catalog").unlink(),
+        "do not have the same catalogs: catalog_1.catalog",
+    ),
+    "fewer rows than stated": (
+        edited("manifest.json", lambda text: text.replace('"current_index": 13', '"current_index": 20')),
+        "the last row is 12, but the manifest states 20 rows",
+    ),
+    "a path out of the tub": (
+        edited("manifest.json", lambda text: text.replace("catalog_0.catalog", "../catalog_0.catalog")),
+        "expected names such as catalog_0.catalog",
+    ),
+    "a manifest that is cut": (edited("manifest.json", lambda text: text[:-9]), "the last line is not JSON"),
+    "rows in another order": (changed(lambda rows: rows.reverse()), "_index is 11 after 12 in row 1"),
+    "a row without its angle": (
+        changed(lambda rows: rows[3].pop("user/angle")),
+        "user/angle is missing in 1 of 13 rows",
+    ),
+    "a missing image": (
+        lambda folder: (write_tub(folder) / "images/7_cam_image_array_.jpg").unlink(),
+        "'7_cam_image_array_.jpg' in row 7 does not exist",
+    ),
+    "a pilot that drives": (changed(lambda rows: rows[4].update({"user/mode": "local"})), "which array is the action?"),
+    "no session": (
+        changed(lambda rows: [row.pop("_session_id") for row in rows]),
+        "does not state where an episode ends. The array recording numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_TUBS)
+def test_a_tub_with_a_fault_is_refused_with_its_place(tmp_path, settings, name):
+    write, problem = BROKEN_TUBS[name]
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine")
+
+    assert problem in refused(tmp_path / "mine", settings)
+
+
+def test_a_driving_log_asks_for_its_episodes_and_takes_either_answer(tmp_path, settings):
+    (tmp_path / "mine").mkdir()
+    folder = LAYOUTS["Udacity's driving_log.csv"].write(tmp_path / "mine")
+    problem = refused(folder, settings)
+    assert "a driving log does not state where an episode ends" in problem
+    assert "without a pause of 1 s: 3 by the times" in problem
+    assert 'array = "recording"' not in draft_description(folder).questions[0]
+    assert draft_description(folder).questions[0].startswith("how do the episodes end?")
+
+    (folder / "dataset.toml").write_text('[episodes]\nby = "file"')
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert stored.episodes.lengths.tolist() == [STEPS]
+    for shift, camera in enumerate(("center", "left", "right")):
+        shown = np.asarray(stored.column(("observation", camera))[:])
+        np.testing.assert_array_equal(shown, np.stack([jpeg((row + shift) % STEPS) for row in range(STEPS)]))
+    np.testing.assert_allclose(stored.column(("observation", "speed")).reshape(-1), SPEED)
+    assert counts(stored)["image-by-name"] == 3 * STEPS
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        ("IMG/a.jpg,IMG/a.jpg,0.5,0.5\n", "the first row has 4 cells and no names, expected center, left, right"),
+        ("center,steering\nIMG/a.jpg,0.5\n", "which array is the action?"),
+    ],
+)
+def test_a_driving_log_of_other_columns_is_refused(tmp_path, settings, first, problem):
+    images(tmp_path / "mine", ["IMG/a.jpg"], kind="jpeg")
+    (tmp_path / "mine/driving_log.csv").write_text(first)
+
+    assert problem in refused(tmp_path / "mine", settings)
+
+
+def test_columns_that_are_not_numbers_are_no_elements_of_an_array(tmp_path, settings):
+    folder = tmp_path / "mine"
+    table(folder, images(folder, ["0.png", "1.png"]))
+    (folder / "dataset.toml").write_text('[fields]\nobservation.image = "image"\naction = ["action", "image", "gas"]')
+
+    problem = refused(folder, settings)
+
+    assert "image is text [2], expected a number for each row" in problem
+    assert "it has no column gas, only image" in problem
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_check_reads_what_a_download_stores(tmp_path, name):
+    layout = LAYOUTS[name]
+    folder = layout.write(tmp_path)
+    if layout.toml:
+        (folder / "dataset.toml").write_text(layout.toml)
+
+    found = check_files(folder)
+
+    assert (found.steps, found.episodes, found.lengths["max"]) == (STEPS, len(LENGTHS), max(LENGTHS))
+    assert layout.toml or not draft_description(folder).questions
+
+
+def test_a_conversion_holds_few_images_in_memory(tmp_path):
+    folder = tmp_path / "mine"
+    shape, count = (256, 256, 3), 200
+    image = encoded(np.random.default_rng(0).integers(0, 255, shape, np.uint8))
+    folder.mkdir()
+    for row in range(count):
+        (folder / f"{row}.png").write_bytes(image)
+    table(folder, [f"{row}.png" for row in range(count)])
+    with open_arrays(folder / "log.csv", "csv", "log.csv") as opened:
+        file = PicturesFile(opened, PictureFolder({path.name: path for path in folder.iterdir()}), "")
+        tracemalloc.start()
+        try:
+            assert sum(len(block) for block in file.blocks("image", 1 << 20)) == count
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()

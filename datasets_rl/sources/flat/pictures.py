@@ -10,6 +10,7 @@ Every path, and the header of every image, is checked before the first row is st
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 import re
@@ -35,7 +36,9 @@ BY_NAME = "image-by-name"
 """Rule of the decision about rows with a path of another machine."""
 _FOREIGN = re.compile(r"[A-Za-z]:|/|~")
 _HEAD_BYTES = 1 << 16
-_FILE_MAX_BYTES = 64 << 20
+_METADATA_MAX_BYTES = 1 << 20
+_BLOCK_BYTES = 16 << 20
+_BLOCK_IMAGES = 256
 _FILES_PER_TASK = 8
 _BLOCK_ROWS = 1 << 16
 _NONE = -1
@@ -202,9 +205,10 @@ class PicturesFile(ArrayFile):
             yield from self._file.blocks(name, rows)
             return
         numbers, array = self._columns[name].numbers, self.arrays[name]
-        rows = max(1, min(rows, (16 << 20) // max(array.row_bytes, 1)))
+        rows = max(1, min(rows, _BLOCK_IMAGES, _BLOCK_BYTES // max(array.row_bytes, 1)))
+        max_bytes = _METADATA_MAX_BYTES + 2 * array.row_bytes
         for start in range(0, len(numbers), rows):
-            images = self._read(numbers[start : start + rows].tolist())
+            images = self._read(numbers[start : start + rows].tolist(), max_bytes)
             pixels: NDArray[Any] = np.empty((len(images), *array.shape), array.dtype)
             # A truncated image has a header. Only decoding shows that all pixels are there.
             decode(images, pixels, f"{self.name}: {name}", first=start)
@@ -248,15 +252,15 @@ class PicturesFile(ArrayFile):
                 found, expected = (f"{list(one.shape)} of {one.dtype}" for one in (header, array))
                 yield f"{where} is {found}, expected {expected} as the first image"
 
-    def _read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the bytes of images."""
+    def _read(self, numbers: Sequence[int], max_bytes: int) -> list[bytes]:
+        """Return the bytes of images, each at most `max_bytes`."""
         images = [b""] * len(numbers)
 
         def read_range(start: int, stop: int) -> None:
             for position in range(start, stop):
                 if numbers[position] >= 0 and self._folder.is_inside(numbers[position]):
                     with self._folder.files[numbers[position]].open("rb") as stream:
-                        images[position] = stream.read(_FILE_MAX_BYTES)
+                        images[position] = stream.read(max_bytes)
 
         try:
             run_on_all_cores(read_range, len(numbers), _FILES_PER_TASK)
@@ -272,17 +276,19 @@ def _read_header(file: Path) -> Header | str:
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            if size > _FILE_MAX_BYTES:
-                return f"has {size:,} bytes, expected at most {_FILE_MAX_BYTES:,}"
             head = stream.read(_HEAD_BYTES)
             try:
-                return read_header(head)
+                header = read_header(head)
             except ConversionError:  # long metadata precede the header of a JPEG
-                return read_header(head + stream.read(_FILE_MAX_BYTES))
+                header = read_header(head + stream.read(_METADATA_MAX_BYTES))
     except ConversionError as error:
         return "; ".join(error.problems)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    max_bytes = _METADATA_MAX_BYTES + 2 * math.prod(header.shape) * header.dtype.itemsize
+    if size > max_bytes:
+        return f"has {size:,} bytes for {list(header.shape)} pixels, expected at most {max_bytes:,}"
+    return header
 
 
 def _root_of(file: Path, path: str) -> Path:
