@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -264,7 +265,7 @@ BROKEN_TUBS = {
     ),
     "a missing image": (
         lambda folder: (write_tub(folder) / "images/7_cam_image_array_.jpg").unlink(),
-        "'7_cam_image_array_.jpg' in row 7 does not exist",
+        "'images/7_cam_image_array_.jpg' in row 7 does not exist",
     ),
     "a pilot that drives": (changed(lambda rows: rows[4].update({"user/mode": "local"})), "which array is the action?"),
     "no session": (
@@ -357,3 +358,38 @@ def test_a_conversion_holds_few_images_in_memory(tmp_path):
             assert tracemalloc.get_traced_memory()[1] < 64 << 20
         finally:
             tracemalloc.stop()
+
+
+def test_rows_of_a_driving_log_in_another_order_are_counted(tmp_path, settings):
+    (tmp_path / "mine").mkdir()
+    folder = LAYOUTS["Udacity's driving_log.csv"].write(tmp_path / "mine")
+    lines = (folder / "driving_log.csv").read_text().splitlines(keepends=True)
+    (folder / "driving_log.csv").write_text("".join([lines[1], lines[0], lines[0], *lines[2:]]))
+    (folder / "dataset.toml").write_text('[episodes]\nby = "file"')
+
+    assert counts(StoredDataset(download(str(folder), settings=settings)))["time-not-later"] == 2
+
+
+def test_a_tub_without_rows_beside_other_tubs_is_counted(tmp_path, settings):
+    (tmp_path / "mine/later").mkdir(parents=True)
+    write_tub(tmp_path / "mine/later")
+    write_tub(tmp_path / "mine", deleted=tuple(range(STEPS)))
+    shutil.rmtree(tmp_path / "mine/images")
+
+    stored = StoredDataset(download(str(tmp_path / "mine"), settings=settings))
+
+    assert stored.episodes.lengths.tolist() == LENGTHS
+    assert counts(stored)["no-transition"] == 1
+
+
+def test_further_inputs_of_a_tub_are_infos(tmp_path, settings):
+    rows = tub_rows()
+    for number, row in enumerate(rows):
+        row |= {"imu/acl_x": number / 4, "imu/gyr": [1.0, number], "user/mode": "user", "note": None}
+    (tmp_path / "mine").mkdir()
+    write_tub(tmp_path / "mine", rows)
+
+    stored = StoredDataset(download(str(tmp_path / "mine"), settings=settings))
+
+    np.testing.assert_array_equal(stored.column(("info", "imu", "acl_x")).reshape(-1), np.arange(STEPS) / 4)
+    np.testing.assert_array_equal(stored.column(("info", "imu", "gyr"))[:, 1], np.arange(STEPS))

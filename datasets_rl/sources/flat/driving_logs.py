@@ -87,7 +87,9 @@ class DrivingLog(ArrayFile):
                 seconds[row] = datetime.fromisoformat(date).timestamp() + int(milliseconds) / 1000
             except ValueError:
                 return None
-        steps = np.diff(seconds, prepend=seconds[0])
+        steps = np.diff(seconds)
+        self.decisions = {"time-not-later": int((steps <= 0).sum())}
+        steps = np.append(0, steps)
         pauses: NDArray[np.int64] = np.cumsum((steps < 0) | (steps > _PAUSE_SECONDS))
         return pauses
 

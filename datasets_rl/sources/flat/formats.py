@@ -44,9 +44,9 @@ FORMATS: Mapping[str, Format] = {
     "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True, beside=IMAGES),
     "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True, beside=IMAGES),
     # The files of the following formats are recognized by whole names, in `formats_of`.
-    "driving-log": Format("Udacity's driving log", (), "driving_logs.DrivingLog", is_table=True, beside=IMAGES),
-    "tub": Format("Donkeycar tub", (), "tubs.TubFile", beside=(*IMAGES, ".catalog", ".catalog_manifest")),
-    "tub-1": Format("Donkeycar tub of version 1", (), "tubs.RecordsFile", beside=(*IMAGES, ".json")),
+    "driving-log": Format("Udacity's driving logs", (), "driving_logs.DrivingLog", is_table=True, beside=IMAGES),
+    "tub": Format("Donkeycar's tubs", (), "tubs.TubFile", beside=(*IMAGES, ".catalog", ".catalog_manifest")),
+    "tub-1": Format("Donkeycar's tubs of version 1", (), "tubs.RecordsFile", beside=(*IMAGES, ".json")),
 }
 _DRIVING_LOG = "driving_log.csv"
 _TUB = "manifest.json"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -120,7 +122,13 @@ class FlatReader(EpisodeReader):
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
-        return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
+        last = name.rpartition("/")[2]
+        return open_arrays(self._paths[name], self._format, last if self._last_names[last] == 1 else name, table)
+
+    @cached_property
+    def _last_names(self) -> Counter[str]:
+        """How many files have the same last name of their paths."""
+        return Counter(name.rpartition("/")[2] for name in self._paths)
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to the columns of the first file."""

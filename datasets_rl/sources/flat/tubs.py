@@ -4,7 +4,7 @@ tub              manifest.json, catalog_0.catalog, ..., images/0_cam_image_array
 tub, version 1   meta.json, record_0.json, ..., 0_cam-image_array_.jpg
 
 row              _index, _session_id, _timestamp_ms, cam/image_array, user/angle, user/throttle, user/mode
-array            observation/image is the path, action is [angle, throttle] of the user, the others have their own names
+array            observation/image, action = [angle, throttle] of the user, info/index, info/session, info/imu/acl_x, ...
 episode          a session, of version 2 alone. Rows that were deleted within a session separate episodes
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _CATALOG = re.compile(r"catalog_\d+\.catalog")
 _RECORD = re.compile(r"record_(\d+)\.json")
 _IMAGE, _ANGLE, _THROTTLE, _MODE = "cam/image_array", "user/angle", "user/throttle", "user/mode"
 _INDEX, _SESSION, _TIME = "_index", "_session_id", "_timestamp_ms"
+_IMAGES = "images"
 _DRIVERS = {"user", None}
 _NO_SESSION = "a tub without sessions does not state where an episode ends"
 
@@ -49,35 +51,40 @@ class _Rows(ArrayFile):
     """
 
     is_table = True
+    image_folder = ""
+    """Beginning of the path of an image of which a row has the name alone."""
 
     def __init__(
         self, name: str, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], problems: list[str]
     ) -> None:
         self.name = name
-        if not rows and not problems:
-            problems.append("the tub has no row")
+        self._values: dict[str, Any] = {}
         names = dict.fromkeys(key for row in rows for key in row)
         columns = {key: [row.get(key) for row in rows] for key in names}
-        problems += [
-            f"{key} is missing in {sum(value is None for value in columns.get(key, [None]))} of {len(rows):,} rows"
-            for key in (_IMAGE, _ANGLE, _THROTTLE)
-            if rows and None in columns.get(key, [None])
-        ]
+        absent = {key: len(rows) - sum(row.get(key) is not None for row in rows) for key in (_IMAGE, _ANGLE, _THROTTLE)}
+        problems += [f"{key} is missing in {count:,} of {len(rows):,} rows" for key, count in absent.items() if count]
         if problems:
             raise ConversionError(name, first_problems(problems))
+        if not rows:
+            self.arrays = {
+                "observation/image": Array(0, (), TEXT, text=True),
+                "action": Array(0, (2,), np.dtype(float)),
+            }
+            return
         values = {key: _as_array(column) for key, column in columns.items()}
-        self._values: dict[str, Any] = dict(values)
-        self._values["observation/image"] = values[_IMAGE]
-        contained = [_IMAGE]
         others = {mode for mode in columns.get(_MODE, []) if mode not in _DRIVERS}
-        if not others and values[_ANGLE] is not None and values[_THROTTLE] is not None:
-            self._values["action"] = np.stack([values[_ANGLE], values[_THROTTLE]], axis=1).astype(np.float64)
-            contained += [_ANGLE, _THROTTLE, _MODE]
-        self._modes = sorted(map(str, others))
-        for key, own in ((_INDEX, "info/index"), (_TIME, "info/timestamp_ms"), (_SESSION, "info/session")):
-            if values.get(key) is not None:
-                self._values[own] = values[key]
-                contained.append(key)
+        own = {_IMAGE: "observation/image", _INDEX: "info/index", _TIME: "info/timestamp_ms", _SESSION: "info/session"}
+        fields: dict[str, Any] = {}
+        controls = [values[key] for key in (_ANGLE, _THROTTLE)]
+        if not others and all(isinstance(control, np.ndarray) and control.ndim == 1 for control in controls):
+            fields["action"] = np.stack(controls, axis=1).astype(np.float64)
+            own |= {_ANGLE: "", _THROTTLE: "", _MODE: ""}
+        named = {own.get(key, f"info/{key}"): one for key, one in values.items() if one is not None}
+        fields |= {name: one for name, one in named.items() if name}
+        if isinstance(paths := values[_IMAGE], list):
+            fields["observation/image"] = [one if "/" in one else f"{self.image_folder}{one}" for one in paths]
+        contained = [key for key, one in values.items() if one is not None]
+        self._values = {**values, **fields}
         runs = np.cumsum(np.diff(np.asarray(numbers), prepend=numbers[0]) > 1)
         sessions = columns.get(_SESSION, [None])
         if None in sessions:
@@ -90,17 +97,12 @@ class _Rows(ArrayFile):
             is_cut = np.diff(runs, prepend=0) != 0
             self._values["episode"] = np.cumsum(is_new | is_cut)
             self.decisions = {"session-split": int((is_cut & ~is_new).sum())}
-        self.contained = [key for key in contained if key in self._values]
+        self.contained = contained
         self.arrays = {key: _described(one, len(rows)) for key, one in self._values.items()}
-
-    @property
-    def drivers(self) -> Sequence[str]:
-        """The modes of rows in which not the user alone drives."""
-        return self._modes
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
-        values = self._values[name]
+        values = self._values.get(name, [])
         if values is None:
             raise ConversionError(self.name, [f"{name} has values of several kinds, expected numbers or texts"])
         for start in range(0, len(values), rows):
@@ -132,8 +134,7 @@ class TubFile(_Rows):
             )
         deleted = {*manifest["deleted_indexes"]}
         kept = [row for row in rows if row.get(_INDEX) not in deleted]
-        if rows and not kept and not problems:
-            problems.append("all rows are marked as deleted")
+        self.image_folder = f"{_IMAGES}/" if (path.parent / _IMAGES).is_dir() else ""
         super().__init__(name, kept, [row.get(_INDEX, 0) for row in kept], problems)
         self.decisions = {"deleted-rows": len(rows) - len(kept), **self.decisions}
 
@@ -234,6 +235,10 @@ def _as_array(column: Sequence[Any]) -> Any:
             return np.array(column, np.bool_ if bool in kinds else np.int64)
         except OverflowError:
             return None
+    if kinds == {list}:
+        with suppress(ValueError):
+            vectors: NDArray[Any] = np.array(column)
+            return vectors if vectors.dtype.kind in "if" and vectors.size else None
     if kinds <= {int, float, type(None)} and float in kinds:
         return np.array([np.nan if value is None else value for value in column], np.float64)
     return None

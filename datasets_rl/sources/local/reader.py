@@ -54,6 +54,7 @@ _RULES = {
     BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
     "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
     "session-split": "rows are missing within a session: the rows after them are another episode",
+    "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"

@@ -93,7 +93,7 @@ def draft(
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
         lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0], beside or {}) if form else _Seen()
+    seen = _look_at_first({path: data[path] for path in paths}, form, beside or {}) if form else _Seen()
     if not seen.arrays:
         question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
         return Draft("\n".join(lines), (question,))
@@ -150,6 +150,16 @@ def _quoted(text: str) -> str:
 
 def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
+
+
+def _look_at_first(data: Mapping[str, Asset], file_format: str, beside: Mapping[str, Asset]) -> _Seen:
+    """Return what the first file with a row shows."""
+    seen = _Seen()
+    for path, asset in data.items():
+        seen = _look_at(asset, file_format, path, beside)
+        if not seen.arrays or any(array.rows for array in seen.arrays.values()):
+            break
+    return seen
 
 
 def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Asset]) -> _Seen:
