@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from PIL import Image
+from raw.lerobot import write_video
 
 LENGTHS = [4, 6, 3]
 STEPS = sum(LENGTHS)
@@ -22,6 +23,11 @@ _DRAW = np.random.default_rng(35)
 PIXELS = _DRAW.integers(0, 255, size=(STEPS, *SHAPE), dtype=np.uint8)
 ACTION = _DRAW.uniform(-1, 1, size=(STEPS, 2)).round(6)
 SPEED = _DRAW.uniform(0, 30, size=STEPS).round(6)
+
+
+def frame(row: int) -> np.ndarray:
+    """Return the frame of a row in a video: the brightness is a multiple of the number of the row."""
+    return np.full((64, 96, 3), 10 + 18 * row, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Layout:
     """Key of the images."""
     decoded: Callable[[int], np.ndarray] = lambda row: PIXELS[row]
     """Returns the pixels of a row, [rows, columns, channels]."""
+    loss: int = 0
+    """Greatest difference of a pixel, if the images are frames of videos."""
     action: np.ndarray = field(default_factory=lambda: ACTION)
 
 
@@ -127,6 +135,7 @@ def write_records(folder: Path) -> Path:
     return folder
 
 
+TWO = {f"action_{element}": ACTION[:, element] for element in range(2)}
 CONTROLS = np.stack([ACTION[:, 0], np.abs(ACTION[:, 1]), np.zeros(STEPS)], axis=1)
 
 
@@ -156,10 +165,35 @@ def driving_log(header: bool = False, prefix: str = "C:\\Users\\me\\Desktop\\IMG
     return write
 
 
+def video(path: Path, rows: Any, flip: bool = False) -> None:
+    """Write a video of the frames of some rows."""
+    frames = np.stack([255 - frame(row) if flip else frame(row) for row in rows])
+    write_video(path, frames, fps=10)
+
+
+def filmed(
+    videos: Mapping[str, Any], tables: Mapping[str, Any] | None = None, **columns: Any
+) -> Callable[[Path], Path]:
+    """Return a writer of tables with videos beside: the rows of each video and of each table, by the path."""
+
+    def write(folder: Path) -> Path:
+        for name, rows in videos.items():
+            video(folder / name, rows, flip="rear" in name)
+        for name, rows in (tables or {"log.csv": range(STEPS)}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            frame_of = {column: values[list(rows)] for column, values in {**TWO, **columns}.items()}
+            pd.DataFrame(frame_of).to_csv(folder / name, index=False)
+        return folder
+
+    return write
+
+
+STARTS = np.cumsum([0, *LENGTHS[:-1]])
+WITHIN = np.arange(STEPS) - STARTS[NUMBERS]
+ROWS = [range(start, start + length) for start, length in zip(STARTS.tolist(), LENGTHS, strict=True)]
 CSV = lambda frame, path: frame.to_csv(path, index=False)  # noqa: E731
 PARQUET = lambda frame, path: frame.to_parquet(path)  # noqa: E731
 JSONL = lambda frame, path: frame.to_json(path, orient="records", lines=True, double_precision=15)  # noqa: E731
-TWO = {f"action_{element}": ACTION[:, element] for element in range(2)}
 
 LAYOUTS: Mapping[str, Layout] = {
     "a tub of Donkeycar": Layout(write_tub, decoded=jpeg),
@@ -195,5 +229,42 @@ LAYOUTS: Mapping[str, Layout] = {
     "CSV with paths and names of your own": Layout(
         table(CSV, "log.csv", "cam/{}.png", "shot", steering=ACTION[:, 0], gas=ACTION[:, 1], run=NUMBERS),
         '[episodes]\nby = "column"\narray = "run"\n[fields]\nobservation.image = "shot"\naction = ["steering", "gas"]',
+    ),
+    "CSV for each episode, with a video of the same name": Layout(
+        filmed(
+            {f"ep_{number}.mp4": ROWS[number] for number in range(3)},
+            {f"ep_{number}.csv": ROWS[number] for number in range(3)},
+            frame=WITHIN,
+        ),
+        decoded=frame,
+        loss=3,
+    ),
+    "folder for each episode, with two cameras": Layout(
+        filmed(
+            {f"run_{number}/{camera}.mp4": ROWS[number] for number in range(3) for camera in ("front", "rear")},
+            {f"run_{number}/log.csv": ROWS[number] for number in range(3)},
+            frame_index=WITHIN,
+        ),
+        images="observation.image.front",
+        decoded=frame,
+        loss=3,
+    ),
+    "CSV with a video for each episode": Layout(
+        filmed({f"videos/{number:03}.mp4": ROWS[number] for number in range(3)}, episode=NUMBERS, frame_index=WITHIN),
+        decoded=frame,
+        loss=3,
+    ),
+    "CSV with one video": Layout(
+        filmed({"camera.mp4": range(STEPS)}, episode=NUMBERS, frame=np.arange(STEPS)), decoded=frame, loss=3
+    ),
+    "CSV with paths of videos": Layout(
+        filmed(
+            {f"{number}.mp4": ROWS[number] for number in range(3)},
+            episode=NUMBERS,
+            frame_index=WITHIN + 1,
+            video=np.array([f"/data/{number}.mp4" for number in NUMBERS]),
+        ),
+        decoded=frame,
+        loss=3,
     ),
 }

@@ -7,8 +7,25 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from layouts_pictures import ACTION, LAYOUTS, LENGTHS, PIXELS, SPEED, STEPS, encoded, jpeg, tub_rows, write_tub
+from layouts_pictures import (
+    ACTION,
+    LAYOUTS,
+    LENGTHS,
+    NUMBERS,
+    PIXELS,
+    ROWS,
+    SPEED,
+    STEPS,
+    WITHIN,
+    encoded,
+    filmed,
+    frame,
+    jpeg,
+    tub_rows,
+    write_tub,
+)
 from PIL import Image
+from raw.lerobot import write_video
 
 from datasets_rl import Selection, download, verification
 from datasets_rl.errors import ConversionError
@@ -35,8 +52,9 @@ def test_every_image_and_every_row_of_a_layout_is_stored(tmp_path, settings, nam
     stored = StoredDataset(download(str(folder), settings=settings))
 
     assert stored.episodes.lengths.tolist() == LENGTHS
-    images = stored.column(tuple(layout.images.split(".")))
-    np.testing.assert_array_equal(np.asarray(images[:]), np.stack([layout.decoded(row) for row in range(STEPS)]))
+    images = np.asarray(stored.column(tuple(layout.images.split(".")))[:])
+    expected = np.stack([layout.decoded(row) for row in range(STEPS)])
+    assert np.abs(images.astype(int) - expected).max() <= layout.loss
     np.testing.assert_allclose(stored.column(("action",)), layout.action, rtol=1e-6)
     assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
 
@@ -393,3 +411,89 @@ def test_further_inputs_of_a_tub_are_infos(tmp_path, settings):
 
     np.testing.assert_array_equal(stored.column(("info", "imu", "acl_x")).reshape(-1), np.arange(STEPS) / 4)
     np.testing.assert_array_equal(stored.column(("info", "imu", "gyr"))[:, 1], np.arange(STEPS))
+
+
+@pytest.mark.parametrize("form", ["raw", "encoded", "video"])
+def test_frames_of_two_cameras_are_stored_in_the_form_that_the_user_chooses(tmp_path, settings, form):
+    folder = LAYOUTS["folder for each episode, with two cameras"].write(tmp_path / "mine")
+
+    stored = StoredDataset(download(str(folder), settings=settings, selection=Selection(options={"images": form})))
+
+    for camera in ("front", "rear"):
+        (field,) = [field for field in stored.schema if field.key == ("observation", "image", camera)]
+        assert field.form == form
+        expected = np.stack([255 - frame(row) if camera == "rear" else frame(row) for row in range(STEPS)])
+        assert np.abs(np.asarray(stored.column(field.key)[:]).astype(int) - expected).max() <= 3
+    assert counts(stored).get("video-to-jpeg", 0) == 2 * STEPS * (form == "encoded")
+    assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
+
+
+def per_episode(change=lambda _: None, rows=ROWS, names=("0", "1", "2"), **columns):
+    """Return a writer of a table with a video for each episode, and a change of the files."""
+    videos = {f"{name}.mp4": rows[number] for number, name in enumerate(names)}
+    columns = {"episode": NUMBERS, "frame": WITHIN, **columns}
+
+    def write(folder):
+        filmed(videos, **columns)(folder)
+        change(folder)
+
+    return write
+
+
+def cut(folder):
+    data = (folder / "1.mp4").read_bytes()
+    (folder / "1.mp4").write_bytes(data[: len(data) // 2])
+
+
+def link_out(folder):
+    (folder / "1.mp4").rename(folder.parent / "outside.mp4")
+    (folder / "1.mp4").symlink_to(folder.parent / "outside.mp4")
+
+
+def larger(folder):
+    write_video(folder / "2.mp4", np.zeros((LENGTHS[2], 32, 32, 3), np.uint8))
+
+
+WRONG_VIDEOS = {
+    "a frame less": (per_episode(rows=[ROWS[0][1:], *ROWS[1:]]), "0.mp4 has 3 frames, expected 4, one for each row"),
+    "a frame more": (per_episode(rows=[*ROWS[:2], range(4)]), "2.mp4 has 4 frames, expected 3, one for each row"),
+    "other numbers": (
+        per_episode(names=("1", "2", "3")),
+        "expected one video of all rows, or a video of the number of each episode",
+    ),
+    "a missing video": (
+        per_episode(lambda folder: (folder / "1.mp4").unlink()),
+        "and 3 episodes, beside 0.mp4, 2.mp4: expected",
+    ),
+    "a missing number": (per_episode(frame=WITHIN + (np.arange(STEPS) > 5)), "is 3 in row 6, expected 2 after 1"),
+    "late numbers": (per_episode(frame=WITHIN + 3), "the first frame of 0.mp4 is 3 in row 0, expected 0 or 1"),
+    "a video that is cut": (per_episode(cut), "1.mp4: "),
+    "a link": (per_episode(link_out), "1.mp4: the video is a link that leads out of the folder"),
+    "another size": (per_episode(larger), "2.mp4 has frames of [32, 32], expected [64, 96] as the first video"),
+    "a text": (per_episode(lambda folder: (folder / "1.mp4").write_text("no video")), "1.mp4: "),
+    "a missing path": (
+        filmed({"0.mp4": range(STEPS)}, episode=NUMBERS, video=np.full(STEPS, "gone.mp4")),
+        "video 'gone.mp4' in row 0 does not exist",
+    ),
+    "a video twice": (
+        filmed({"0.mp4": range(9), "1.mp4": range(4)}, video=np.array(["0.mp4"] * 5 + ["1.mp4"] * 4 + ["0.mp4"] * 4)),
+        "video has a video in several ranges of rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VIDEOS)
+def test_videos_that_do_not_have_exactly_the_frames_of_the_rows_are_refused(tmp_path, settings, name):
+    write, problem = WRONG_VIDEOS[name]
+    write(tmp_path / "mine")
+
+    assert problem in refused(tmp_path / "mine", settings)
+
+
+def test_a_video_of_another_length_beside_rows_without_frame_numbers_is_no_field(tmp_path, settings):
+    folder = tmp_path / "mine"
+    filmed({"preview.mp4": range(5)}, episode=NUMBERS, obs=np.arange(STEPS))(folder)
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert [field.name for field in stored.schema if field.key[0] == "observation"] == ["observation"]

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
+from datasets_rl.ted.episode import concatenate_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ TEXT = np.dtype(np.int32)
 """Dtype of the integer codes of texts."""
 
 Rows = NDArray[Any] | list[str] | list[bytes]
-"""Rows of an array: numbers, texts, or the bytes of images."""
+"""Rows of an array: numbers, texts, or the bytes of images. Frames that stay in videos are ``VideoFrames``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Array:
     text: bool = False
     encoded: bool = False
     """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
+    video: bool = False
+    """Whether the rows are frames of videos, as `shape` and `dtype` describe the decoded images."""
 
     @property
     def row_bytes(self) -> int:
@@ -48,7 +51,8 @@ class Array:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
-        kind = "text" if self.text else "encoded images" if self.encoded else self.dtype.name
+        images = "encoded images" if self.encoded else "frames of videos" if self.video else ""
+        kind = "text" if self.text else images or self.dtype.name
         return f"{kind} {[self.rows, *self.shape]}"
 
 
@@ -159,10 +163,11 @@ class RowReader:
 
 
 def join_rows(parts: Sequence[Any]) -> Rows:
-    """Return consecutive blocks of an array as a single block: a list of texts or byte strings, or an array."""
+    """Return consecutive blocks of an array as a single block: a list of texts or byte strings, an array, or frames."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
-    return np.concatenate(parts)
+    joined: Rows = concatenate_columns(parts)
+    return joined
 
 
 class Hdf5Arrays(ArrayFile):

@@ -32,19 +32,21 @@ class Format:
 
 
 IMAGES = (".jpg", ".jpeg", ".png")
-"""Ends of the names of images, in lower case."""
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
+"""Ends of the names of images and of videos, in lower case."""
+_FRAMES = (*IMAGES, *VIDEOS)
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
     "npz": Format("npz", (".npz",), "arrays.NpzArrays", b"PK"),
-    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1", beside=IMAGES),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1", beside=IMAGES),
+    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1", beside=_FRAMES),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1", beside=_FRAMES),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
-    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True, beside=IMAGES),
-    "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True, beside=IMAGES),
+    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True, beside=_FRAMES),
+    "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True, beside=_FRAMES),
     # The files of the following formats are recognized by whole names, in `formats_of`.
-    "driving-log": Format("Udacity's driving logs", (), "driving_logs.DrivingLog", is_table=True, beside=IMAGES),
+    "driving-log": Format("Udacity's driving logs", (), "driving_logs.DrivingLog", is_table=True, beside=_FRAMES),
     "tub": Format("Donkeycar's tubs", (), "tubs.TubFile", beside=(*IMAGES, ".catalog", ".catalog_manifest")),
     "tub-1": Format("Donkeycar's tubs of version 1", (), "tubs.RecordsFile", beside=(*IMAGES, ".json")),
 }

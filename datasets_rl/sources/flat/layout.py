@@ -61,10 +61,13 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
         "frame_path",
         "rgb",
         "pixels",
+        "video",
+        "video_path",
+        "video_file",
     ),
 }
 _IMAGE: Key = (*OBSERVATION, "image")
-_MARKS = ("episode_index", "episode_id", "episode")
+MARKS = ("episode_index", "episode_id", "episode")
 _STATES = (OBSERVATION[0], "info")
 
 
@@ -159,7 +162,7 @@ class Layout:
         """Return the way in which a file marks the ends of episodes, an item of `WAYS`, and the marking array."""
         if self.by:
             return self.by, self.marks
-        marks = next((name for name in arrays if name in _MARKS), "")
+        marks = next((name for name in arrays if name in MARKS), "")
         if marks:
             return "column", marks
         flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}

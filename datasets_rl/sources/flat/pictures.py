@@ -50,20 +50,20 @@ def is_image(path: str) -> bool:
     return path.lower().endswith(IMAGES)
 
 
-class PictureFolder:
-    """Images among the files of a dataset.
+class PathFolder:
+    """Files of a kind among the files of a dataset, which the rows of a table name by their paths.
 
     Args:
-        files: The files on this machine, by the path in the folder of the dataset. Other files than images are ignored.
+        files: The files on this machine, by the path in the folder of the dataset.
+        endings: Ends of the names of the kind, in lower case. Other files are ignored.
     """
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        images = {path: file for path, file in files.items() if is_image(path)}
-        self.paths = [*images]
-        self.files = [*images.values()]
+    def __init__(self, files: Mapping[str, Path], endings: tuple[str, ...]) -> None:
+        kept = {path: file for path, file in files.items() if path.lower().endswith(endings)}
+        self.paths = [*kept]
+        self.files = [*kept.values()]
         self._numbers = {path: number for number, path in enumerate(self.paths)}
         self._parents: dict[Path, bool] = {}
-        self._headers: dict[int, Header | str] = {}
 
     @cached_property
     def _by_name(self) -> Mapping[str, Sequence[int]]:
@@ -73,7 +73,7 @@ class PictureFolder:
         return names
 
     def find(self, text: str, below: str) -> tuple[int, bool, str]:
-        """Return the number of the image of a path in a table, whether only names show the image, and the problem.
+        """Return the number of the file of a path in a table, whether only names show the file, and the problem.
 
         Args:
             text: The path, in the spelling of any system.
@@ -105,6 +105,29 @@ class PictureFolder:
             return _NONE, True, f"may be {names}, expected a single file of this name"
         return (candidates[0], True, "") if candidates else (_NONE, is_foreign, "does not exist")
 
+    def is_inside(self, number: int) -> bool:
+        """Return whether a file is in the folder, and not a link out of the folder."""
+        file, path = self.files[number], self.paths[number]
+        parent = file.parent
+        if parent not in self._parents:
+            root = _root_of(file, path)
+            self._parents[parent] = parent.resolve().is_relative_to(root.resolve())
+        if not file.is_symlink():
+            return self._parents[parent]
+        return file.resolve().is_relative_to(_root_of(file, path).resolve())
+
+
+class PictureFolder(PathFolder):
+    """Images among the files of a dataset.
+
+    Args:
+        files: The files on this machine, by the path in the folder of the dataset. Other files than images are ignored.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__(files, IMAGES)
+        self._headers: dict[int, Header | str] = {}
+
     def header(self, number: int) -> Header | str:
         """Return the header of an image, or what is wrong with the image."""
         if number not in self._headers:
@@ -123,17 +146,6 @@ class PictureFolder:
                 self.header(number)
 
         run_on_all_cores(read_range, len(unseen), _FILES_PER_TASK)
-
-    def is_inside(self, number: int) -> bool:
-        """Return whether an image is a file of the folder, and not a link out of the folder."""
-        file, path = self.files[number], self.paths[number]
-        parent = file.parent
-        if parent not in self._parents:
-            root = _root_of(file, path)
-            self._parents[parent] = parent.resolve().is_relative_to(root.resolve())
-        if not file.is_symlink():
-            return self._parents[parent]
-        return file.resolve().is_relative_to(_root_of(file, path).resolve())
 
 
 @dataclass(slots=True)

@@ -173,14 +173,15 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in _FLAGS or field.key == NEXT_REWARD
-    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
-        yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
+    is_stored = array.encoded or array.video
+    if (array.text or is_stored) and (single or field.key[:2] == _AFTER):
+        yield f"{name} has {'strings' if array.text else 'images'}, expected numbers"
     elif not array.text and array.dtype not in SUPPORTED:
         objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
         yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"
-    if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
+    if field.layout and (len(array.shape) != 3 or array.text or is_stored):
         yield f"{name} has shape {shape}, expected images, three axes per row, to convert {field.layout}"
     if not array.rows:
         yield f"{name} has no row"
@@ -210,7 +211,7 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
     dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
-    form: Form = "encoded" if array.encoded else field.form
+    form: Form = "encoded" if array.encoded else "video" if array.video else field.form
     dtype = np.dtype(np.uint8) if form == "compressed" else dtype
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)

@@ -25,7 +25,7 @@ from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
+from datasets_rl.ted.episode import EncodedImages, Episode, StoredImages, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name, is_observation
 
@@ -427,8 +427,8 @@ class _Rows:
 
 
 def _as_column_values(part: ColumnSlice, values: Any) -> Any:
-    """Convert values to the dtype and the axes of their column. Texts and images are lists."""
-    if isinstance(values, list):
+    """Convert values to the dtype and the axes of their column. Texts and images are not changed."""
+    if isinstance(values, (list, StoredImages)):
         return values
     cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)
     if part.turn:

@@ -39,7 +39,7 @@ from datasets_rl.sources.local.description import (
     Description,
     no_episode_numbers_error,
 )
-from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.selection import IMAGES, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -59,6 +59,7 @@ class Local(Source):
     reader = "datasets_rl.sources.local.reader:LocalReader"
     restated = frozenset({"license", "citation", "homepage", "known_issues", "score"})
     selects = frozenset({"episodes"})
+    image_forms = (*IMAGES.choices, "video")
 
     def ids(self) -> Sequence[str]:
         """Return no ids, because the datasets of a user cannot be listed."""
@@ -149,6 +150,8 @@ class Local(Source):
                 "format": form,
                 "first": first,
                 "chosen": bool(selection.episodes),
+                "tables": paths,
+                "images": selection.options.get(IMAGES.name, ""),
             },
             entry=described,
             revision=folder.revision,

@@ -45,7 +45,9 @@ _SPEAKS = re.compile(
     r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
-_COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+_COUNTS_STEPS = re.compile(
+    r"^(time)?steps?(_index|_id|_idx|s)?$|^frame(_?(index|idx|id|number|num|no))?$|^t$", re.IGNORECASE
+)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),

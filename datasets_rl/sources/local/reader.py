@@ -16,10 +16,11 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.formats import files_beside
-from datasets_rl.sources.flat.pictures import BY_NAME, PictureFolder, PicturesFile
+from datasets_rl.sources.flat.pictures import BY_NAME
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
 from datasets_rl.sources.values import WIDENED
@@ -52,6 +53,7 @@ _RULES = {
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
     BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
+    TO_JPEG: f"frames of videos became JPEG images of quality {QUALITY}, with a loss",
     "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
     "session-split": "rows are missing within a session: the rows after them are another episode",
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
@@ -84,8 +86,9 @@ class LocalReader(FlatReader):
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
         beside = {*files_beside(facts["format"], paths)}
-        self._pictures = PictureFolder({path: file for path, file in paths.items() if path in beside})
+        others = {path: file for path, file in paths.items() if path in beside}
         paths = {path: file for path, file in paths.items() if path not in beside}
+        self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
@@ -94,14 +97,14 @@ class LocalReader(FlatReader):
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
         try:
-            return PicturesFile(arranged(file, self._layout), self._pictures, name.rpartition("/")[0])
+            return self._beside.shown_in(arranged(file, self._layout), name)
         except BaseException:
             file.__exit__(None, None, None)
             raise
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
-        if isinstance(file, PicturesFile):
+        if isinstance(file, VideosFile):
             file.check([field.array for field in self._layout.fields_of(file.readable)])
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
@@ -126,8 +129,8 @@ class LocalReader(FlatReader):
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts.update(file.decisions)
-        if isinstance(file, PicturesFile):
-            self.counts.update(file.count_by_name([part.array for part in plan.parts if part.column.key in self.kept]))
+        if isinstance(file, VideosFile):
+            self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out)
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         is_stated = any(not field.array for field in self._layout.fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,8 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.formats import files_beside, open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
-from datasets_rl.sources.flat.pictures import PictureFolder, PicturesFile
 from datasets_rl.sources.flat.plan import plan_layout
+from datasets_rl.sources.flat.videos import FilesBeside
 from datasets_rl.sources.local.description import Description
 from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
 from datasets_rl.ted.keys import NEXT, Key
@@ -156,20 +156,20 @@ def _look_at_first(data: Mapping[str, Asset], file_format: str, beside: Mapping[
     """Return what the first file with a row shows."""
     seen = _Seen()
     for path, asset in data.items():
-        seen = _look_at(asset, file_format, path, beside)
+        seen = _look_at(asset, file_format, path, beside, [*data])
         if not seen.arrays or any(array.rows for array in seen.arrays.values()):
             break
     return seen
 
 
-def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Asset]) -> _Seen:
+def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Asset], tables: Sequence[str]) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
     path = _path_of(asset)
     if path is None or not path.is_file():
         return _Seen()
     images = {one: image for one in files_beside(file_format, beside) if (image := _path_of(beside[one])) is not None}
     with open_arrays(path, file_format, name) as file:
-        return _judged(file, PictureFolder(images), name.rpartition("/")[0])
+        return _judged(file, FilesBeside(images, tables), name)
 
 
 def _path_of(asset: Asset) -> Path | None:
@@ -180,12 +180,18 @@ def _path_of(asset: Asset) -> Path | None:
         return None
 
 
-def _judged(file: ArrayFile, pictures: PictureFolder, below: str) -> _Seen:
+def _judged(file: ArrayFile, beside: FilesBeside, name: str) -> _Seen:
+    """Return what an open file shows.
+
+    Raises:
+        ConversionError: If images or videos beside the file are not those of the rows.
+    """
     layout = Description()
     try:
-        rows: ArrayFile = PicturesFile(arranged(file, layout), pictures, below)
+        rows = beside.shown_in(arranged(file, layout), name)
     except ConversionError as error:
         return _asking(error, file, _first_values(file))
+    rows.check([field.array for field in layout.fields_of(rows.readable)])
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
