@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tarfile
 import tracemalloc
 
 import numpy as np
@@ -277,6 +279,11 @@ BROKEN_TUBS = {
     ),
     "a manifest that is cut": (edited("manifest.json", lambda text: text[:-9]), "the last line is not JSON"),
     "rows in another order": (changed(lambda rows: rows.reverse()), "_index is 11 after 12 in row 1"),
+    "a row without its number": (changed(lambda rows: rows[2].pop("_index")), "_index is missing in 1 rows"),
+    "a number that no array holds": (
+        changed(lambda rows: rows[2].update({"user/angle": 10**400})),
+        "which array is the action?",
+    ),
     "a row without its angle": (
         changed(lambda rows: rows[3].pop("user/angle")),
         "user/angle is missing in 1 of 13 rows",
@@ -497,3 +504,26 @@ def test_a_video_of_another_length_beside_rows_without_frame_numbers_is_no_field
     stored = StoredDataset(download(str(folder), settings=settings))
 
     assert [field.name for field in stored.schema if field.key[0] == "observation"] == ["observation"]
+
+
+def test_tubs_in_an_archive_are_read_with_a_description(tmp_path, settings):
+    (tmp_path / "tub").mkdir()
+    write_tub(tmp_path / "tub")
+    (tmp_path / "tub/dataset.toml").write_text('name = "car"')
+    with tarfile.open(tmp_path / "tub.tar", "w") as archive:
+        archive.add(tmp_path / "tub", "tub")
+
+    stored = StoredDataset(download(str(tmp_path / "tub.tar"), settings=settings))
+
+    images = np.asarray(stored.column(("observation", "image"))[:])
+    np.testing.assert_array_equal(images, np.stack([jpeg(row) for row in range(STEPS)]))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_the_files_of_a_tub_that_are_no_regular_files_are_not_opened(tmp_path, settings):
+    (tmp_path / "mine").mkdir()
+    folder = write_tub(tmp_path / "mine")
+    (folder / "catalog_1.catalog").unlink()
+    os.mkfifo(folder / "catalog_1.catalog")
+
+    assert "do not have the same catalogs: catalog_1.catalog" in refused(folder, settings)

@@ -53,7 +53,7 @@ FORMATS: Mapping[str, Format] = {
 _DRIVING_LOG = "driving_log.csv"
 _TUB = "manifest.json"
 _CATALOG = re.compile(r"(^|/)catalog_\d+\.catalog$")
-_RECORD = re.compile(r"record_\d+\.json")
+_RECORD = re.compile(r"record_\d{1,15}\.json")
 ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".zip")
 """Ends of the names of files that may be datasets alone. An archive of an episode each is read by a source."""
 

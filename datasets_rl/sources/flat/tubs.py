@@ -27,9 +27,10 @@ from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
 from datasets_rl.ted.keys import natural_order
 
 _LINE_MAX_BYTES = 1 << 20
+_INDEX_MAX = 1 << 53
 _MANIFEST_MAX_BYTES = 64 << 20
 _CATALOG = re.compile(r"catalog_\d+\.catalog")
-_RECORD = re.compile(r"record_(\d+)\.json")
+_RECORD = re.compile(r"record_(\d{1,15})\.json")
 _IMAGE, _ANGLE, _THROTTLE, _MODE = "cam/image_array", "user/angle", "user/throttle", "user/mode"
 _INDEX, _SESSION, _TIME = "_index", "_session_id", "_timestamp_ms"
 _IMAGES = "images"
@@ -121,9 +122,11 @@ class TubFile(_Rows):
         manifest = _read_manifest(path, name)
         for catalog in manifest["paths"]:
             rows += _catalog_rows(path.parent, catalog, problems)
-        indexes = [index for row in rows if type(index := row.get(_INDEX)) is int]
+        indexes = [index for row in rows if type(index := row.get(_INDEX)) is int and 0 <= index < _INDEX_MAX]
         if len(indexes) < len(rows):
-            problems.append(f"{_INDEX} is missing in rows, expected an integer in each row")
+            problems.append(
+                f"{_INDEX} is missing in {len(rows) - len(indexes):,} rows, expected an integer from 0 in each row"
+            )
         elif back := [number for number in range(1, len(rows)) if indexes[number] <= indexes[number - 1]]:
             before, index = indexes[back[0] - 1], indexes[back[0]]
             problems.append(f"{_INDEX} is {index} after {before} in row {back[0]:,}, expected ascending numbers")
@@ -143,7 +146,10 @@ class RecordsFile(_Rows):
     """Open tub of version 1: a file of JSON for each row."""
 
     def __init__(self, path: Path, name: str) -> None:
-        found = sorted((one.name for one in path.parent.iterdir() if _RECORD.fullmatch(one.name)), key=natural_order)
+        found = sorted(
+            (one.name for one in path.parent.iterdir() if _RECORD.fullmatch(one.name) and one.is_file()),
+            key=natural_order,
+        )
         problems: list[str] = []
         rows = []
         for record in found:
@@ -163,7 +169,9 @@ def _read_manifest(path: Path, name: str) -> dict[str, Any]:
         last = _object(lines[-1] if lines else b"", _MANIFEST_MAX_BYTES)
     except ValueError as error:
         raise ConversionError(name, [f"the last line {error}, expected the list of catalogs of a tub"]) from error
-    found = sorted((one.name for one in path.parent.iterdir() if _CATALOG.fullmatch(one.name)), key=natural_order)
+    found = sorted(
+        (one.name for one in path.parent.iterdir() if _CATALOG.fullmatch(one.name) and one.is_file()), key=natural_order
+    )
     stated = last.get("paths", found)
     deleted, current = last.get("deleted_indexes", []), last.get("current_index", 0)
     problems = []
@@ -230,17 +238,14 @@ def _as_array(column: Sequence[Any]) -> Any:
     kinds = {type(value) for value in column}
     if kinds == {str}:
         return list(column)
-    if kinds in ({bool}, {int}):
-        try:
+    with suppress(OverflowError, ValueError):
+        if kinds in ({bool}, {int}):
             return np.array(column, np.bool_ if bool in kinds else np.int64)
-        except OverflowError:
-            return None
-    if kinds == {list}:
-        with suppress(ValueError):
+        if kinds == {list}:
             vectors: NDArray[Any] = np.array(column)
             return vectors if vectors.dtype.kind in "if" and vectors.size else None
-    if kinds <= {int, float, type(None)} and float in kinds:
-        return np.array([np.nan if value is None else value for value in column], np.float64)
+        if kinds <= {int, float, type(None)} and float in kinds:
+            return np.array([np.nan if value is None else value for value in column], np.float64)
     return None
 
 

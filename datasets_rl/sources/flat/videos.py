@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -289,14 +290,22 @@ class VideosFile(ArrayFile):
 
     def _matched(self, videos: Sequence[int], runs: Mapping[int, int] | None) -> _Camera | None:
         """Return the camera of some videos, or None if the rows of each video are not certain."""
-        if len(videos) == 1 and (runs is None or len(runs) == 1 or self._folder.length(videos[0])[0] == self._count):
-            if self._numbers is None and self._folder.length(videos[0])[0] != self._count:
+        if len(videos) == 1:
+            is_whole = self._length_of(videos[0]) == self._count
+            if is_whole or (self._numbers is not None and (runs is None or len(runs) == 1)):
+                return _Camera(tuple(videos), np.array([self._count]))
+            if runs is None:
                 return None  # the video may show something else
-            return _Camera(tuple(videos), np.array([self._count]))
         by_number = {_last_number(self._folder.paths[video]): video for video in videos}
-        if runs is None or by_number.keys() != runs.keys():
+        if runs is None or by_number.keys() != runs.keys() or len(by_number) < len(videos):
             return None
         return _Camera(tuple(by_number[number] for number in runs), np.cumsum([*runs.values()]))
+
+    def _length_of(self, video: int) -> int:
+        """Return the number of frames of a video, or 0 if the file is not a video that can be read."""
+        with suppress(ConversionError):
+            return self._folder.length(video)[0]
+        return 0
 
     def _runs(self) -> dict[int, int] | None:
         """Return the number of rows by the number of the episode, in order, or None without a column of the numbers."""
