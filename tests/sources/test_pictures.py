@@ -279,6 +279,10 @@ BROKEN_TUBS = {
     ),
     "a manifest that is cut": (edited("manifest.json", lambda text: text[:-9]), "the last line is not JSON"),
     "rows in another order": (changed(lambda rows: rows.reverse()), "_index is 11 after 12 in row 1"),
+    "a session that comes back": (
+        changed(lambda rows: rows[12].update({"_session_id": rows[0]["_session_id"]})),
+        "3 sessions are in 4 ranges of rows",
+    ),
     "a row without its number": (changed(lambda rows: rows[2].pop("_index")), "_index is missing in 1 rows"),
     "a number that no array holds": (
         changed(lambda rows: rows[2].update({"user/angle": 10**400})),
@@ -527,3 +531,32 @@ def test_the_files_of_a_tub_that_are_no_regular_files_are_not_opened(tmp_path, s
     os.mkfifo(folder / "catalog_1.catalog")
 
     assert "do not have the same catalogs: catalog_1.catalog" in refused(folder, settings)
+
+
+def test_a_tub_with_inputs_of_other_names_asks_for_its_action(tmp_path, settings):
+    rows = tub_rows()
+    for row in rows:
+        row["steering"], row["gas"] = row.pop("user/angle"), row.pop("user/throttle")
+    (tmp_path / "mine").mkdir()
+    folder = write_tub(tmp_path / "mine", rows)
+    assert "which array is the action?; which fields are gas, steering?" in refused(folder, settings)
+
+    (folder / "dataset.toml").write_text('[fields]\naction = ["steering", "gas"]')
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    np.testing.assert_allclose(stored.column(("action",)), ACTION)
+    assert stored.episodes.lengths.tolist() == LENGTHS
+
+
+def test_a_tub_in_which_a_pilot_drives_is_read_with_its_action(tmp_path, settings):
+    rows = tub_rows()
+    for row in rows:
+        row |= {"user/mode": "local", "pilot/angle": row["user/throttle"], "pilot/throttle": row["user/angle"]}
+    (tmp_path / "mine").mkdir()
+    folder = write_tub(tmp_path / "mine", rows)
+    (folder / "dataset.toml").write_text('[fields]\naction = ["pilot/angle", "pilot/throttle"]')
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    np.testing.assert_allclose(stored.column(("action",)), ACTION[:, ::-1])
+    np.testing.assert_allclose(stored.column(("info", "user", "angle")).reshape(-1), ACTION[:, 0])

@@ -62,8 +62,12 @@ class _Rows(ArrayFile):
         self._values: dict[str, Any] = {}
         names = dict.fromkeys(key for row in rows for key in row)
         columns = {key: [row.get(key) for row in rows] for key in names}
-        absent = {key: len(rows) - sum(row.get(key) is not None for row in rows) for key in (_IMAGE, _ANGLE, _THROTTLE)}
-        problems += [f"{key} is missing in {count:,} of {len(rows):,} rows" for key, count in absent.items() if count]
+        absent = {key: sum(row.get(key) is None for row in rows) for key in (_IMAGE, _ANGLE, _THROTTLE)}
+        problems += [
+            f"{key} is missing in {count:,} of {len(rows):,} rows"
+            for key, count in absent.items()
+            if 0 < count < len(rows)
+        ]
         if problems:
             raise ConversionError(name, first_problems(problems))
         if not rows:
@@ -76,15 +80,17 @@ class _Rows(ArrayFile):
         others = {mode for mode in columns.get(_MODE, []) if mode not in _DRIVERS}
         own = {_IMAGE: "observation/image", _INDEX: "info/index", _TIME: "info/timestamp_ms", _SESSION: "info/session"}
         fields: dict[str, Any] = {}
-        controls = [values[key] for key in (_ANGLE, _THROTTLE)]
-        if not others and all(isinstance(control, np.ndarray) and control.ndim == 1 for control in controls):
+        both = (values.get(key) for key in (_ANGLE, _THROTTLE))
+        controls = [control for control in both if isinstance(control, np.ndarray) and control.ndim == 1]
+        if not others and len(controls) == len((_ANGLE, _THROTTLE)):
             fields["action"] = np.stack(controls, axis=1).astype(np.float64)
             own |= {_ANGLE: "", _THROTTLE: "", _MODE: ""}
-        named = {own.get(key, f"info/{key}"): one for key, one in values.items() if one is not None}
-        fields |= {name: one for name, one in named.items() if name}
-        if isinstance(paths := values[_IMAGE], list):
+        # Inputs without a group, such as "steering", may be the action.
+        named = {key: own.get(key, f"info/{key}" if "/" in key else "") for key in values}
+        fields |= {name: values[key] for key, name in named.items() if name and values[key] is not None}
+        if isinstance(paths := values.get(_IMAGE), list):
             fields["observation/image"] = [one if "/" in one else f"{self.image_folder}{one}" for one in paths]
-        contained = [key for key, one in values.items() if one is not None]
+        contained = [key for key, one in values.items() if one is not None and (named[key] or key in own)]
         self._values = {**values, **fields}
         runs = np.cumsum(np.diff(np.asarray(numbers), prepend=numbers[0]) > 1)
         sessions = columns.get(_SESSION, [None])
@@ -93,8 +99,11 @@ class _Rows(ArrayFile):
             self.open_question = f"{_NO_SESSION}. The array recording numbers the ranges of consecutive rows"
             contained.append("recording")
         else:
-            codes = np.unique(np.asarray([str(session) for session in sessions]), return_inverse=True)[1]
+            names_of_sessions, codes = np.unique([str(session) for session in sessions], return_inverse=True)
             is_new = np.diff(codes, prepend=codes[0]) != 0
+            if is_new.sum() >= len(names_of_sessions):
+                ranges = f"{len(names_of_sessions):,} sessions are in {is_new.sum() + 1:,} ranges of rows"
+                raise ConversionError(name, [f"{ranges}, expected consecutive rows for each session"])
             is_cut = np.diff(runs, prepend=0) != 0
             self._values["episode"] = np.cumsum(is_new | is_cut)
             self.decisions = {"session-split": int((is_cut & ~is_new).sum())}
