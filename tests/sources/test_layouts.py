@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import layouts_pictures
+import layouts_images
 import numpy as np
 import pytest
 from layouts import ACTION, LAST, LAYOUTS, LENGTHS, OBS, REWARD, TERMINATED
@@ -83,7 +83,7 @@ def test_the_page_has_a_row_for_each_layout():
     section = PAGE.read_text("utf-8").partition("## Your file looks like this")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
 
-    assert [row for row in rows if row not in {"your file", "---"}] == [*LAYOUTS, *layouts_pictures.LAYOUTS], (
+    assert [row for row in rows if row not in {"your file", "---"}] == [*LAYOUTS, *layouts_images.LAYOUTS], (
         "write the rows of docs/your-own-data.md"
     )
 

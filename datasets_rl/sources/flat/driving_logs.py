@@ -98,7 +98,7 @@ class DrivingLog(ArrayFile):
 
 
 class _Log(CsvFile):
-    """Table of a log, whose first row may be data."""
+    """Table of a log. The first row may be data."""
 
     @override
     def _opened(self) -> AbstractContextManager[Iterable[str]]:

@@ -32,8 +32,8 @@ from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.read.video import Video, decode, decode_pixels, decode_to_jpeg, index_video
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, Rows
 from datasets_rl.sources.flat.formats import VIDEOS
+from datasets_rl.sources.flat.image_paths import ImageFolder, ImagePathsFile, PathFolder
 from datasets_rl.sources.flat.layout import MARKS
-from datasets_rl.sources.flat.pictures import PathFolder, PictureFolder, PicturesFile
 
 TO_JPEG = "video-to-jpeg"
 QUALITY = 95
@@ -118,7 +118,7 @@ class FilesBeside:
     """
 
     def __init__(self, files: Mapping[str, Path], tables: Sequence[str], form: str = "") -> None:
-        self._pictures, self._videos = PictureFolder(files), VideoFolder(files, tables, form)
+        self._images, self._videos = ImageFolder(files), VideoFolder(files, tables, form)
 
     def shown_in(self, file: ArrayFile, table: str) -> VideosFile:
         """Return a file with the images and the videos as arrays.
@@ -127,7 +127,7 @@ class FilesBeside:
             file: The file.
             table: The path of the file in the folder of the dataset.
         """
-        return VideosFile(PicturesFile(file, self._pictures, table.rpartition("/")[0]), self._videos, table)
+        return VideosFile(ImagePathsFile(file, self._images, table.rpartition("/")[0]), self._videos, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class _Camera:
 
 
 class VideosFile(ArrayFile):
-    """Table with an array of images for each camera whose videos lie beside the table.
+    """Table with an array of images for each camera with videos beside the table.
 
     A column of the paths of videos becomes such an array itself. Other cameras are ``video``, or ``video/<camera>``.
 
@@ -150,7 +150,7 @@ class VideosFile(ArrayFile):
         table: The path of the table in the folder of the dataset.
     """
 
-    def __init__(self, file: PicturesFile, folder: VideoFolder, table: str) -> None:
+    def __init__(self, file: ImagePathsFile, folder: VideoFolder, table: str) -> None:
         self.take_notes_of(file)
         self._file, self._folder = file, folder
         self.arrays = dict(file.arrays)

@@ -16,7 +16,7 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.formats import files_beside
-from datasets_rl.sources.flat.pictures import BY_NAME
+from datasets_rl.sources.flat.image_paths import BY_NAME
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of

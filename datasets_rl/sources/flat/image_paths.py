@@ -117,7 +117,7 @@ class PathFolder:
         return file.resolve().is_relative_to(_root_of(file, path).resolve())
 
 
-class PictureFolder(PathFolder):
+class ImageFolder(PathFolder):
     """Images among the files of a dataset.
 
     Args:
@@ -155,13 +155,13 @@ class _Column:
     numbers: NDArray[np.int32]
     """Number of the image of each row in the folder, [N]."""
     by_name: int = 0
-    """Number of rows whose paths are those of another machine."""
+    """Number of rows with a path of another machine."""
     problems: list[str] = field(default_factory=list)
     more: int = 0
     """Number of further rows with problems."""
 
 
-class PicturesFile(ArrayFile):
+class ImagePathsFile(ArrayFile):
     """File in which each text column of paths of images is an array of encoded images.
 
     Args:
@@ -170,7 +170,7 @@ class PicturesFile(ArrayFile):
         below: The folder of the file in the folder of the dataset.
     """
 
-    def __init__(self, file: ArrayFile, folder: PictureFolder, below: str) -> None:
+    def __init__(self, file: ArrayFile, folder: ImageFolder, below: str) -> None:
         self.take_notes_of(file)
         self._file, self._folder = file, folder
         self._columns: dict[str, _Column] = {}
@@ -184,7 +184,7 @@ class PicturesFile(ArrayFile):
                 self.arrays[name] = Array(array.rows, shape, dtype, encoded=dtype == np.uint8)
 
     @property
-    def pictures(self) -> Collection[str]:
+    def images(self) -> Collection[str]:
         """Names of the arrays of images by path."""
         return self._columns.keys()
 

@@ -9,7 +9,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from layouts_pictures import (
+from layouts_images import (
     ACTION,
     LAYOUTS,
     LENGTHS,
@@ -34,7 +34,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources.flat.formats import open_arrays
-from datasets_rl.sources.flat.pictures import PictureFolder, PicturesFile
+from datasets_rl.sources.flat.image_paths import ImageFolder, ImagePathsFile
 from datasets_rl.sources.local.files import check_files, draft_description
 
 
@@ -380,7 +380,7 @@ def test_a_conversion_holds_few_images_in_memory(tmp_path):
         (folder / f"{row}.png").write_bytes(image)
     table(folder, [f"{row}.png" for row in range(count)])
     with open_arrays(folder / "log.csv", "csv", "log.csv") as opened:
-        file = PicturesFile(opened, PictureFolder({path.name: path for path in folder.iterdir()}), "")
+        file = ImagePathsFile(opened, ImageFolder({path.name: path for path in folder.iterdir()}), "")
         tracemalloc.start()
         try:
             assert sum(len(block) for block in file.blocks("image", 1 << 20)) == count
@@ -560,3 +560,15 @@ def test_a_tub_in_which_a_pilot_drives_is_read_with_its_action(tmp_path, setting
 
     np.testing.assert_allclose(stored.column(("action",)), ACTION[:, ::-1])
     np.testing.assert_allclose(stored.column(("info", "user", "angle")).reshape(-1), ACTION[:, 0])
+
+
+@pytest.mark.parametrize("name", ["image", "images", "img", "rgb", "pixels"])
+def test_an_array_with_a_name_of_images_is_the_observation(tmp_path, settings, name):
+    path = tmp_path / "data.npz"
+    np.savez(path, **{name: PIXELS}, actions=ACTION, episode_lengths=LENGTHS)
+
+    stored = StoredDataset(download(str(path), settings=settings))
+
+    np.testing.assert_array_equal(np.asarray(stored.column(("observation", "image"))[:]), PIXELS)
+    np.savez(path, **{name: PIXELS}, obs=ACTION, actions=ACTION, episode_lengths=LENGTHS)
+    assert f"which fields are {name}?" in refused(path, settings)
