@@ -572,3 +572,40 @@ def test_an_array_with_a_name_of_images_is_the_observation(tmp_path, settings, n
     np.testing.assert_array_equal(np.asarray(stored.column(("observation", "image"))[:]), PIXELS)
     np.savez(path, **{name: PIXELS}, obs=ACTION, actions=ACTION, episode_lengths=LENGTHS)
     assert f"which fields are {name}?" in refused(path, settings)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "problem"),
+    [
+        ("video", "0.mp4", "video '0.mp4' in row 0 does not exist"),
+        ("image", "IMG_0001", "image has texts that are not names of PNG or JPEG images, or of videos, in all rows"),
+        ("image", "0.png", "image '0.png' in row 0 does not exist"),
+    ],
+)
+def test_texts_of_a_column_of_images_are_never_stored_as_texts(tmp_path, settings, column, text, problem):
+    (tmp_path / "mine").mkdir()
+    rows = "".join(f"{text},{row},0\n" for row in range(3))
+    (tmp_path / "mine/log.csv").write_text(f"{column},action,episode\n{rows}")
+
+    assert problem in refused(tmp_path / "mine", settings)
+
+
+def test_a_video_of_the_images_of_a_table_is_not_a_field(tmp_path, settings):
+    folder = tmp_path / "mine"
+    names = images(folder, [f"{row}.png" for row in range(STEPS)])
+    filmed({"preview.mp4": range(5)}, episode=NUMBERS, frame=WITHIN, image=np.array(names))(folder)
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert [field.name for field in stored.schema if field.key[0] == "observation"] == ["observation.image"]
+
+
+def test_a_column_of_steps_that_agrees_with_the_column_of_episodes_needs_no_field(tmp_path, settings):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    rows = "".join(f"{NUMBERS[row]},{WITHIN[row]},{row},{-row}\n" for row in range(STEPS))
+    (folder / "log.csv").write_text(f"episode,step,obs,action\n{rows}")
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert stored.episodes.lengths.tolist() == LENGTHS

@@ -31,6 +31,7 @@ ARRANGED = ("axis", "group", "suffix")
 WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
 """Ways to mark the ends of episodes: a file for each episode, flags of steps, or states that do not continue."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
+IMAGE: Key = (*OBSERVATION, "image")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: ("observation", "observations", "obs", "state", "states", "ob", "expert_observations", "expert_obs"),
     ACTION: ("action", "actions", "act", "acts", "acs", "expert_actions"),
@@ -49,7 +50,7 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
     ),
     ("info",): ("info", "infos"),
     # In a table, a column of paths of images has such a name.
-    (*OBSERVATION, "image"): (
+    IMAGE: (
         "image",
         "images",
         "img",
@@ -66,7 +67,6 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
         "video_file",
     ),
 }
-_IMAGE: Key = (*OBSERVATION, "image")
 MARKS = ("episode_index", "episode_id", "episode")
 _STATES = (OBSERVATION[0], "info")
 
@@ -181,7 +181,7 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
                 if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
                     keys[array] = (*key, *names_[len(root) :])
     if OBSERVATION in keys.values():  # the image is not a part of the observation, and would need another key
-        return {array: key for array, key in keys.items() if parts[array][0] != roots.get(_IMAGE)}
+        return {array: key for array, key in keys.items() if parts[array][0] != roots.get(IMAGE)}
     return keys
 
 

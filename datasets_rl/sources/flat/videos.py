@@ -159,13 +159,17 @@ class VideosFile(ArrayFile):
         self._count = rows.pop() if len(rows) == 1 else 0
         self._problems: list[str] = []
         self._problems_of: dict[str, list[str]] = {}
-        if not folder.paths or not self._count:
+        self._numbers: NDArray[np.int64] | None = None
+        if not self._count:
             return
-        frames = next((name for name in file.arrays if _FRAME.fullmatch(name) and self._is_number(name)), "")
-        self._numbers = np.asarray(file.read_all(frames)).reshape(-1).astype(np.int64) if frames else None
         for name, array in file.arrays.items():
             if array.text and not array.shape and (camera := self._named(name, table)) is not None:
                 self._cameras[name] = camera
+        if not folder.paths and not self._cameras:
+            return
+        frames = next((name for name in file.arrays if _FRAME.fullmatch(name) and self._is_number(name)), "")
+        if frames:
+            self._numbers = np.asarray(file.read_all(frames)).reshape(-1).astype(np.int64)
         if not self._cameras:
             self._cameras = self._beside(table)
         for name, camera in self._cameras.items():
@@ -278,7 +282,8 @@ class VideosFile(ArrayFile):
             camera = self._matched(videos, runs)
             if camera is not None:
                 found[name] = camera
-        if self._numbers is not None and candidates and len(found) < len(groups):
+        # Beside images by path, the videos may show the images.
+        if self._numbers is not None and candidates and len(found) < len(groups) and not self._file.images:
             names_of_all = [self._folder.paths[number] for number in candidates]
             episodes = "no column of episode numbers" if runs is None else f"{len(runs):,} episodes"
             self._problems.append(

@@ -27,8 +27,9 @@ from datasets_rl.sources.flat.arranged import (
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
-from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
+from datasets_rl.sources.flat.layout import ARRANGED, IMAGE, MARKED, Layout
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.videos import VideosFile
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -109,6 +110,26 @@ def _check_columns(file: ArrayFile, stated: Mapping[str, Sequence[str]]) -> None
             problems.append(f"{column} is {array}, expected a number for each row")
     if problems:
         raise ConversionError(file.name, problems)
+
+
+def check_files_beside(file: VideosFile, layout: Layout) -> None:
+    """Check the images and videos that are fields of a file.
+
+    Raises:
+        ConversionError: If paths or files are wrong, see `VideosFile.check`, or if texts that are not names of such files
+            have the name of images.
+    """
+    fields = layout.fields_of(file.readable)
+    file.check([field.array for field in fields])
+    inferred = [field for field in fields if field not in layout.fields and field.key[:2] == IMAGE]
+    problems = [
+        f"{field.array} has texts that are not names of PNG or JPEG images, or of videos, in all rows"
+        for field in inferred
+        if file.arrays[field.array].text
+    ]
+    if problems:
+        hint = "correct the names, or state in dataset.toml, [fields], which field the texts are"
+        raise ConversionError(file.name, problems, hint=hint)
 
 
 def _is_inferred(layout: Layout) -> bool:

@@ -22,7 +22,7 @@ from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
-from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
+from datasets_rl.sources.local.evidence import arranged, check_files_beside, with_evidence, with_flags_of_episodes
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import NEXT_REWARD
 
@@ -105,7 +105,7 @@ class LocalReader(FlatReader):
     @override
     def plan(self, file: ArrayFile) -> Plan:
         if isinstance(file, VideosFile):
-            file.check([field.array for field in self._layout.fields_of(file.readable)])
+            check_files_beside(file, self._layout)
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
         plan = replace(

@@ -21,7 +21,7 @@ from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.flat.videos import FilesBeside
 from datasets_rl.sources.local.description import Description
-from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
+from datasets_rl.sources.local.evidence import arranged, check_files_beside, speaks_of_episodes, with_evidence
 from datasets_rl.ted.keys import NEXT, Key
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
-    contained: Collection[str] = ()
-    """Names of the arrays whose values other arrays have, too."""
+    settled: Collection[str] = ()
+    """Names of the arrays that need no field: other arrays have the values, or they agree with the ends of episodes."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
 
@@ -107,7 +107,7 @@ def draft(
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not speaks_of_episodes(array) and array not in seen.contained
+        if not speaks_of_episodes(array) and array not in seen.settled
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
@@ -191,7 +191,7 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str) -> _Seen:
         rows = beside.shown_in(arranged(file, layout), name)
     except ConversionError as error:
         return _asking(error, file, _first_values(file))
-    rows.check([field.array for field in layout.fields_of(rows.readable)])
+    check_files_beside(rows, layout)
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
@@ -201,12 +201,15 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str) -> _Seen:
             if rows.way
             else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
         )
-        return _Seen(rows.arrays, by, marks, contained=rows.contained, values=values)
+        return _Seen(rows.arrays, by, marks, settled=rows.contained, values=values)
+    unknown = plan.left_out
     try:
         plan = with_evidence(rows, plan)
     except ConversionError as error:
         return _asking(error, rows, values)
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), contained=rows.contained, values=values)
+    # Arrays that agree with the ends of the episodes need no field.
+    settled = [*rows.contained, *(name for name in unknown if name not in plan.left_out)]
+    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), settled=settled, values=values)
 
 
 def _padding_of(file: ArrayFile) -> str:
@@ -215,7 +218,7 @@ def _padding_of(file: ArrayFile) -> str:
 
 def _asking(error: ConversionError, file: ArrayFile, values: Mapping[str, str]) -> _Seen:
     question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
-    return _Seen(file.arrays, question=question, answers=answers, contained=file.contained, values=values)
+    return _Seen(file.arrays, question=question, answers=answers, settled=file.contained, values=values)
 
 
 def _first_values(file: ArrayFile) -> dict[str, str]:
