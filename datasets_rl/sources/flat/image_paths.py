@@ -2,7 +2,7 @@ r"""Images by path: a column of names of image files is an array of encoded imag
 
 text in the row                        file below the folder of the table
 images/0.jpg                           the same path
-C:\Users\me\IMG\center_1.jpg              IMG/center_1.jpg, if one file alone has the most equal names at the end of the path
+C:\Users\me\IMG\center_1.jpg           IMG/center_1.jpg, if a single path has the longest equal end
 ../other/0.jpg, https://host/0.jpg     none
 
 Every path, and the header of every image, is checked before the first row is stored.
@@ -14,6 +14,7 @@ import math
 import os
 import posixpath
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,17 @@ def is_image(path: str) -> bool:
     return path.lower().endswith(IMAGES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Ends of the paths below a folder: ``a.jpg``, ``IMG/a.jpg``, ``run/IMG/a.jpg``."""
+
+    folder: str | None
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Number of the first file with an end."""
+    several: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Numbers of the first two files with an end that several files have."""
+
+
 class PathFolder:
     """Files of a kind among the files of a dataset, which the rows of a table name by their paths.
 
@@ -64,13 +76,34 @@ class PathFolder:
         self.files = [*kept.values()]
         self._numbers = {path: number for number, path in enumerate(self.paths)}
         self._parents: dict[Path, bool] = {}
+        self._ends = _Ends(None)
 
     @cached_property
-    def _by_name(self) -> Mapping[str, Sequence[int]]:
-        names: dict[str, list[int]] = {}
-        for number, path in enumerate(self.paths):
-            names.setdefault(path.rpartition("/")[2], []).append(number)
-        return names
+    def _sorted(self) -> tuple[list[str], list[int]]:
+        """The paths in order, and the number of each."""
+        order = sorted(range(len(self.paths)), key=self.paths.__getitem__)
+        return [self.paths[number] for number in order], order
+
+    def numbers_below(self, folder: str) -> Sequence[int]:
+        """Return the numbers of the files below a folder."""
+        if not folder:
+            return range(len(self.paths))
+        paths, order = self._sorted
+        # The character after "/" ends the paths that begin with the name of the folder.
+        return order[bisect_left(paths, f"{folder}/") : bisect_left(paths, f"{folder}0")]
+
+    def _ends_below(self, folder: str) -> _Ends:
+        """Return the ends of the paths below a folder."""
+        if self._ends.folder != folder:
+            self._ends = _Ends(folder)
+            for number in self.numbers_below(folder):
+                names = self.paths[number].split("/")
+                for depth in range(len(names)):
+                    end = "/".join(names[depth:])
+                    first = self._ends.numbers.setdefault(end, number)
+                    if first != number:
+                        self._ends.several.setdefault(end, (first, number))
+        return self._ends
 
     def find(self, text: str, below: str) -> tuple[int, bool, str]:
         """Return the number of the file of a path in a table, whether only names show the file, and the problem.
@@ -91,19 +124,20 @@ class PathFolder:
                     return _NONE, False, "leads out of the folder"
                 if path in self._numbers:
                     return self._numbers[path], False, ""
-        return self._find_by_name(clean.split("/"), f"{below}/" if below else "", is_foreign=is_foreign)
+        return self._find_by_name(clean.split("/"), below, is_foreign=is_foreign)
 
-    def _find_by_name(self, parts: Sequence[str], inside: str, *, is_foreign: bool) -> tuple[int, bool, str]:
+    def _find_by_name(self, parts: Sequence[str], below: str, *, is_foreign: bool) -> tuple[int, bool, str]:
         if ".." in parts:
             return _NONE, False, "leads out of the folder" if is_foreign else "does not exist"
-        candidates = [n for n in self._by_name.get(parts[-1], ()) if self.paths[n].startswith(inside)]
-        if len(candidates) > 1:
-            equal = [_equal_names(parts, self.paths[number].split("/")) for number in candidates]
-            candidates = [number for number, names in zip(candidates, equal, strict=True) if names == max(equal)]
-        if len(candidates) > 1:
-            names = " and ".join(self.paths[number] for number in candidates[:2])
+        ends = self._ends_below(below)
+        longest = ("/".join(parts[depth:]) for depth in range(len(parts)))
+        found = next((end for end in longest if end in ends.numbers), "")
+        if not found:
+            return _NONE, is_foreign, "does not exist"
+        if found in ends.several:
+            names = " and ".join(self.paths[number] for number in ends.several[found])
             return _NONE, True, f"may be {names}, expected a single file of this name"
-        return (candidates[0], True, "") if candidates else (_NONE, is_foreign, "does not exist")
+        return ends.numbers[found], True, ""
 
     def is_inside(self, number: int) -> bool:
         """Return whether a file is in the folder, and not a link out of the folder."""
@@ -307,9 +341,3 @@ def _root_of(file: Path, path: str) -> Path:
     """Return the folder of the dataset, of a file that is at a path in the folder."""
     depth = path.count("/")
     return file.parents[depth] if file.as_posix().endswith(f"/{path}") else file.parent
-
-
-def _equal_names(parts: Sequence[str], others: Sequence[str]) -> int:
-    """Return the number of equal names at the end of two paths."""
-    pairs = zip(reversed(parts), reversed(others), strict=False)
-    return next((count for count, (name, other) in enumerate(pairs) if name != other), min(len(parts), len(others)))

@@ -98,7 +98,7 @@ class VideoFolder(PathFolder):
         own = self._by_stem.get(_stem(table), ())
         if own or not folder or self._tables_in[folder] > 1:
             return own
-        return [number for number, path in enumerate(self.paths) if path.startswith(f"{folder}/")]
+        return self.numbers_below(folder)
 
     @cached_property
     def _by_stem(self) -> Mapping[str, Sequence[int]]:
