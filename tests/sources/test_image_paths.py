@@ -482,6 +482,10 @@ WRONG_VIDEOS = {
     "a link": (per_episode(link_out), "1.mp4: the video is a link that leads out of the folder"),
     "another size": (per_episode(larger), "2.mp4 has frames of [32, 32], expected [64, 96] as the first video"),
     "a text": (per_episode(lambda folder: (folder / "1.mp4").write_text("no video")), "1.mp4: "),
+    "a frame less than a table of the same name": (
+        filmed({f"{n}.mp4": ROWS[n][1:] for n in range(3)}, {f"{n}.csv": ROWS[n] for n in range(3)}),
+        "0.mp4 has 3 frames, expected 4, one for each row",
+    ),
     "a missing path": (
         filmed({"0.mp4": range(STEPS)}, episode=NUMBERS, video=np.full(STEPS, "gone.mp4")),
         "video 'gone.mp4' in row 0 does not exist",

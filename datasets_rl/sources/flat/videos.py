@@ -279,7 +279,8 @@ class VideosFile(ArrayFile):
         runs = self._runs()
         found = {}
         for name, videos in zip(names, groups.values(), strict=True):
-            camera = self._matched(videos, runs)
+            is_named = all(_stem(self._folder.paths[number]) == _stem(table) for number in videos)
+            camera = self._matched(videos, runs, is_certain=is_named or self._numbers is not None)
             if camera is not None:
                 found[name] = camera
         # Beside images by path, the videos may show the images.
@@ -293,11 +294,17 @@ class VideosFile(ArrayFile):
             return {}
         return found
 
-    def _matched(self, videos: Sequence[int], runs: Mapping[int, int] | None) -> _Camera | None:
-        """Return the camera of some videos, or None if the rows of each video are not certain."""
+    def _matched(self, videos: Sequence[int], runs: Mapping[int, int] | None, *, is_certain: bool) -> _Camera | None:
+        """Return the camera of some videos, or None if the rows of each video are not certain.
+
+        Args:
+            videos: The videos.
+            runs: The number of rows by the number of the episode, or None if the numbers are not known.
+            is_certain: Whether the rows are certainly frames of videos.
+        """
         if len(videos) == 1:
             is_whole = self._length_of(videos[0]) == self._count
-            if is_whole or (self._numbers is not None and (runs is None or len(runs) == 1)):
+            if is_whole or (is_certain and (runs is None or len(runs) == 1)):
                 return _Camera(tuple(videos), np.array([self._count]))
             if runs is None:
                 return None  # the video may show something else
