@@ -613,3 +613,14 @@ def test_a_column_of_steps_that_agrees_with_the_column_of_episodes_needs_no_fiel
     stored = StoredDataset(download(str(folder), settings=settings))
 
     assert stored.episodes.lengths.tolist() == LENGTHS
+
+
+def test_images_that_no_row_names_are_not_files_of_the_dataset(tmp_path, settings):
+    folder = tmp_path / "mine"
+    images(folder, [f"plots/{number}.png" for number in range(3)])
+    (folder / "log.csv").write_text("obs,action,note,episode\n1,2,good,0\n3,4,bad,0\n")
+    (folder / "dataset.toml").write_text('[fields]\nnote = "note"')
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert sorted(file.path.rpartition("/")[2] for file in stored.manifest.raw) == ["dataset.toml", "log.csv"]

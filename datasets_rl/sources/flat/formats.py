@@ -82,6 +82,11 @@ def _formats_by_name(paths: Sequence[str]) -> dict[str, str]:
     return formats | dict.fromkeys(records.values(), "tub-1")
 
 
+def is_image(path: str) -> bool:
+    """Return whether the name of a file ends as the names of images do."""
+    return path.strip().lower().endswith(IMAGES)
+
+
 def files_beside(file_format: str, paths: Iterable[str]) -> list[str]:
     """Return the files that the rows of data files of a format may name, or that belong to the data files.
 

@@ -31,7 +31,7 @@ from datasets_rl.read.images import Header, decode, read_header
 from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, Rows
-from datasets_rl.sources.flat.formats import IMAGES
+from datasets_rl.sources.flat.formats import IMAGES, is_image
 
 BY_NAME = "image-by-name"
 """Rule of the decision about rows with a path of another machine."""
@@ -44,11 +44,6 @@ _FILES_PER_TASK = 8
 _BLOCK_ROWS = 1 << 16
 _NONE = -1
 _IS_FOUND = _NONE.__lt__
-
-
-def is_image(path: str) -> bool:
-    """Return whether the name of a file ends as the names of images do."""
-    return path.lower().endswith(IMAGES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from datasets_rl.sources.base import (
     group_by_size,
     none_kept,
 )
-from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of
+from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of, is_image
 from datasets_rl.sources.foreign import foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
@@ -127,7 +127,7 @@ class Local(Source):
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
-        tables += [inside[path] for path in files_beside(form, inside)]
+        tables += [inside[path] for path in _named_files(form, inside, paths)]
         described = replace(
             entry,
             title=description.name,
@@ -191,6 +191,17 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     raise ConversionError(
         entry.id, [f"it has no {FILE}", *drafted.questions], hint=f"add one {place}, such as\n\n{drafted.text}"
     )
+
+
+def _named_files(file_format: str, assets: Mapping[str, Asset], paths: Sequence[str]) -> list[str]:
+    """Return the files that rows may name: images only if the first table with a row has a column of their paths."""
+    found = files_beside(file_format, assets)
+    if not any(map(is_image, found)) or not FORMATS[file_format].endings:
+        return found
+    from datasets_rl.sources.local.template import first_texts
+
+    texts = first_texts(file_format, {path: assets[path] for path in paths})
+    return found if texts is None or any(map(is_image, texts)) else [path for path in found if not is_image(path)]
 
 
 def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:

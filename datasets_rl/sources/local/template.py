@@ -172,6 +172,23 @@ def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Ass
         return _judged(file, FilesBeside(images, tables), name)
 
 
+def first_texts(file_format: str, data: Mapping[str, Asset]) -> list[str] | None:
+    """Return the texts in the first row of the first table with a row, or None if a table cannot be opened here.
+
+    Raises:
+        ConversionError: If a table is damaged.
+    """
+    for name, asset in data.items():
+        path = _path_of(asset)
+        if path is None or not path.is_file():
+            return None
+        with open_arrays(path, file_format, name) as file:
+            columns = [column for column, array in file.arrays.items() if array.text and array.rows]
+            if any(array.rows for array in file.arrays.values()):
+                return [str(next(file.blocks(column, 1))[0]) for column in columns]
+    return None
+
+
 def _path_of(asset: Asset) -> Path | None:
     """Return the path of a file of this machine, or None for other files."""
     try:
