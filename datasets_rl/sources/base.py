@@ -75,6 +75,7 @@ _Item = TypeVar("_Item")
 
 _BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
 _FILE_NUMBER = re.compile(r"-\d+(?=\.\w+$)", re.ASCII)
+_MARKS_EPISODES = re.compile(r"(episodes?|eps?|traj|trajectory)_", re.IGNORECASE)
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
 AT_ADDRESS = "address"
@@ -695,6 +696,9 @@ class Source(ABC):
         names = {_FILE_NUMBER.sub("", path) if self.many_files else path for path in found}
         rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
         if rows is None or self.foreign_arrays & files.arrays(found[0]).keys():
+            return ""
+        # Flags of rows do not say where episodes end if another array does, which no such source reads.
+        if any(_MARKS_EPISODES.match(array) and array not in self.arrays for array in files.arrays(found[0])):
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
 

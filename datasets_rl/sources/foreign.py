@@ -49,6 +49,10 @@ def _way(package: str) -> str:
 
 _NAMES_NOTHING = re.compile(r"(?!)")
 _POLICY = "it has a policy and no episodes: run the policy in its environment and record with RecordEpisodes, see docs/recording.md"
+_TENSORS = (
+    'a file of arrays of episodes becomes a pickle by `python -c "import pickle, torch; '
+    "pickle.dump({k: v.numpy() for k, v in torch.load('NAME').items()}, open('episodes.pkl', 'wb'))\"`"
+)
 _ROSBAGS = _way("the package rosbags")
 _FORMATS = (
     Foreign(
@@ -75,7 +79,7 @@ _FORMATS = (
     ),
     Foreign(
         "a checkpoint of a policy or a network",
-        _POLICY,
+        f"{_POLICY}; {_TENSORS}",
         re.compile(r"\.(pt|pth|ckpt|safetensors|onnx)$|(^|/)policy\.pth$"),
     ),
 )

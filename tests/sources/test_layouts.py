@@ -8,7 +8,8 @@ from pathlib import Path
 import layouts_images
 import numpy as np
 import pytest
-from layouts import ACTION, LAST, LAYOUTS, LENGTHS, OBS, REWARD, TERMINATED
+from layouts import ACTION, LAST, LENGTHS, OBS, REWARD, TERMINATED
+from layouts_tables import LAYOUTS
 
 import datasets_rl
 from datasets_rl import download, verification

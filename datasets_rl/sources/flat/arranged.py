@@ -70,7 +70,7 @@ class JoinedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, members: Sequence[Member]) -> None:
-        self.name, self.unwritten, self._file = file.name, file.unwritten, file
+        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
         episodes = sorted({member.episode for member in members}, key=natural_order)
         self._members: dict[str, list[str]] = {}
         by_name: dict[str, dict[str, str]] = {}
@@ -134,7 +134,7 @@ class BatchedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, names: Sequence[str], steps: _Index | None = None) -> None:
-        self.name, self.unwritten, self._file = file.name, file.unwritten, file
+        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
         shapes = {name: [file.arrays[name].rows, *file.arrays[name].shape] for name in names}
         episodes = {shape[0] for shape in shapes.values()}
         rows = sorted({shape[1] for shape in shapes.values()})

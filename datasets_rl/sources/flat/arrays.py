@@ -44,6 +44,8 @@ class Array:
     """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
     video: bool = False
     """Whether the rows are frames of videos, as `shape` and `dtype` describe the decoded images."""
+    problem: str = ""
+    """Why the rows cannot be read, for an array of objects. The problem is an error only if the array is used."""
 
     @property
     def row_bytes(self) -> int:
@@ -77,8 +79,10 @@ class ArrayFile(ABC):
     """Names of the arrays whose values other arrays of the file have, too."""
     open_question: str = ""
     """Why the file is not certainly a single episode if no array marks the episodes, or empty if it is."""
+    optional: Sequence[str] = ()
+    """Names of arrays with a meaning that the format defines, which need not be fields."""
     decisions: Mapping[str, int] = MappingProxyType({})
-    """How often each rule was applied to the file, by the name of the rule."""
+    """How often each rule was applied to read the file."""
 
     @property
     def readable(self) -> list[str]:
@@ -97,7 +101,8 @@ class ArrayFile(ABC):
         """Take over what is known of another file, which this file shows in another form."""
         self.name, self.unwritten, self.is_table = file.name, file.unwritten, file.is_table
         self.scalars, self.lengths, self.way, self.padding = file.scalars, file.lengths, file.way, file.padding
-        self.contained, self.open_question, self.decisions = file.contained, file.open_question, file.decisions
+        self.contained, self.open_question = file.contained, file.open_question
+        self.optional, self.decisions = file.optional, file.decisions
 
     def read_all(self, name: str) -> Rows:
         """Return all rows of a small array."""
@@ -286,6 +291,10 @@ class NpzArrays(ArrayFile):
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
+    def read_objects(self, name: str) -> Any:
+        """Return an array of Python objects that are plain data."""
+        return self._file.read_objects(name)
+
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
 
@@ -314,6 +323,8 @@ class TableArrays(ArrayFile):
             values = block[name]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
+            if (shape := self._file.tensors.get(name)) is not None and isinstance(values, np.ndarray):
+                values = values.reshape(-1, *shape)
             array = self.arrays.get(name)
             if isinstance(values, list) and array is not None and array.dtype.hasobject:
                 raise ConversionError(self.name, [f"{name} has bytes, expected numbers, text or images"])
@@ -323,6 +334,11 @@ class TableArrays(ArrayFile):
                 )
                 raise ConversionError(self.name, [problem])
             yield values
+
+    def first_bytes(self, name: str) -> bytes:
+        """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""
+        cells = next(self._file.blocks([name], rows=1), {}).get(name, [])
+        return cells[0] if isinstance(cells, list) and cells and isinstance(cells[0], bytes) else b""
 
     def _array(self, name: str) -> Array:
         try:
@@ -348,7 +364,7 @@ class WithEpisodes(ArrayFile):
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
         self.name = steps.name
-        self.unwritten = steps.unwritten
+        self.unwritten, self.decisions = steps.unwritten, steps.decisions
         self._steps, self._episodes = steps, episodes
         columns = {f"{_EPISODES}{name}": array for name, array in episodes.arrays.items()}
         self.arrays = {**steps.arrays, **columns}

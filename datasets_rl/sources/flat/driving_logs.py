@@ -12,8 +12,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -23,13 +22,14 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, RowReader, Rows
-from datasets_rl.sources.flat.text_tables import CsvFile
+from datasets_rl.sources.flat.csv_tables import CsvFile
 
 _CAMERAS, _CONTROLS = ("center", "left", "right"), ("steering", "throttle", "brake")
 _COLUMNS = (*_CAMERAS, *_CONTROLS, "speed")
 _NUMBER = re.compile(r"\s*-?\d+(\.\d*)?(e-?\d+)?\s*", re.IGNORECASE)
 _TIME = re.compile(r"(\d{4})_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)\.\w+\s*$")
 _PAUSE_SECONDS = 1.0
+_LINE_MAX_BYTES = 1 << 16
 
 
 class DrivingLog(ArrayFile):
@@ -38,13 +38,16 @@ class DrivingLog(ArrayFile):
     is_table = True
 
     def __init__(self, path: Path, name: str) -> None:
-        self._table = _Log(path, name)
+        self._table = CsvFile(path, name, _columns_of(path, name))
         self.take_notes_of(self._table)
         columns = self._table.arrays
         self._sources = {f"observation/{column}": column for column in (*_CAMERAS, "speed") if column in columns}
         self.arrays = {**columns, **{own: columns[column] for own, column in self._sources.items()}}
         self.contained = [*self._sources.values()]
-        if all(column in columns and not columns[column].text for column in _CONTROLS):
+        if all(
+            column in columns and columns[column].dtype.kind in "iuf" and not columns[column].text
+            for column in _CONTROLS
+        ):
             rows = columns[_CONTROLS[0]].rows
             self.arrays["action"] = Array(rows, (len(_CONTROLS),), np.dtype(np.float64))
             self.contained += _CONTROLS
@@ -88,7 +91,7 @@ class DrivingLog(ArrayFile):
             except ValueError:
                 return None
         steps = np.diff(seconds)
-        self.decisions = {"time-not-later": int((steps <= 0).sum())}
+        self.decisions = {**self.decisions, "time-not-later": int((steps <= 0).sum())}
         steps = np.append(0, steps)
         pauses: NDArray[np.int64] = np.cumsum((steps < 0) | (steps > _PAUSE_SECONDS))
         return pauses
@@ -97,23 +100,18 @@ class DrivingLog(ArrayFile):
         self._table.__exit__(*details)
 
 
-class _Log(CsvFile):
-    """Table of a log. The first row may be data."""
+def _columns_of(path: Path, name: str) -> Sequence[str]:
+    """Return the names of the columns of a log whose first row is data, or nothing if the first row has the names.
 
-    @override
-    def _opened(self) -> AbstractContextManager[Iterable[str]]:
-        return self._with_header()
-
-    @contextmanager
-    def _with_header(self) -> Iterator[Iterable[str]]:
-        with super()._opened() as lines:
-            remaining = iter(lines)
-            first = next(remaining, "")
-            cells = next(csv.reader([first]), [])
-            if len(cells) > 1 and _NUMBER.fullmatch(cells[-1]):
-                if len(cells) != len(_COLUMNS):
-                    problem = f"the first row has {len(cells)} cells and no names, expected {', '.join(_COLUMNS)}"
-                    raise ConversionError(self.name, [problem])
-                yield itertools.chain([",".join(_COLUMNS) + "\n", first], remaining)
-            else:
-                yield itertools.chain([first], remaining)
+    Raises:
+        ConversionError: If the first row is data, and has another number of cells.
+    """
+    with path.open("rb") as stream:
+        line = stream.readline(_LINE_MAX_BYTES).decode("utf-8-sig", "replace")
+    cells = next(csv.reader([line]), [])
+    if len(cells) < 2 or not _NUMBER.fullmatch(cells[-1]):
+        return ()
+    if len(cells) != len(_COLUMNS):
+        problem = f"the first row has {len(cells)} cells and no names, expected {', '.join(_COLUMNS)}"
+        raise ConversionError(name, [problem])
+    return _COLUMNS

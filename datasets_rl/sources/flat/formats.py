@@ -29,6 +29,13 @@ class Format:
     """Whether such a file often describes data in other formats: beside such formats, the file is not data itself."""
     beside: tuple[str, ...] = ()
     """Ends of the names of other files that the rows of such a file may name, or that belong to the file."""
+    in_folder: str = ""
+    """Pattern of the names of data files in a folder, if most files with these endings are not data."""
+
+    def fits(self, path: str, *, alone: bool) -> bool:
+        """Return whether the name of a file says that the file has data in this format."""
+        is_named = path.lower().endswith(self.endings)
+        return is_named and (alone or not self.in_folder or re.search(self.in_folder, path) is not None)
 
 
 IMAGES = (".jpg", ".jpeg", ".png")
@@ -38,13 +45,27 @@ _FRAMES = (*IMAGES, *VIDEOS)
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
-    "npz": Format("npz", (".npz",), "arrays.NpzArrays", b"PK"),
-    "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1", beside=_FRAMES),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1", beside=_FRAMES),
+    "npz": Format("npz", (".npz",), "trees.open_npz", b"PK"),
+    "parquet": Format("Parquet", (".parquet",), "ray_tables.open_table", b"PAR1", beside=_FRAMES),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "ray_tables.open_table", b"ARROW1", beside=_FRAMES),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
-    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True, beside=_FRAMES),
-    "jsonl": Format("JSON lines", (".jsonl", ".ndjson"), "text_tables.JsonLinesFile", is_table=True, beside=_FRAMES),
+    "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv_tables.CsvFile", is_table=True, beside=_FRAMES),
+    "jsonl": Format(
+        "JSON lines",
+        (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"),
+        "json_files.open_json",
+        is_table=True,
+        beside=_FRAMES,
+    ),
+    "json": Format(
+        "JSON",
+        (".json", ".json.gz"),
+        "json_files.open_json",
+        is_table=True,
+        beside=_FRAMES,
+        in_folder=r"(^|/)output-[^/]*_worker-\d+_\d+\.json(\.gz)?$",  # RLlib's
+    ),
     # The files of the following formats are recognized by whole names, in `formats_of`.
     "driving-log": Format("Udacity's driving logs", (), "driving_logs.DrivingLog", is_table=True, beside=_FRAMES),
     "tub": Format("Donkeycar's tubs", (), "tubs.TubFile", beside=(*IMAGES, ".catalog", ".catalog_manifest")),
@@ -60,7 +81,8 @@ ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".
 
 def formats_of(paths: Sequence[str]) -> dict[str, str]:
     """Return the format of each data file, by path: tables of text are data only where there is no other format."""
-    formats = {path: name for path in paths for name, form in FORMATS.items() if path.lower().endswith(form.endings)}
+    alone = len(paths) == 1
+    formats = {path: name for path in paths for name, form in FORMATS.items() if form.fits(path, alone=alone)}
     formats |= _formats_by_name(paths)
     data = {path: name for path, name in formats.items() if not FORMATS[name].is_table}
     return data or formats
@@ -99,7 +121,9 @@ def files_beside(file_format: str, paths: Iterable[str]) -> list[str]:
     return [path for path in paths if path.lower().endswith(endings) and path not in data] if endings else []
 
 
-def open_arrays(path: Path, file_format: str, name: str, table: Path | None = None) -> ArrayFile:
+def open_arrays(
+    path: Path, file_format: str, name: str, table: Path | None = None, columns: Sequence[str] = ()
+) -> ArrayFile:
     """Open a file.
 
     Args:
@@ -107,6 +131,7 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
         file_format: A name in `FORMATS`.
         name: Name of the file in errors.
         table: A Parquet file with a row per episode. The columns of the file are added as ``episodes/<column>``.
+        columns: The names of the columns of a CSV file without a header.
 
     Raises:
         ConversionError: If the file is damaged or has another format.
@@ -117,5 +142,6 @@ def open_arrays(path: Path, file_format: str, name: str, table: Path | None = No
 
         return WithEpisodes(open_arrays(path, file_format, name), TableArrays(table, table.name))
     module, _, reader = FORMATS[file_format].reader.partition(".")
-    opened: ArrayFile = getattr(import_module(f"datasets_rl.sources.flat.{module}"), reader)(path, name)
+    stated = {"columns": columns} if columns else {}
+    opened: ArrayFile = getattr(import_module(f"datasets_rl.sources.flat.{module}"), reader)(path, name, **stated)
     return opened

@@ -174,11 +174,7 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in _FLAGS or field.key == NEXT_REWARD
     is_stored = array.encoded or array.video
-    if (array.text or is_stored) and (single or field.key[:2] == _AFTER):
-        yield f"{name} has {'strings' if array.text else 'images'}, expected numbers"
-    elif not array.text and array.dtype not in SUPPORTED:
-        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
-        yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
+    yield from _dtype_problems(name, array, numeric=single or field.key[:2] == _AFTER)
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"
     if field.layout and (len(array.shape) != 3 or array.text or is_stored):
@@ -193,6 +189,16 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
         axes = np.shape(bound) if bound is not None and not array.text else ()
         if not _broadcasts(axes, array.shape):
             yield f"{name} has rows of shape {list(array.shape)}, but the bounds have {list(axes)}"
+
+
+def _dtype_problems(name: str, array: Array, *, numeric: bool) -> Iterator[str]:
+    if (array.text or array.encoded or array.video) and numeric:
+        yield f"{name} has {'strings' if array.text else 'images'}, expected numbers"
+    elif array.problem:
+        yield f"{name} cannot be read: {array.problem}"
+    elif not array.text and array.dtype not in SUPPORTED:
+        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+        yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
 
 
 def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -122,8 +122,9 @@ class FlatReader(EpisodeReader):
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
-        last = name.rpartition("/")[2]
-        return open_arrays(self._paths[name], self._format, last if self._last_names[last] == 1 else name, table)
+        last, columns = name.rpartition("/")[2], self._layout.columns
+        shown = last if self._last_names[last] == 1 else name
+        return open_arrays(self._paths[name], self._format, shown, table, columns)
 
     @cached_property
     def _last_names(self) -> Counter[str]:
@@ -154,6 +155,7 @@ class FlatReader(EpisodeReader):
         """Count the decisions about a whole file."""
         rows = ends.steps
         self.counts.update(ends.found)
+        self.counts.update(file.decisions)
         self.counts["unwritten-chunks"] += file.unwritten
         self.counts["widened"] += plan.widened * rows
         self.counts["flags-cast"] += sum(file.arrays[name].dtype.kind != "b" for name in plan.flags.values()) * rows

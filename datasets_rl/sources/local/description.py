@@ -1,6 +1,7 @@
 """Parser of ``dataset.toml``, the description of the files in its folder.
 
     name = "Gripper, second run"        shown in listings
+    columns = ["obs_0", "action"]       the columns of a CSV file without a header
     license = "CC-BY-4.0"
     environment = "Gripper-v1"          shown in listings, and searched by
 
@@ -38,7 +39,7 @@ FILE = "dataset.toml"
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
-_LISTS = ("files", "known_issues")
+_LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
@@ -79,6 +80,8 @@ class Description(Layout):
             values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
             if not all(isinstance(item, str) for item in values[name]):
                 problems.append(f"{name} is {value!r}, expected a list of strings")
+        if values["columns"] and len({*values["columns"]}) < len(values["columns"]):
+            problems.append("columns has a name twice, expected a different name for each column")
         for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
@@ -121,6 +124,9 @@ class Description(Layout):
             if not candidates:
                 problem = f"none of {len(others):,} files matches {criterion}"
             raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
+        if self.columns and chosen != "csv":
+            problem = f"{FILE}: columns names the columns of a CSV file, but the files are {FORMATS[chosen].title}"
+            raise ConversionError(name, [problem], hint=f"remove columns from {FILE}")
         return chosen, data
 
 

@@ -50,6 +50,9 @@ _COUNTS_STEPS = re.compile(
     r"^(time)?steps?(_index|_id|_idx|s)?$|^frame(_?(index|idx|id|number|num|no))?$|^t$", re.IGNORECASE
 )
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_RETURNS = re.compile(r"(^|_)(ep|episode)s?_(rets?|returns?|rewards?)$", re.IGNORECASE)
+_BLOCK_EPISODES = 256
+_D3RLPY_0 = {"create_mask", "mask_size"}
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
     r"length|(^|_)lens?($|_)": ("lengths",),
@@ -58,6 +61,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     r"indices": ("starts", "ends", "last-rows"),
     r"(^|_)(id|index|idx|number|num|no)s?$": ("column", "ends"),
     r"^episodes?$": ("column", "ends"),
+    r"terminals?$|dones?$": ("last-rows",),
 }
 """Ways that a name allows. The first pattern in the name decides. Any other name allows every way."""
 _EPISODES = re.compile(r"(^|/|_)(demo|episode|ep|traj|trajectory|rollout|run|trial)[_-]?\d+", re.IGNORECASE)
@@ -205,11 +209,50 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     if any(state.shape[0] == array.shape[0] + 1 for state, array in pairs):
         return True
     equal = next(((state, array) for state, array in pairs if state.shape[0] == array.shape[0]), None)
-    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
+    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows) or _has_returns(file, fields):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _has_returns(file: ArrayFile, fields: Mapping[Key, str]) -> bool:
+    """Return whether an array has the sums of the rewards over the second axis, which are the returns of episodes.
+
+    Raises:
+        ConversionError: If the last rows of an episode are zeros, which may be padding.
+    """
+    names = [name for key, name in fields.items() if key == NEXT_REWARD or is_observation(key) or key[:1] == ACTION]
+    reward = fields.get(NEXT_REWARD, "")
+    if not reward or len(file.arrays[reward].shape) != 1:
+        return False
+    sums = np.asarray(file.read_all(reward)).astype(np.float64).sum(axis=1)
+    returns = [name for name in file.arrays if name not in names and _RETURNS.search(_last_name(name))]
+    returns = [
+        name for name in returns if file.arrays[name].rows == len(sums) and file.arrays[name].dtype.kind in "fiu"
+    ]
+    values = [np.asarray(file.read_all(name)).reshape(len(sums), -1) for name in returns]
+    if not any(one.shape[1] == 1 and np.allclose(one[:, 0], sums, rtol=1e-4, atol=1e-6) for one in values):
+        return False
+    if (padded := _padded_episodes(file, names)).size:
+        problem = f"the last row of episode {padded[0]:,} is zero, or the row before, in {join_names(names)}"
+        hint = 'store the lengths of the episodes as an array "lengths" in the file, or state [episodes] by = "axis"'
+        raise ConversionError(
+            file.name, [f"{problem} ({len(padded):,} such episodes), which may be padding"], hint=hint
+        )
+    return True
+
+
+def _padded_episodes(file: ArrayFile, names: Sequence[str]) -> _Index:
+    """Return the numbers of the episodes with a last row that is zero, or equal to the row before, in all arrays."""
+    padded: list[_Index] = []
+    for number, blocks in enumerate(zip(*(file.blocks(name, _BLOCK_EPISODES) for name in names), strict=True)):
+        arrays = [np.asarray(block).reshape(len(block), np.shape(block)[1], -1)[:, -2:] for block in blocks]
+        values = np.concatenate(arrays, axis=2)
+        is_zero, is_same = ~values[:, -1].any(axis=1), (values[:, 0] == values[:, -1]).all(axis=1)
+        is_padding = is_zero | is_same if values.shape[1] > 1 else is_zero
+        padded.append(number * _BLOCK_EPISODES + np.flatnonzero(is_padding))
+    return np.concatenate([np.empty(0, np.int64), *padded])
 
 
 def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: str) -> bool:
@@ -248,6 +291,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
             meaning of an array is not certain.
     """
+    _check_alignment(file, plan)
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
     names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
@@ -277,6 +321,20 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         raise ConversionError(file.name, [file.open_question], hint=f"state in dataset.toml, [episodes], {options}")
     left_out = tuple(name for name in plan.left_out if name not in stated)
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+
+
+def _check_alignment(file: ArrayFile, plan: Plan) -> None:
+    """Check that a file does not have the rewards of d3rlpy 0.x, which are one row further down.
+
+    Raises:
+        ConversionError: If the file has the settings that only d3rlpy 0.x stores, and no alignment is stated.
+    """
+    if not plan.layout.alignment and file.scalars.keys() >= _D3RLPY_0:
+        problem = "d3rlpy 0.x wrote the file, and reads the reward of row t as the reward before the action of row t"
+        hint = (
+            'state alignment = "same-row" in dataset.toml if the reward of row t is the one after the action of row t'
+        )
+        raise ConversionError(file.name, [problem], hint=hint)
 
 
 def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
@@ -321,15 +379,19 @@ def _marked(
     problems, misfits = [], []
     for name in names:
         array = file.arrays[name]
-        if array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
+        if array.problem and speaks_of_episodes(name):
+            problems.append(f"{name} cannot be read: {array.problem}")
+        if array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
             continue
         ways = ("column",) if name == plan.marks else _allowed_ways(name)
+        if array.text:  # the name of the episode of each row
+            ways = tuple(way for way in ways if way == "column" and speaks_of_episodes(name))
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or _has_resets(file, name, rows)):
+        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or (ways and _has_resets(file, name, rows))):
             misfits.append(name)
     is_marked = bool(stated or plan.flags or file.way)
     for name in misfits:

@@ -57,6 +57,9 @@ _RULES = {
     "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
     "session-split": "rows are missing within a session: the rows after them are another episode",
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
+    "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
+    "decimal-comma": "the numbers of a CSV file have a decimal comma",
+    "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "turned": "the axes of images were transposed as the description states",
 }
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
@@ -128,7 +131,6 @@ class LocalReader(FlatReader):
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.readable) if field.array]
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
-        self.counts.update(file.decisions)
         if isinstance(file, VideosFile):
             self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out)

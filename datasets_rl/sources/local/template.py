@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.formats import files_beside, open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
@@ -33,6 +34,7 @@ _ROW_ELEMENTS = 4
 _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
+_ROW_CHARS = 400
 _NAMES = 5
 """Number of arrays that a question names."""
 
@@ -61,8 +63,8 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
-    settled: Collection[str] = ()
-    """Names of the arrays that need no field: other arrays have the values, or they agree with the ends of episodes."""
+    optional: Sequence[str] = ()
+    """Names of the arrays that need no field: by the format, or because other arrays have the values or the same ends."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
 
@@ -93,21 +95,24 @@ def draft(
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
         lines.insert(2, selected)
-    seen = _look_at_first({path: data[path] for path in paths}, form, beside or {}) if form else _Seen()
+    try:
+        seen = _look_at_first({path: data[path] for path in paths}, form, beside or {}) if form else _Seen()
+    except NoHeaderError as error:
+        return _without_header(lines, error)
     if not seen.arrays:
         question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
         return Draft("\n".join(lines), (question,))
     lines += ["", "[episodes]", *_episode_lines(seen)]
     keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
-    known = {*keys, seen.marks}
+    known = {*keys, seen.marks, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
     unnamed = [
         array
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not speaks_of_episodes(array) and array not in seen.settled
+        if not speaks_of_episodes(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
@@ -118,7 +123,7 @@ def draft(
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
-    others = [array for array in seen.arrays if array not in known | asked]
+    others = [array for array in seen.arrays if array not in {*keys, seen.marks} | asked]
     lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
@@ -128,6 +133,15 @@ def draft(
         names = join_names(unnamed, _NAMES)
         questions.append(f"which fields are {names}? Arrays without a field are left out")
     return Draft("\n".join(lines), tuple(questions))
+
+
+def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
+    """Return the draft for a table without names of the columns, with the first rows."""
+    names = ", ".join(_quoted(f"column_{number}") for number in range(len(error.rows[0])))
+    asked = ["# obs_0, obs_1, ..., action, reward, terminated, truncated or episode are recognized", "# first rows:"]
+    shown = [f"#   {_quoted(', '.join(row)[:_ROW_CHARS])}" for row in error.rows]
+    question = f"what are the {len(error.rows[0]):,} columns? The first row has numbers instead of names"
+    return Draft("\n".join([*lines, f"# columns = [{names}]    # {question}", *asked, *shown]), (question,))
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
@@ -218,15 +232,16 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str) -> _Seen:
             if rows.way
             else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
         )
-        return _Seen(rows.arrays, by, marks, settled=rows.contained, values=values)
+        return _Seen(rows.arrays, by, marks, optional=[*rows.optional, *rows.contained], values=values)
     unknown = plan.left_out
     try:
         plan = with_evidence(rows, plan)
     except ConversionError as error:
         return _asking(error, rows, values)
+    marks = plan.marks or _padding_of(rows)
     # Arrays that agree with the ends of the episodes need no field.
-    settled = [*rows.contained, *(name for name in unknown if name not in plan.left_out)]
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), settled=settled, values=values)
+    settled = [name for name in unknown if name not in plan.left_out]
+    return _Seen(rows.arrays, plan.by, marks, optional=[*rows.optional, *rows.contained, *settled], values=values)
 
 
 def _padding_of(file: ArrayFile) -> str:
@@ -235,7 +250,9 @@ def _padding_of(file: ArrayFile) -> str:
 
 def _asking(error: ConversionError, file: ArrayFile, values: Mapping[str, str]) -> _Seen:
     question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
-    return _Seen(file.arrays, question=question, answers=answers, settled=file.contained, values=values)
+    return _Seen(
+        file.arrays, question=question, answers=answers, optional=[*file.optional, *file.contained], values=values
+    )
 
 
 def _first_values(file: ArrayFile) -> dict[str, str]:
