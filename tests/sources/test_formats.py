@@ -197,3 +197,16 @@ def test_stored_datasets_are_not_taken_for_arrays(tmp_path, settings):
     download(str(tmp_path / "arrays.npz"), settings=settings)
     with pytest.raises(ConversionError, match="it has stored datasets"):
         download(str(settings.home), settings=settings)
+
+
+def test_a_column_that_is_two_fields_has_the_same_values_in_both(tmp_path, settings):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    poses = np.arange(3 * text_tables._BATCH_ROWS)
+    pd.DataFrame({"pose": poses, "reward": 0.5}).to_csv(folder / "a.csv")
+    (folder / "dataset.toml").write_text('[fields]\nobservation = "pose"\naction = "pose"')
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    np.testing.assert_array_equal(stored.column(("observation",)), poses)
+    np.testing.assert_array_equal(stored.column(("action",)), poses)

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import layouts_images
+import layouts_tables
+import layouts_zarr
 import numpy as np
 import pytest
 from layouts import ACTION, LAST, LENGTHS, OBS, REWARD, TERMINATED
-from layouts_tables import LAYOUTS
 
 import datasets_rl
 from datasets_rl import download, verification
@@ -18,6 +19,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources.local.files import check_files, draft_description
 
+LAYOUTS = {**layouts_tables.LAYOUTS, **layouts_zarr.LAYOUTS}
 PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "your-own-data.md"
 
 

@@ -73,6 +73,8 @@ class ArrayFile(ABC):
     """Whether the arrays are columns of a table."""
     way: str = ""
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
+    absent_marks: str = ""
+    """Name of the array that marks the episodes in files of this kind, if the file lacks the array, or empty."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
     contained: Collection[str] = ()

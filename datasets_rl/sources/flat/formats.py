@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datasets_rl.sources.flat.folders import NPY, ZARR, DataFolder, data_folders
 from datasets_rl.ted.keys import natural_order
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ FORMATS: Mapping[str, Format] = {
     "arrow": Format("Arrow", (".arrow", ".feather"), "ray_tables.open_table", b"ARROW1", beside=_FRAMES),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
+    NPY: Format("npy files", (), "npy_folders.NpyFolder", b"\x93NUMPY"),
+    ZARR: Format("zarr", (".zarr.zip",), "zarrs.ZarrFile"),
     "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv_tables.CsvFile", is_table=True, beside=_FRAMES),
     "jsonl": Format(
         "JSON lines",
@@ -79,10 +82,24 @@ ENDINGS = (*(ending for form in FORMATS.values() for ending in form.endings), ".
 """Ends of the names of files that may be datasets alone. An archive of an episode each is read by a source."""
 
 
-def formats_of(paths: Sequence[str]) -> dict[str, str]:
-    """Return the format of each data file, by path: tables of text are data only where there is no other format."""
+def formats_of(paths: Sequence[str], folders: Mapping[str, DataFolder] | None = None) -> dict[str, str]:
+    """Return the format of each data file, by path: tables of text are data only where there is no other format.
+
+    Args:
+        paths: The paths.
+        folders: The folders that are files of arrays, by the path that stands for the folder, as `data_folders` returns.
+    """
+    folders = data_folders(paths) if folders is None else folders
+    inside = {member for folder in folders.values() for member in folder.members}
+    formats = {path: folders[path].format for path in paths if path in folders}
     alone = len(paths) == 1
-    formats = {path: name for path in paths for name, form in FORMATS.items() if form.fits(path, alone=alone)}
+    formats |= {
+        path: name
+        for path in paths
+        if path not in inside
+        for name, form in FORMATS.items()
+        if form.fits(path, alone=alone)
+    }
     formats |= _formats_by_name(paths)
     data = {path: name for path, name in formats.items() if not FORMATS[name].is_table}
     return data or formats

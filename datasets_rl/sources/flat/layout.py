@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from datasets_rl.sources.flat.replay_buffers import ENDS, with_observations, without_group
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
@@ -175,16 +176,19 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     """Return the keys of the arrays with usual names. Of several names for a key, the first name counts."""
     keys: dict[str, Key] = {}
     roots: dict[Key, str] = {}
-    parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
+    arrays = [*arrays]
+    parts = {array: tuple(re.split(r"[./]", name)) for array, name in without_group(arrays).items()}
     for key, names in _USUAL.items():
+        if key == IMAGE and ENDS in arrays:
+            continue  # a replay buffer has images of its own names
         for usual_name in names:
             root = tuple(usual_name.split("/"))
             for array, names_ in parts.items():
                 if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
                     keys[array] = (*key, *names_[len(root) :])
     if OBSERVATION in keys.values():  # the image is not a part of the observation, and would need another key
-        return {array: key for array, key in keys.items() if parts[array][0] != roots.get(IMAGE)}
-    return keys
+        keys = {array: key for array, key in keys.items() if parts[array][0] != roots.get(IMAGE)}
+    return with_observations(keys, arrays)
 
 
 def overlap(left: Key, right: Key) -> bool:

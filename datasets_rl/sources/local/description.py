@@ -31,6 +31,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
 from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout, overlap
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, natural_order
@@ -105,10 +106,14 @@ class Description(Layout):
             ConversionError: If there are no data files, or the data files have several formats.
         """
         others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
-        candidates = [path for path in others if _matches(path, self.files)] if self.files else others
+        folders = data_folders(others, self.format)
+        inside = {member for folder in folders.values() for member in folder.members} - folders.keys()
+        candidates = [path for path in others if path not in inside]
+        if self.files:
+            candidates = [path for path in candidates if _matches(shown_path(path, folders) or path, self.files)]
         # Some formats are recognized by the files beside.
-        formats = formats_of(candidates) or {
-            path: form for path, form in formats_of(others).items() if path in candidates
+        formats = formats_of(candidates, folders) or {
+            path: form for path, form in formats_of(others, folders).items() if path in candidates
         }
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files

@@ -303,6 +303,8 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
+    if by == "file" and file.absent_marks:
+        problems.append(f"it has no array {file.absent_marks}, which marks the episodes of such files")
     flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"

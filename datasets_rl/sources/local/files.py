@@ -21,6 +21,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Decision, Entry, Listing, Selection
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.local import SOURCE, data_assets
 from datasets_rl.sources.local.description import FILE, Description
@@ -240,6 +241,9 @@ def _reader_of(path: Path, listing: Listing) -> LocalReader:
 def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescription:
     layout = Description.read(listing.params["document"], path.name)
     names = [name for shard in listing.shards for name, _ in shard.part]
+    folders = data_folders(
+        (asset.path.removeprefix(f"{path.name}/") for asset in listing.assets), listing.params["format"]
+    )
     for name in dict.fromkeys([listing.params["first"], *names]):
         with reader.open_file(name) as file:
             if is_empty(file, layout):
@@ -251,7 +255,7 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 path,
                 path / FILE if f"{path.name}/{FILE}" in {asset.path for asset in listing.assets} else None,
                 len(names),
-                name,
+                shown_path(name, folders) or path.name,
                 tuple(_uses(file, plan)),
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),

@@ -15,6 +15,7 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
+from datasets_rl.sources.flat.folders import data_folders
 from datasets_rl.sources.flat.formats import files_beside
 from datasets_rl.sources.flat.image_paths import BY_NAME
 from datasets_rl.sources.flat.plan import Plan
@@ -88,6 +89,10 @@ class LocalReader(FlatReader):
         """Number of the first episode of the block, where the file does not number the episodes."""
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
+        folders = data_folders(paths, facts["format"])
+        # A file stands for a folder.
+        members = {member for folder in folders.values() for member in folder.members} - folders.keys()
+        paths = {path: file for path, file in paths.items() if path not in members}
         beside = {*files_beside(facts["format"], paths)}
         others = {path: file for path, file in paths.items() if path in beside}
         paths = {path: file for path, file in paths.items() if path not in beside}

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
+from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.csv_tables import NoHeaderError
-from datasets_rl.sources.flat.formats import files_beside, open_arrays
+from datasets_rl.sources.flat.folders import data_folders, shown_path
+from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.flat.videos import FilesBeside
@@ -88,9 +89,10 @@ def draft(
     try:
         form, paths = Description().data_files(beside or data, name)
     except ConversionError:
-        form, paths = "", sorted(data)
+        form, paths = "", sorted(formats_of([*data]))
     lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
-    selected = f"files = [{_quoted(glob.escape(paths[0]))}]"
+    chosen = shown_path(paths[0], data_folders(data)) or paths[0]
+    selected = f"files = [{_quoted(glob.escape(chosen))}]"
     if not form:
         lines.append(f"# {selected}    # the files have several formats: select some")
     elif alone:
@@ -145,6 +147,9 @@ def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
+    if not seen.question and not seen.by:
+        yield "# by = ...    # by default, the arrays of the file show how episodes end"
+        return
     if not seen.question:
         yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
         if seen.marks:
@@ -227,11 +232,10 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str) -> _Seen:
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        by, marks = (
-            (rows.way, _padding_of(rows))
-            if rows.way
-            else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        )
+        by, marks = rows.way, _padding_of(rows)
+        # Arrays that speak of episodes decide when the names are complete.
+        if not by and not any(map(speaks_of_episodes, rows.arrays)):
+            by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
         return _Seen(rows.arrays, by, marks, optional=[*rows.optional, *rows.contained], values=values)
     unknown = plan.left_out
     try:
@@ -268,7 +272,7 @@ def _first_values(file: ArrayFile) -> dict[str, str]:
     for name in names:
         try:
             found[name] = ", ".join(map(_row_text, next(blocks[name])[:_FIRST_ROWS]))
-        except (ConversionError, StopIteration):  # an error only if the array is used
+        except (ConversionError, MissingDependencyError, StopIteration):  # an error only if the array is used
             continue
     return found
 
