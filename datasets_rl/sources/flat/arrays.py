@@ -101,10 +101,8 @@ class ArrayFile(ABC):
 
     def take_notes_of(self, file: ArrayFile) -> None:
         """Take over what is known of another file, which this file shows in another form."""
-        self.name, self.unwritten, self.is_table = file.name, file.unwritten, file.is_table
-        self.scalars, self.lengths, self.way, self.padding = file.scalars, file.lengths, file.way, file.padding
-        self.contained, self.open_question = file.contained, file.open_question
-        self.optional, self.decisions = file.optional, file.decisions
+        for note in ArrayFile.__annotations__.keys() - {"arrays"}:
+            setattr(self, note, getattr(file, note))
 
     def read_all(self, name: str) -> Rows:
         """Return all rows of a small array."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.sources.flat.replay_buffers import ENDS, with_observations, without_group
+from datasets_rl.sources.flat.replay_buffers import with_observations, without_group
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
@@ -177,9 +177,11 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     keys: dict[str, Key] = {}
     roots: dict[Key, str] = {}
     arrays = [*arrays]
-    parts = {array: tuple(re.split(r"[./]", name)) for array, name in without_group(arrays).items()}
+    plain = without_group(arrays)
+    is_buffer = any(name != array for array, name in plain.items())
+    parts = {array: tuple(re.split(r"[./]", name)) for array, name in plain.items()}
     for key, names in _USUAL.items():
-        if key == IMAGE and ENDS in arrays:
+        if key == IMAGE and is_buffer:
             continue  # a replay buffer has images of its own names
         for usual_name in names:
             root = tuple(usual_name.split("/"))
