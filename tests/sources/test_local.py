@@ -342,6 +342,7 @@ def test_the_description_in_the_documentation_can_be_read():
     assert {".".join(field.key) for field in said.fields} == {
         "observation.joints",
         "observation.camera",
+        "observation.pose",
         "action",
         "contact",
         "goal",

@@ -181,8 +181,8 @@ class ElementsFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, elements: Mapping[str, Sequence[str]]) -> None:
-        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
-        self._elements = elements
+        self.take_notes_of(file)
+        self._file, self._elements = file, elements
         joined_columns = {column for columns in elements.values() for column in columns}
         joined = {
             name: Array(

@@ -23,9 +23,11 @@ from datasets_rl.ted.keys import (
     Key,
 )
 
-_IMAGE = "image"
+IMAGE: Key = (*OBSERVATION, "image")
 EPISODE_NUMBERS = ("episode_index", "episode_id", "episode")
 """Names of a column that has the number of the episode of each row."""
+FRAME_NUMBERS = re.compile(r"frame(_?(index|idx|id|number|num|no))?", re.IGNORECASE)
+"""Names of a column that has the number of the frame of each row, in a video or in an episode."""
 NAMES: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: (
         "observation",
@@ -93,7 +95,23 @@ NAMES: Mapping[Key, tuple[str, ...]] = {
         "natural_language_instruction",
     ),
     ("info",): ("info", "infos"),
-    (*OBSERVATION, _IMAGE): ("image", "images", "img", "imgs", "rgb", "pixels"),
+    IMAGE: (
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "rgb",
+        "pixels",
+        # In a table, columns of the paths of images and videos.
+        "image_path",
+        "image_file",
+        "image_name",
+        "img_path",
+        "frame_path",
+        "video",
+        "video_path",
+        "video_file",
+    ),
     ("discount",): ("discount", "discounts"),
     ("timestamp",): ("timestamp", "timestamps", "time", "time_stamp"),
     ("action_logp",): ("action_logp", "action_log_prob", "action_log_probs"),
@@ -150,13 +168,12 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
         core = {key: names for key, names in NAMES.items() if key in _CORE}
         return with_observations(dict(_matches(parts, core)), arrays)
     keys = dict(_matches(parts, NAMES))
-    images = (*OBSERVATION, _IMAGE)
-    if any(key[:1] == OBSERVATION and key[:2] != images for key in keys.values()):
+    if any(key[:1] == OBSERVATION and key[:2] != IMAGE for key in keys.values()):
         for name, key in _matches({name: names for name, names in parts.items() if name not in keys}, STATES):
             if not any(overlap(key, other) for other in keys.values()):
                 keys[name] = key
     # A vector beside images is a part of the observation, as the images are.
-    if any(key[:2] == images for key in keys.values()):
+    if any(key[:2] == IMAGE for key in keys.values()):
         keys = {name: (*OBSERVATION, "state") if key == OBSERVATION else key for name, key in keys.items()}
     return keys
 

@@ -16,6 +16,7 @@
     [fields]
     observation.joints = "joints"
     action = { array = "torques", low = -1.0, high = 1.0 }
+    observation.pose = ["x", "y"]       columns of a table
 
 Names that the description does not state are inferred from the usual names of arrays.
 """
@@ -124,7 +125,10 @@ class Description(Layout):
         candidates = [path for path in others if path not in inside]
         if self.files:
             candidates = [path for path in candidates if _matches(shown_path(path, folders) or path, self.files)]
-        formats = formats_of(candidates, folders)
+        # Some formats are recognized by the files beside.
+        formats = formats_of(candidates, folders) or {
+            path: form for path, form in formats_of(others, folders).items() if path in candidates
+        }
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
@@ -224,6 +228,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
         elif isinstance(value, str):
             yield Field(key, value)
+        elif isinstance(value, list) and value and all(isinstance(column, str) for column in value):
+            yield Field(key, ", ".join(value), columns=tuple(value))
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
             yield from _read_field(key, value, problems)
         elif isinstance(value, Mapping):
@@ -231,7 +237,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         elif not isinstance(value, list) and _is_number_list(value) and key == NEXT_REWARD:
             yield Field(key, "", constant=float(value))
         else:
-            problems.append(f"fields.{where} is {value!r}, expected the name of an array, or {{ array = ..., ... }}")
+            expected = "the name of an array, the columns of a table, or { array = ..., ... }"
+            problems.append(f"fields.{where} is {value!r}, expected {expected}")
 
 
 def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iterator[Field]:

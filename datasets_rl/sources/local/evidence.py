@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arranged import (
     BatchedFile,
     ElementsFile,
@@ -27,8 +28,9 @@ from datasets_rl.sources.flat.arranged import (
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
+from datasets_rl.sources.flat.names import FRAME_NUMBERS, IMAGE, NAMES, OF_EPISODES
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.videos import VideosFile
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -47,7 +49,7 @@ _SPEAKS = re.compile(
     re.IGNORECASE,
 )
 _SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
-_COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+_COUNTS_STEPS = re.compile(rf"^(time)?steps?(_index|_id|_idx|s)?$|^{FRAME_NUMBERS.pattern}$|^t$", re.IGNORECASE)
 _COUNTS_EPISODES = re.compile(
     r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
     re.IGNORECASE,
@@ -90,7 +92,10 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
     if file.is_table:
-        elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
+        stated = {field.array: field.columns for field in layout.fields if field.columns}
+        _check_columns(file, stated)
+        taken = {layout.marks, *(name for field in layout.fields for name in (field.array, *field.columns))}
+        elements = {**elements_of_arrays(file, taken), **stated}
         return ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
@@ -127,6 +132,53 @@ def unnamed_episodes(file: ArrayFile) -> tuple[JoinedFile, bool] | None:
             joined.way = way
             return joined, differ or all(_EPISODES.search(member.array) for member in members)
     return None
+
+
+def _check_columns(file: ArrayFile, stated: Mapping[str, Sequence[str]]) -> None:
+    """Check that the columns that are the elements of an array are columns of numbers.
+
+    Raises:
+        ConversionError: If a table lacks a column, or a column has lists or texts. The error names every such column.
+    """
+    problems = []
+    for column in dict.fromkeys(column for columns in stated.values() for column in columns):
+        array = file.arrays.get(column)
+        if array is None:
+            known = join_names([f"{name} {one}" for name, one in file.arrays.items()], ITEMS_MAX)
+            problems.append(f"it has no column {column}, only {known}")
+        elif array.text or array.shape or array.dtype.kind not in "biuf":
+            problems.append(f"{column} is {array}, expected a number for each row")
+    if problems:
+        raise ConversionError(file.name, problems)
+
+
+def check_files_beside(file: VideosFile, layout: Layout) -> None:
+    """Check the images and videos that are fields of a file.
+
+    Raises:
+        ConversionError: If paths or files are wrong, see `VideosFile.check`, or if numbers, or texts that are not names of
+            such files, have the name of images.
+    """
+    fields = layout.fields_of(file.readable)
+    file.check([field.array for field in fields])
+    inferred = {
+        field.array: file.arrays[field.array]
+        for field in fields
+        if field not in layout.fields and field.key[:2] == IMAGE
+    }
+    problems = [
+        f"{name} has texts that are not names of PNG or JPEG images, or of videos, in all rows"
+        for name, array in inferred.items()
+        if array.text
+    ]
+    problems += [
+        f"{name} has a number for each row, expected images, or names of images or videos"
+        for name, array in inferred.items()
+        if not array.text and not array.encoded and array.shape in {(), (1,)}
+    ]
+    if problems:
+        hint = "correct the names, or state in dataset.toml, [fields], which field the array is"
+        raise ConversionError(file.name, problems, hint=hint)
 
 
 def _is_inferred(layout: Layout) -> bool:
@@ -319,6 +371,11 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
+    if by == "file" and file.open_question:
+        options = (
+            'by = "file" if the file is a single episode, or by = "column" with the array of the numbers of episodes'
+        )
+        raise ConversionError(file.name, [file.open_question], hint=f"state in dataset.toml, [episodes], {options}")
     left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
     return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
 

@@ -17,13 +17,22 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders
+from datasets_rl.sources.flat.formats import files_beside
+from datasets_rl.sources.flat.image_paths import BY_NAME
 from datasets_rl.sources.flat.measured import counted
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
-from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes, with_success
+from datasets_rl.sources.local.evidence import (
+    arranged,
+    check_files_beside,
+    with_evidence,
+    with_flags_of_episodes,
+    with_success,
+)
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import NEXT_REWARD
 
@@ -54,6 +63,11 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
+    TO_JPEG: f"frames of videos became JPEG images of quality {QUALITY}, with a loss",
+    "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
+    "session-split": "rows are missing within a session: the rows after them are another episode",
+    "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
     "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
     "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
@@ -100,6 +114,10 @@ class LocalReader(FlatReader):
         # A file stands for a folder.
         members = {member for folder in folders.values() for member in folder.members} - folders.keys()
         paths = {path: file for path, file in paths.items() if path not in members}
+        beside = {*files_beside(facts["format"], paths)}
+        others = {path: file for path, file in paths.items() if path in beside}
+        paths = {path: file for path, file in paths.items() if path not in beside}
+        self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
@@ -108,16 +126,19 @@ class LocalReader(FlatReader):
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
         try:
-            return arranged(file, self._layout)
+            return self._beside.shown_in(arranged(file, self._layout), name)
         except BaseException:
             file.__exit__(None, None, None)
             raise
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
+        if isinstance(file, VideosFile):
+            check_files_beside(file, self._layout)
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
-        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
+        known = {*file.padding, *file.contained}
+        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in known))
         plan = with_success(file, plan)
         _check_missing_reward(file, plan)
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
@@ -149,6 +170,8 @@ class LocalReader(FlatReader):
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.readable) if field.array]
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
+        if isinstance(file, VideosFile):
+            self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out)
         self.counts["success-of-episodes"] += 0 if self._success is None else int((ends.lengths > 0).sum())
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
