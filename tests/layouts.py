@@ -178,7 +178,7 @@ LAYOUTS: Mapping[str, Layout] = {
             actions=ACTION,
             rewards=REWARD,
             episode_starts=np.isin(np.arange(STEPS), STARTS),
-            episode_returns=[1.5] * 3,
+            episode_returns=[rewards.sum() for rewards in REWARDS],
         ),
         terminated=False,
     ),

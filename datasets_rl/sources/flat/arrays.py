@@ -67,6 +67,8 @@ class ArrayFile(ABC):
     """Whether the arrays are columns of a table."""
     way: str = ""
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
+    episode_names: Sequence[str] = ()
+    """Names or numbers of the episodes, where the names of arrays or groups have them."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
 
@@ -184,6 +186,8 @@ class Hdf5Arrays(ArrayFile):
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
+        if self.arrays[name].shape:
+            raise ConversionError(self.name, [f"{name} is {self.arrays[name]}, expected a text for each row"])
         for start in range(0, self.arrays[name].rows, rows):
             with library_errors(self.name, f"{name}: "):
                 values = dataset[start : start + rows]

@@ -37,6 +37,7 @@ from datasets_rl.sources.foreign import foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
+    missing_numbers,
     no_episode_numbers_error,
 )
 from datasets_rl.sources.selection import read_numbers
@@ -148,6 +149,7 @@ class Local(Source):
                 "format": form,
                 "first": first,
                 "chosen": bool(selection.episodes),
+                "missing_files": missing_numbers(paths),
             },
             entry=described,
             revision=folder.revision,

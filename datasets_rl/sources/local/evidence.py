@@ -28,6 +28,7 @@ from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.local.doubts import check_episodes, check_first_elements, check_flags_of_most_rows
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -73,6 +74,7 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     """
     if file.is_table:
         elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
+        check_first_elements(file, layout, elements)
         return ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
@@ -226,7 +228,9 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     if not stated and flags:
         _check_flags(file, plan, rows)
     left_out = tuple(name for name in plan.left_out if name not in stated)
-    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+    marked = replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+    check_episodes(file, marked)
+    return marked
 
 
 def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
@@ -315,12 +319,14 @@ def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:
 
 
 def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
-    """Check that flags which end episodes are not flags of first rows.
+    """Check that flags which end episodes are not flags of first rows, or the inverse of flags.
 
     Raises:
-        ConversionError: If the first row is flagged and the last row is not.
+        ConversionError: If the first row is flagged and the last row is not, or most rows are flagged.
     """
-    flagged = union(read_flags(file, plan).values())
+    by_key = read_flags(file, plan)
+    check_flags_of_most_rows(file, {plan.flags[key]: set_rows for key, set_rows in by_key.items()}, rows)
+    flagged = union(by_key.values())
     if rows > 1 and len(flagged) and flagged[0] == 0 and flagged[-1] != rows - 1:
         names = list(plan.flags.values())
         problem = f"{join_names(names)} is set in the first row and not in the last row, as a flag of first rows is"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,18 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
+from datasets_rl.sources.base import Decision
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.local import doubts
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
 from datasets_rl.sources.values import WIDENED
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
 _RULES = {
@@ -49,8 +53,10 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    **doubts.RULES,
     "turned": "the axes of images were transposed as the description states",
 }
+_MISSING = "numbers are missing in the names of the files: they were taken as deleted files"
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
 
 
@@ -75,11 +81,24 @@ class LocalReader(FlatReader):
         self._chosen: bool = facts["chosen"]
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
+        self._missing: int = facts.get("missing_files", 0)
+        self._episodes = doubts.EqualEpisodes()
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
+
+    @override
+    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
+        self._episodes = doubts.EqualEpisodes()
+        yield from super().episodes(part)
+
+    @property
+    @override
+    def decisions(self) -> Sequence[Decision]:
+        missing = Decision("missing-files", _MISSING, self._missing, of_dataset=True)
+        return [*super().decisions, *([missing] if self._missing else [])]
 
     @override
     def open_file(self, name: str) -> ArrayFile:
@@ -113,6 +132,7 @@ class LocalReader(FlatReader):
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts["left-out"] += len(plan.left_out)
+        self.counts.update(doubts.count_doubts(file, plan, ends))
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         is_stated = any(not field.array for field in self._layout.fields)
         has_constant = any(part.constant is not None for part in plan.parts)
@@ -121,6 +141,7 @@ class LocalReader(FlatReader):
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
         count = int(block.ends.sum())
+        self._count_equal(block)
         if self._plan.by == "file":
             own = np.full(count, number)
         elif self._layout.seams:
@@ -132,6 +153,14 @@ class LocalReader(FlatReader):
         if f"by-{self._plan.by}" in _RULES:
             self.counts[f"by-{self._plan.by}"] += count
         return {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
+
+    def _count_equal(self, block: Block) -> None:
+        """Count the rows and the episodes of a block that are equal to earlier rows and episodes, in all fields."""
+        columns = [*block.steps.values(), *block.states.values()]
+        if self.kept != {column.key for column in self.columns}:
+            return
+        self.counts["equal-rows"] += len(doubts.equal_rows(columns))
+        self.counts["equal-episodes"] += self._episodes.count(doubts.episode_hashes(columns, block.ends))
 
 
 def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:

@@ -1,0 +1,281 @@
+"""What contradicts the ends of the episodes of a file, and what is unusual about rows that are stored as they are.
+
+A contradiction that only a wrong file or a wrong reading explains is refused until the user states the ends. What valid
+data may also have, such as equal rows of a robot at rest, is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.read.streams import ITEMS_MAX
+from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends, read_flags
+from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.local.description import missing_numbers
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+
+_Flags = NDArray[np.bool_]
+_Index = NDArray[np.int64]
+
+RULES: Mapping[str, str] = {
+    "by-file": "no array marks ends of episodes: each file is an episode",
+    "no-truncated": "the files have no flag for time limits: an episode ends only where it terminates",
+    "missing-numbers": "numbers are missing in the names of files, groups or arrays: they were taken as deleted episodes",
+    "steps-from": "an array numbers the rows of each episode, and begins with another number than 0 or 1",
+    "other-returns": "the return that the files state for an episode is not the sum of the rewards",
+    "equal-rows": "rows are equal to the row before in all fields: they were kept",
+    "equal-episodes": "episodes are equal to an earlier one of the same files, compared in up to 64 elements of each value: "
+    "they were kept",
+}
+"""Text of each counted decision, by rule."""
+_COMPARED = 64
+"""Maximum number of elements of a value that are compared first, before rows that are equal in them."""
+_RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
+_EPISODES = re.compile(r"^(num|n|number_of|total)_?(episode|ep|traj|trajectorie|demo|rollout)s?$", re.IGNORECASE)
+_TOLERANCE = 1e-3
+"""Relative difference between a stated return and the sum of the rewards that rounding explains."""
+
+
+def check_flags_of_most_rows(file: ArrayFile, flags: Mapping[str, _Index], rows: int) -> None:
+    """Check that flags which end episodes are not the inverse of these flags, such as a mask of steps that continue.
+
+    Args:
+        file: The file.
+        flags: The rows with a set flag, by the name of the array.
+        rows: The number of rows.
+
+    Raises:
+        ConversionError: If a flag is set in most rows and not in all rows.
+    """
+    names = [name for name, flagged in flags.items() if rows // 2 < len(flagged) < rows]
+    if names and rows > 2:
+        problem = (
+            f"{join_names(names)} is set in {len(flags[names[0]]):,} of {rows:,} rows, as the inverse of an end flag is"
+        )
+        options = 'by = "flags" if most episodes have a single step, or correct the flags'
+        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def check_first_elements(file: ArrayFile, layout: Layout, elements: Mapping[str, Sequence[str]]) -> None:
+    """Check that the columns of all arrays begin with the same number, because a first column may be missing.
+
+    Args:
+        file: The table.
+        layout: The layout. Arrays that the layout states are not checked.
+        elements: The columns of each array.
+
+    Raises:
+        ConversionError: If the columns of some fields begin with 0 and the columns of others with 1.
+    """
+    stated = {field.array for field in layout.fields}
+    fields = {field.array for field in layout.fields_of(elements)} & elements.keys() - stated
+    first: dict[bool, str] = {}
+    for name in sorted(fields):
+        column = elements[name][0]
+        first.setdefault(re.sub(r"\D", "", column.removeprefix(name)).strip("0") == "", column)
+    if len(first) > 1:
+        problem = f"{first[True]} is the first column of its array, but of another array {first[False]} is the first one"
+        names = join_names(sorted(fields), ITEMS_MAX)
+        raise ConversionError(
+            file.name, [f"{problem}: a column may be missing"], hint=f"state {names} in dataset.toml, [fields]"
+        )
+
+
+def check_episodes(file: ArrayFile, plan: Plan) -> None:
+    """Check that the ends of episodes agree with all that the file states about the episodes.
+
+    Raises:
+        ConversionError: If the file states another number of episodes, or if a batch of episodes has padding that no
+            array states, or if stated returns are the sums of rewards in some of the episodes only.
+    """
+    stated = {name: value for name, value in file.scalars.items() if _EPISODES.search(_last_name(name))}
+    returns = _arrays_of_returns(file, plan)
+    if plan.by == "axis" and not file.padding:
+        _check_padding(file, plan)
+    if not stated and not returns:
+        return
+    ends = find_ends(file, plan, read_flags(file, plan))
+    count = int((ends.lengths > 0).sum())
+    problems = [
+        f"{name} is {value}, but the file has {count:,} episodes" for name, value in stated.items() if value != count
+    ]
+    for name in returns:
+        differ = _other_returns(file, plan, ends, name)
+        if differ is None:
+            problems.append(
+                f"{name} is {file.arrays[name]}, expected a return for each of {count:,} episodes or of {ends.steps:,} rows"
+            )
+        elif differ.any() and not differ.all():
+            first = int(np.argmax(differ))
+            problems.append(
+                f"{name} is the sum of the rewards in {(~differ).sum():,} episodes, but not in {differ.sum():,}: "
+                f"the first is episode {first:,}"
+            )
+    if problems:
+        hint = "state in dataset.toml how the file marks the episodes, [episodes] by = ..., or correct the file"
+        raise ConversionError(file.name, problems, hint=hint)
+
+
+def count_doubts(file: ArrayFile, plan: Plan, ends: Ends) -> dict[str, int]:
+    """Return how often each rule about a whole file applies, by rule."""
+    flags = {key for key in (*plan.flags, *plan.episode_flags) if key in {NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED}}
+    differ = [_other_returns(file, plan, ends, name) for name in _arrays_of_returns(file, plan)]
+    first = np.asarray(next(file.blocks(plan.marks, 1)))[0] if plan.by == "steps" else 0
+    return {
+        "no-truncated": int(plan.by == "flags" and flags == {NEXT_TERMINATED}),
+        "missing-numbers": missing_numbers(file.episode_names),
+        "steps-from": len(ends.lengths) * int(first not in {0, 1}),
+        "other-returns": max((int(one.sum()) for one in differ if one is not None), default=0),
+    }
+
+
+def equal_rows(columns: Sequence[Any]) -> _Index:
+    """Return the rows that are equal to the row before in every column.
+
+    Args:
+        columns: The values of each field, [T, ...], or a list of T texts or byte strings.
+    """
+    arrays = sorted((flat(values) for values in columns if isinstance(values, np.ndarray)), key=lambda one: one.shape[1])
+    lists = [values for values in columns if isinstance(values, list)]
+    if not arrays:
+        return np.empty(0, np.int64)
+    sample = sampled(arrays[0])
+    rows = 1 + np.flatnonzero((sample[1:] == sample[:-1]).all(1))
+    for take in (sampled, lambda values: values):  # whole rows are compared only if their samples are equal
+        for values in map(take, arrays):
+            if len(rows):
+                rows = rows[(values[rows] == values[rows - 1]).all(1)]
+    for items in lists:
+        rows = rows[[items[row] == items[row - 1] for row in rows.tolist()]] if len(rows) else rows
+    return rows
+
+
+def episode_hashes(columns: Sequence[Any], ends: _Flags) -> NDArray[np.uint64]:
+    """Return a hash of each whole episode of a block, [n], of a sample of the elements of every value.
+
+    Args:
+        columns: The values of each field, [T, ...]. Texts and encoded images are not hashed.
+        ends: Mask of the last rows of episodes, [T].
+    """
+    starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
+    rows = np.zeros(len(ends), np.uint64)
+    draw = np.random.default_rng(0)
+    for values in columns:
+        if isinstance(values, np.ndarray):
+            words = _words(sampled(flat(values)))
+            rows += (words * draw.integers(1, 1 << 63, words.shape[1], np.uint64)).sum(1, dtype=np.uint64)
+    # The rows of another episode may be the same in another order.
+    places = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
+    rows = (rows ^ (rows >> np.uint64(29))) * (2 * places.astype(np.uint64) + np.uint64(1))
+    return np.add.reduceat(rows, starts)[: int(ends.sum())]
+
+
+def flat(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values, [T, ...], with a single axis of elements, [T, n]."""
+    return values.reshape(len(values), -1)
+
+
+def sampled(values: NDArray[Any]) -> NDArray[Any]:
+    """Return every k-th element of rows, [T, n], so that at most 64 elements are left."""
+    return values[:, :: -(-values.shape[1] // _COMPARED)] if values.shape[1] > _COMPARED else values
+
+
+def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return the elements of rows, [T, n], as integers of 64 bits."""
+    if values.dtype.kind == "f":
+        return np.ascontiguousarray(values, np.float64).view(np.uint64)
+    return values.astype(np.uint64)
+
+
+def _arrays_of_returns(file: ArrayFile, plan: Plan) -> list[str]:
+    reward = next((part.array for part in plan.parts if part.column.key == NEXT_REWARD), "")
+    return [
+        name
+        for name in plan.left_out
+        if reward and _RETURNS.search(_last_name(name)) and file.arrays[name].dtype.kind in "iuf"
+        if file.arrays[name].shape in {(), (1,)} and not file.arrays[name].text
+    ]
+
+
+def _other_returns(file: ArrayFile, plan: Plan, ends: Ends, name: str) -> _Flags | None:
+    """Return whether the stated return of each episode is another one than the sum of its rewards, [E].
+
+    The array may lack the last episode, if no flag ends it. None if the array has another number of rows.
+    """
+    reward = next(part.array for part in plan.parts if part.column.key == NEXT_REWARD)
+    lengths = ends.lengths[ends.lengths > 0]
+    rows = file.arrays[name].rows
+    if rows == file.arrays[reward].rows:
+        return np.zeros(len(lengths), np.bool_)  # the return so far of each row
+    if rows not in {len(lengths), len(lengths) - (ends.found["end-without-flag"] > 0)}:
+        return None
+    if ends.steps != file.arrays[reward].rows:
+        return np.zeros(len(lengths), np.bool_)
+    sums, sizes = np.zeros(len(lengths)), np.zeros(len(lengths))
+    start, stops = 0, np.cumsum(lengths)
+    for block in file.blocks(reward, BLOCK_ROWS):
+        values = np.asarray(block, np.float64).reshape(-1)
+        numbers = np.searchsorted(stops, np.arange(start, start + len(values)), "right")
+        sums += np.bincount(numbers, values, len(sums))
+        sizes += np.bincount(numbers, np.abs(values), len(sums))
+        start += len(values)
+    stated = np.asarray(file.read_all(name), np.float64).reshape(-1)
+    close = np.abs(stated - sums[:rows]) <= _TOLERANCE * (sizes[:rows] + 1e-6)
+    return np.asarray(~close)
+
+
+def _check_padding(file: ArrayFile, plan: Plan) -> None:
+    """Check that the episodes of a batch do not end with rows of zeros or NaN, as padding does.
+
+    Raises:
+        ConversionError: If some episodes end with such rows.
+    """
+    names = [part.array for part in plan.parts if part.array in file.lengths and not part.state]
+    blank = _blank_last_rows(file, names)
+    if names and blank.any():
+        blank &= _blank_last_rows(file, [part.array for part in plan.parts if part.array in file.lengths])
+    if names and blank.any() and not blank.all():
+        problem = f"{blank.sum():,} of {len(blank):,} episodes end with rows of zeros or NaN in all fields, as padding does"
+        options = 'by = "axis" and array = the lengths or the mask of the steps, or only by = "axis" if these are steps'
+        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _blank_last_rows(file: ArrayFile, names: Iterable[str]) -> _Flags:
+    """Return whether the last row of each episode of a batch is zero or NaN in all of the arrays, [E]."""
+    blank = np.ones(0, np.bool_)
+    for name in names:
+        last = np.cumsum(file.lengths[name]) - 1
+        blank = blank if len(blank) else np.ones(len(last), np.bool_)
+        start = 0
+        for block in file.blocks(name, BLOCK_ROWS):
+            rows = flat(np.asarray(block))
+            first, stop = np.searchsorted(last, (start, start + len(rows)))
+            ends = rows[last[first:stop] - start]
+            blank[first:stop] &= ((ends == 0) | (ends != ends)).all(1)
+            start += len(rows)
+    return blank
+
+
+def _last_name(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+class EqualEpisodes:
+    """Counter of the episodes that are equal to an earlier episode."""
+
+    def __init__(self) -> None:
+        self._seen = np.empty(0, np.uint64)
+
+    def count(self, hashes: NDArray[np.uint64]) -> int:
+        """Return how many of the hashes, [n], are equal to an earlier hash."""
+        known = len(self._seen)
+        self._seen = np.unique(np.concatenate([self._seen, hashes]))
+        return known + len(hashes) - len(self._seen)
