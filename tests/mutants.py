@@ -358,3 +358,4 @@ def _spoiled_cell(cell: Any) -> Any:
     if isinstance(cell, str):
         return re.sub(r"-?[\d.]+", "nan", cell, count=1)
     return None
+

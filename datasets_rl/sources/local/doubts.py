@@ -36,6 +36,8 @@ RULES: Mapping[str, str] = {
     "they were kept",
 }
 """Text of each counted decision, by rule."""
+COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
+"""Names of arrays that may number the rows of each episode."""
 _COMPARED = 64
 """Maximum number of elements of a value that are compared first, before rows that are equal in them."""
 _RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
@@ -128,11 +130,18 @@ def count_doubts(file: ArrayFile, plan: Plan, ends: Ends) -> dict[str, int]:
     """Return how often each rule about a whole file applies, by rule."""
     flags = {key for key in (*plan.flags, *plan.episode_flags) if key in {NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED}}
     differ = [_other_returns(file, plan, ends, name) for name in _arrays_of_returns(file, plan)]
-    first = np.asarray(next(file.blocks(plan.marks, 1)))[0] if plan.by == "steps" else 0
+    others = {*plan.left_out, *(part.array for part in plan.parts)}
+    numbers = [
+        name
+        for name, array in file.arrays.items()
+        if name == plan.marks or name not in others
+        if COUNTS_STEPS.search(_last_name(name)) and array.dtype.kind in "iuf" and not array.text
+    ]
+    firsts = [np.asarray(next(file.blocks(name, 1))).reshape(-1)[0] for name in numbers]
     return {
         "no-truncated": int(plan.by == "flags" and flags == {NEXT_TERMINATED}),
         "missing-numbers": missing_numbers(file.episode_names),
-        "steps-from": len(ends.lengths) * int(first not in {0, 1}),
+        "steps-from": len(ends.lengths) * any(first not in {0, 1} for first in firsts),
         "other-returns": max((int(one.sum()) for one in differ if one is not None), default=0),
     }
 

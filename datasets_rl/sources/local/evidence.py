@@ -28,7 +28,7 @@ from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.plan import Plan
-from datasets_rl.sources.local.doubts import check_episodes, check_first_elements, check_flags_of_most_rows
+from datasets_rl.sources.local.doubts import COUNTS_STEPS, check_episodes, check_first_elements, check_flags_of_most_rows
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -45,7 +45,6 @@ _SPEAKS = re.compile(
     r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
-_COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
@@ -64,6 +63,11 @@ _HINT = "state in dataset.toml how the file marks the episodes, [episodes] by = 
 def speaks_of_episodes(name: str) -> bool:
     """Return whether the name of an array says that the array marks episodes."""
     return _SPEAKS.search(_last_name(name)) is not None
+
+
+def may_mark_episodes(name: str) -> bool:
+    """Return whether the name of an array is one of an array that marks episodes or numbers the rows of each episode."""
+    return speaks_of_episodes(name) or COUNTS_STEPS.search(_last_name(name)) is not None
 
 
 def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
@@ -207,7 +211,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     """
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
-    names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
+    names += filter(may_mark_episodes, plan.left_out)
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
         counts = arranged_lengths(file, plan)

@@ -19,7 +19,7 @@ from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import usual_keys
 from datasets_rl.sources.flat.plan import plan_layout
 from datasets_rl.sources.local.description import Description
-from datasets_rl.sources.local.evidence import arranged, speaks_of_episodes, with_evidence
+from datasets_rl.sources.local.evidence import arranged, may_mark_episodes, speaks_of_episodes, with_evidence
 from datasets_rl.ted.keys import NEXT, Key
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not speaks_of_episodes(array)
+        if not may_mark_episodes(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():

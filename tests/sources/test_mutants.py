@@ -1,0 +1,168 @@
+"""Changed files of every layout: refused, or counted, or valid data for all that the file shows. Never wrong without a word."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layouts import (
+    ACTION,
+    FLAGS,
+    FLAT,
+    LAYOUTS,
+    LENGTHS,
+    NEXT_OBS,
+    NUMBERS,
+    REWARDS,
+    STARTS,
+    STEPS,
+    Layout,
+    npz,
+)
+from mutants import load, mutants
+
+from datasets_rl import download
+from datasets_rl.errors import ConversionError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources.local.files import check_files
+
+TABLE = Path(__file__).with_name("mutants.md")
+ALL_MARKS = "flat arrays with every mark"
+SUBJECTS = {
+    **LAYOUTS,
+    ALL_MARKS: Layout(
+        npz(
+            **FLAT,
+            **FLAGS,
+            next_observations=NEXT_OBS,
+            traj_id=NUMBERS,
+            timestep=np.arange(STEPS) - STARTS[NUMBERS],
+            episode_lengths=LENGTHS,
+            episode_returns=[rewards.sum() for rewards in REWARDS],
+        )
+    ),
+}
+FIRST = {
+    ALL_MARKS,
+    "flat arrays with next observations",
+    "stable-baselines' expert file",
+    "observations [E, T + 1, ...], padded, with lengths",
+    "an npz file for each episode, with the last observation",
+    "d3rlpy's buffer",
+    "CSV with a column for each element",
+    "JSON lines",
+    "a pickle of CS285's paths",
+}
+"""Layouts of the default tests, one of each container and structure."""
+GROWING = {"not-finite", "end-without-flag", "no-transition", "both-flags", "left-out", "equal-rows", "equal-episodes"}
+"""Decisions that are about faults: a greater count says something about a changed file. Any new decision does."""
+_NEXT, _STEPS, _IDS = r"next_ob.*", r"timestep", r"traj_id|trial_id|ep|episode|episode_id|episode_index"
+_RETURNS = r"episode_returns"
+VALID = {
+    "array cut: traj_starts": ("the first rows of two episodes are as certain as those of three", _NEXT),
+    "array cut: infos": ("objects are left out, and counted", ""),
+    "array cut: episode_returns": ("the return of an episode that did not end is not in the array", ""),
+    "array missing": ("a file without the array is a file of another layout", _NEXT),
+    "array missing: episode_returns": ("no other array has returns", ""),
+    "array missing: timestep": ("other arrays mark the same ends", ""),
+    "array missing: traj_id": ("other arrays mark the same ends", ""),
+    "array prolonged: infos": ("objects are left out, and counted", ""),
+    "dtype": ("the values are the same, or rounded before they were written", ""),
+    "duplicated: an episode": ("the last episode may be a long one, of rows that are equal to earlier rows", f"{_NEXT}|{_STEPS}|{_IDS}"),
+    "duplicated: the last row of an episode": ("rows that end an episode elsewhere, which no array contradicts", f"{_NEXT}|{_STEPS}|{_IDS}"),
+    "file missing": ("the numbers of the other files or groups have no gap", ""),
+    "flag moved": ("rows of another length of two episodes", f"{_NEXT}|{_RETURNS}"),
+    "flag within": ("a file of two episodes", _NEXT),
+    "joined": ("one long episode", f"{_NEXT}|{_RETURNS}"),
+    "row missing": ("an episode with a row less", f"{_NEXT}|{_STEPS}|{_RETURNS}|.*lengths"),
+    "row missing: the first row": ("an episode that begins a row later", f"{_STEPS}|{_RETURNS}|.*lengths"),
+    "row missing: the last row": ("an episode that was recorded up to this row", f"{_RETURNS}|.*lengths"),
+    "shuffled: all rows": ("rows in another order, with the flags of these rows", f"{_NEXT}|{_STEPS}|{_IDS}|{_RETURNS}"),
+    "shuffled: rows of an episode": ("rows in another order", f"{_NEXT}|{_STEPS}"),
+    "swapped": ("episodes in another order", f"(?!{_NEXT}).*_returns"),
+}
+"""Changes after which the files are valid data: the reason, and the names of arrays which would show the change."""
+
+
+def decisions(found):
+    return {decision.rule: decision.count for decision in found.decisions}
+
+
+@pytest.fixture
+def subject(request, tmp_path):
+    """The content of a layout, and a function that saves changed arrays."""
+    layout = SUBJECTS[request.param]
+    (tmp_path / "original").mkdir()
+    content = load(layout, tmp_path / "original")
+    saved = iter(range(10_000))
+
+    def save(episodes):
+        folder = tmp_path / f"changed_{next(saved)}"
+        folder.mkdir()
+        path = content.save(folder, episodes)
+        if not layout.toml:
+            return path
+        (folder / "dataset.toml").write_text(layout.toml)
+        return folder
+
+    return request.param, content, save
+
+
+def verdict(path, whole):
+    """Return what a download would say about changed files, and the answer of the files if they are read."""
+    try:
+        found = check_files(path)
+    except ConversionError:
+        return "refused"
+    new = {
+        rule for rule, count in decisions(found).items() if rule not in whole or (rule in GROWING and count > whole[rule])
+    }
+    return "counted" if new else "valid"
+
+
+def row_of(name, cells):
+    return "| " + " | ".join([name, *cells]) + " |"
+
+
+def table():
+    """Return the rows of the expected verdicts by layout."""
+    lines = [line for line in TABLE.read_text("utf-8").splitlines() if line.startswith("|")]
+    return lines[0], {re.split(r" \| ", line.strip("| "))[0]: line for line in lines[2:]}
+
+
+cases = pytest.mark.parametrize(
+    "subject",
+    [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS],
+    indirect=True,
+)
+
+
+@cases
+def test_a_changed_file_is_refused_or_counted_or_nothing_in_the_file_shows_the_change(subject):
+    name, content, save = subject
+    whole = decisions(check_files(save(content.episodes)))
+    arrays = {array.rpartition("/")[2] for array in content.episodes[0]}
+    found, silent = {}, []
+    for mutant in mutants(content):
+        answer = verdict(save(mutant.episodes), whole)
+        found.setdefault(mutant.mutation, Counter())[answer] += 1
+        if answer == "valid":
+            detail = f"{mutant.mutation}: {mutant.detail}"
+            _, witnesses = VALID.get(detail) or VALID.get(mutant.mutation) or ("", ".*")
+            silent += [f"{detail}, which {array} shows" for array in arrays if re.fullmatch(witnesses, array)]
+
+    assert not silent, "\n".join(silent)
+    head, rows = table()
+    columns = re.split(r" \| ", head.strip("| "))[1:]
+    assert found.keys() <= {*columns}
+    cells = [
+        " ".join(f"{found[column][answer]} {answer}" for answer in ("refused", "counted", "valid") if found[column][answer])
+        if column in found
+        else "-"
+        for column in columns
+    ]
+    assert row_of(name, cells) == rows.get(name)
