@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -24,10 +25,7 @@ from layouts import (
 )
 from mutants import load, mutants
 
-from datasets_rl import download
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.reader import StoredDataset
-from datasets_rl.settings import Settings
 from datasets_rl.sources.local.files import check_files
 
 TABLE = Path(__file__).with_name("mutants.md")
@@ -58,8 +56,27 @@ FIRST = {
     "a pickle of CS285's paths",
 }
 """Layouts of the default tests, one of each container and structure."""
-GROWING = {"not-finite", "end-without-flag", "no-transition", "both-flags", "left-out", "equal-rows", "equal-episodes"}
+GROWING = {"not-finite", "no-transition", "both-flags", "left-out", "equal-rows", "equal-episodes"}
 """Decisions that are about faults: a greater count says something about a changed file. Any new decision does."""
+ANSWERS = ("refused", "counted", "valid")
+MUTATIONS = (
+    "array missing",
+    "array cut",
+    "array prolonged",
+    "dtype",
+    "NaN",
+    "flag moved",
+    "joined",
+    "inverted",
+    "flag within",
+    "next shifted",
+    "steps from 2",
+    "file missing",
+    "row missing",
+    "duplicated",
+    "swapped",
+    "shuffled",
+)
 _NEXT, _STEPS, _IDS = r"next_ob.*", r"timestep", r"traj_id|trial_id|ep|episode|episode_id|episode_index"
 _RETURNS = r"episode_returns"
 VALID = {
@@ -92,77 +109,89 @@ def decisions(found):
     return {decision.rule: decision.count for decision in found.decisions}
 
 
-@pytest.fixture
-def subject(request, tmp_path):
-    """The content of a layout, and a function that saves changed arrays."""
-    layout = SUBJECTS[request.param]
-    (tmp_path / "original").mkdir()
-    content = load(layout, tmp_path / "original")
-    saved = iter(range(10_000))
+class Subject:
+    """Content of a layout, and folders for changed files."""
 
-    def save(episodes):
-        folder = tmp_path / f"changed_{next(saved)}"
+    def __init__(self, layout, folder):
+        (folder / "original").mkdir(parents=True)
+        self.content = load(layout, folder / "original")
+        self._folders = (folder / str(number) for number in range(10_000))
+        self._toml = layout.toml
+
+    def save(self, episodes):
+        """Write changed arrays, and return the path that the user names."""
+        folder = next(self._folders)
         folder.mkdir()
-        path = content.save(folder, episodes)
-        if not layout.toml:
+        path = self.content.save(folder, episodes)
+        if not self._toml:
             return path
-        (folder / "dataset.toml").write_text(layout.toml)
+        (folder / "dataset.toml").write_text(self._toml)
         return folder
-
-    return request.param, content, save
 
 
 def verdict(path, whole):
-    """Return what a download would say about changed files, and the answer of the files if they are read."""
+    """Return what is said about changed files, beside the decisions on the original files."""
     try:
-        found = check_files(path)
+        found = decisions(check_files(path))
     except ConversionError:
         return "refused"
-    new = {
-        rule for rule, count in decisions(found).items() if rule not in whole or (rule in GROWING and count > whole[rule])
-    }
+    new = {rule for rule, count in found.items() if rule not in whole or (rule in GROWING and count > whole[rule])}
     return "counted" if new else "valid"
 
 
-def row_of(name, cells):
-    return "| " + " | ".join([name, *cells]) + " |"
-
-
-def table():
-    """Return the rows of the expected verdicts by layout."""
-    lines = [line for line in TABLE.read_text("utf-8").splitlines() if line.startswith("|")]
-    return lines[0], {re.split(r" \| ", line.strip("| "))[0]: line for line in lines[2:]}
-
-
-cases = pytest.mark.parametrize(
-    "subject",
-    [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS],
-    indirect=True,
-)
-
-
-@cases
-def test_a_changed_file_is_refused_or_counted_or_nothing_in_the_file_shows_the_change(subject):
-    name, content, save = subject
-    whole = decisions(check_files(save(content.episodes)))
-    arrays = {array.rpartition("/")[2] for array in content.episodes[0]}
+def verdicts(layout, folder):
+    """Return how often each verdict was given on each kind of change, and the changes that were wrong without a word."""
+    subject = Subject(layout, folder)
+    whole = decisions(check_files(subject.save(subject.content.episodes)))
+    arrays = {array.rpartition("/")[2] for array in subject.content.episodes[0]}
     found, silent = {}, []
-    for mutant in mutants(content):
-        answer = verdict(save(mutant.episodes), whole)
+    for mutant in mutants(subject.content):
+        answer = verdict(subject.save(mutant.episodes), whole)
         found.setdefault(mutant.mutation, Counter())[answer] += 1
         if answer == "valid":
             detail = f"{mutant.mutation}: {mutant.detail}"
             _, witnesses = VALID.get(detail) or VALID.get(mutant.mutation) or ("", ".*")
             silent += [f"{detail}, which {array} shows" for array in arrays if re.fullmatch(witnesses, array)]
+    return found, silent
+
+
+def row_of(name, found):
+    """Return the row of a layout in the table."""
+    assert found.keys() <= {*MUTATIONS}
+    cells = [
+        " ".join(f"{found[kind][answer]} {answer}" for answer in ANSWERS if found[kind][answer]) if kind in found else "-"
+        for kind in MUTATIONS
+    ]
+    return "| " + " | ".join([name, *cells]) + " |"
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS]
+)
+def test_a_changed_file_is_refused_or_counted_or_nothing_in_the_file_shows_the_change(tmp_path, name):
+    found, silent = verdicts(SUBJECTS[name], tmp_path)
 
     assert not silent, "\n".join(silent)
-    head, rows = table()
-    columns = re.split(r" \| ", head.strip("| "))[1:]
-    assert found.keys() <= {*columns}
-    cells = [
-        " ".join(f"{found[column][answer]} {answer}" for answer in ("refused", "counted", "valid") if found[column][answer])
-        if column in found
-        else "-"
-        for column in columns
+    assert row_of(name, found) in TABLE.read_text("utf-8").splitlines()
+
+
+def main():
+    """Write the table of the verdicts."""
+    with TemporaryDirectory() as folder:
+        found = {name: verdicts(SUBJECTS[name], Path(folder) / str(n))[0] for n, name in enumerate(SUBJECTS)}
+    total = sum((Counter(cell) for row in found.values() for cell in row.values()), Counter())
+    lines = [
+        "# What is said about changed files",
+        "",
+        "`python tests/sources/test_mutants.py` writes this table. `VALID` there has the reason of each valid change.",
+        f"Of {total.total():,} changed files, " + ", ".join(f"{total[answer]:,} are {answer}" for answer in ANSWERS) + ".",
+        "",
+        "| " + " | ".join(["layout", *MUTATIONS]) + " |",
+        "| --- " * (1 + len(MUTATIONS)) + "|",
+        *(row_of(name, row) for name, row in found.items()),
     ]
-    assert row_of(name, cells) == rows.get(name)
+    TABLE.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -280,6 +280,8 @@ def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_I
         stops = _read_last_rows(file, marks, rows) + 1
     else:
         raw = np.asarray(file.read_all(marks)).reshape(-1)
+        if raw.dtype.kind == "f" and (raw == np.floor(raw)).all() and (np.abs(raw) <= rows).all():
+            raw = raw.astype(np.int64)
         if raw.dtype.kind not in "iu" or not len(raw):
             raise ConversionError(file.name, [f"{marks} is {file.arrays[marks]}, expected integers"])
         stops = raw.astype(np.int64) if by == "ends" else np.cumsum(raw, dtype=np.int64)
@@ -368,6 +370,8 @@ def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     last: NDArray[Any] | None = None
     for start, block in _blocks(file, name):
         column = block.reshape(len(block), -1)[:, 0]
+        if wrong := np.flatnonzero(column != column).tolist():  # NaN, as of an empty cell
+            raise ConversionError(file.name, [f"{name} is {column[wrong[0]]} at row {start + wrong[0]:,}, expected a number"])
         is_first = np.append(last is None or column[:1] != last, column[1:] != column[:-1])
         last = column[-1:]
         starts.append(start + np.flatnonzero(is_first))

@@ -45,6 +45,8 @@ _SPEAKS = re.compile(
     r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
+_OF_EPISODES = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
+"""Names of arrays about episodes: texts and fractions do not mark episodes, but say that the file has several."""
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
@@ -276,20 +278,25 @@ def _marked(
 ) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
     """Return the way and the number of rows of each episode, [E], by the marking array, and the problems."""
     stated: dict[str, tuple[str, _Index]] = {}
-    problems, misfits = [], []
+    problems, misfits, values = [], [], []
     for name in names:
         array = file.arrays[name]
-        if array.text or array.shape not in {(), (1,)} or array.dtype.kind not in "biuf":
+        if array.shape not in {(), (1,)} or (not array.text and array.dtype.kind not in "biuf"):
             continue
         ways = ("column",) if name == plan.marks else _allowed_ways(name)
+        if array.text:  # names of episodes, and no text of an unusual name
+            ways = tuple(way for way in ways if way == "column" and ways != MARKED)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
-        elif array.dtype.kind != "f" and (speaks_of_episodes(name) or _has_resets(file, name, rows)):
+        elif array.text or array.dtype.kind == "f":
+            values += [name] * bool(_OF_EPISODES.search(_last_name(name)) or COUNTS_STEPS.search(_last_name(name)))
+        elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
     is_marked = bool(stated or plan.flags or file.way)
+    misfits += [] if is_marked else values
     for name in misfits:
         ways = _allowed_ways(name)
         # A value of each episode, such as a success, has a name without a way.
