@@ -311,6 +311,11 @@ class TableArrays(ArrayFile):
                 raise ConversionError(self.name, [problem])
             yield values
 
+    def lists(self, name: str, rows: int) -> Iterator[Any]:
+        """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
+        for block in self._file.blocks([name], rows=rows):
+            yield block[name]
+
     def _array(self, name: str) -> Array:
         try:
             first = next(self.blocks(name, 1), np.empty(0))

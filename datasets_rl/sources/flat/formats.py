@@ -30,7 +30,7 @@ FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
     "npz": Format("npz", (".npz",), "arrays.NpzArrays", b"PK"),
     "parquet": Format("Parquet", (".parquet",), "arrays.TableArrays", b"PAR1"),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays", b"ARROW1"),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "arrays.TableArrays"),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
     "csv": Format("CSV", (".csv", ".csv.gz", ".tsv", ".tsv.gz"), "text_tables.CsvFile", is_table=True),

@@ -27,6 +27,7 @@ from datasets_rl.sources.flat.arranged import (
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
+from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.doubts import COUNTS_STEPS, check_episodes, check_first_elements, check_flags_of_most_rows
 from datasets_rl.ted.keys import (
@@ -78,12 +79,17 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     Raises:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
-    if file.is_table:
+    file, is_table = of_package(file, layout), file.is_table
+    if file.way:
+        return file
+    if is_table:
         elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
         check_first_elements(file, layout, elements)
-        return ElementsFile(file, elements) if elements else file
+        file = ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
+    if is_table:
+        return file
     names = [*file.arrays, *file.scalars]
     groups = members_in_groups(names, layout.marks if layout.by == "group" else "")
     for way, members in (("group", groups), ("suffix", members_by_suffix(names))):
