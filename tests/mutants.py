@@ -1,8 +1,8 @@
 """Mutations of the files of `layouts.LAYOUTS`: each file is loaded, changed in a single way, and saved in its format.
 
-    flat        obs [N, D], action [N, A], episode_lengths [E]        rows of all episodes
-    separated   [{obs [T, D], action [T, A]}, ...]                    a dict of arrays for each episode
-    batched     obs [E, T, D], action [E, T, A], lengths [E]          an axis of episodes
+flat        obs [N, D], action [N, A], episode_lengths [E]        rows of all episodes
+separated   [{obs [T, D], action [T, A]}, ...]                    a dict of arrays for each episode
+batched     obs [E, T, D], action [E, T, A], lengths [E]          an axis of episodes
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Content:
     @property
     def batched(self) -> bool:
         """Whether the first axis of the arrays counts the episodes."""
-        return self.flat and len(self.episodes[0]["obs" if "obs" in self.episodes[0] else next(iter(self.episodes[0]))]) == len(LENGTHS)
+        return self.flat and len(
+            self.episodes[0]["obs" if "obs" in self.episodes[0] else next(iter(self.episodes[0]))]
+        ) == len(LENGTHS)
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,11 @@ def _save_hdf5(path: Path, arrays: Arrays) -> Path:
     with h5py.File(path, "w") as file:
         for name, values in arrays.items():
             text = np.asarray(values).dtype.kind == "U"
-            file.create_dataset(name, data=np.asarray(values).astype(object) if text else values, dtype=h5py.string_dtype() if text else None)
+            file.create_dataset(
+                name,
+                data=np.asarray(values).astype(object) if text else values,
+                dtype=h5py.string_dtype() if text else None,
+            )
     return path
 
 
@@ -171,9 +177,16 @@ def _of_table(path: Path) -> Content:
     def save(out: Path, episodes: Sequence[Arrays]) -> Path:
         (own,) = episodes
         count = max(map(len, own.values()))
-        changed = pd.DataFrame({key: pd.Series(list(values)).reindex(range(count)) if len(values) < count else list(values) for key, values in own.items()})
+        changed = pd.DataFrame(
+            {
+                key: pd.Series(list(values)).reindex(range(count)) if len(values) < count else list(values)
+                for key, values in own.items()
+            }
+        )
         if name.endswith(".jsonl"):
-            lines = [{key: _plain(values[row]) for key, values in own.items() if row < len(values)} for row in range(count)]
+            lines = [
+                {key: _plain(values[row]) for key, values in own.items() if row < len(values)} for row in range(count)
+            ]
             (out / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
         elif name.endswith(".parquet"):
             changed.to_parquet(out / name)
@@ -184,7 +197,9 @@ def _of_table(path: Path) -> Content:
             (out / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         return out / name
 
-    return Content([{key: table[key].to_numpy() for key in table if not str(key).startswith("Unnamed")}], save, flat=True)
+    return Content(
+        [{key: table[key].to_numpy() for key in table if not str(key).startswith("Unnamed")}], save, flat=True
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -198,7 +213,9 @@ MARKS: Mapping[str, Callable[[Sequence[int]], np.ndarray]] = {
     r".*lengths": np.array,
     r"episode_ends": np.cumsum,
     r"traj_ends": lambda lengths: np.cumsum(lengths) - 1,
-    r"traj_id|trial_id|ep|episode|episode_id|episode_index": lambda lengths: np.repeat(np.arange(len(lengths)), lengths),
+    r"traj_id|trial_id|ep|episode|episode_id|episode_index": lambda lengths: np.repeat(
+        np.arange(len(lengths)), lengths
+    ),
     r"timestep": lambda lengths: np.concatenate([np.arange(length) for length in lengths]),
     r"mask": lambda lengths: np.arange(max(LENGTHS)) < np.array(lengths)[:, None],
 }
@@ -279,7 +296,12 @@ def _of_rows(arrays: Arrays) -> Iterator[Mutant]:
                 own[name] = values[rows]
             elif len(values) == STEPS + len(LENGTHS) and name != "infos":
                 own[name] = np.concatenate([values[rows + NUMBERS[rows]], values[STOPS + np.arange(3)]])[
-                    np.argsort(np.concatenate([np.arange(len(rows)), np.searchsorted(NUMBERS[rows], [0, 1, 2], "right") - 0.5]), kind="stable")
+                    np.argsort(
+                        np.concatenate(
+                            [np.arange(len(rows)), np.searchsorted(NUMBERS[rows], [0, 1, 2], "right") - 0.5]
+                        ),
+                        kind="stable",
+                    )
                 ]
             else:
                 own[name] = values
@@ -306,8 +328,14 @@ def _of_episodes(episodes: list[Arrays]) -> Iterator[Mutant]:
     yield Mutant("swapped", "two episodes", [second, first, third])
     yield Mutant("duplicated", "an episode", [first, second, second, third])
     yield Mutant("joined", "two episodes", [{name: _joined(first[name], second[name]) for name in first}, third])
-    moved = {name: _joined(first[name], values[:1]) if np.ndim(values) else first[name] for name, values in second.items()}
-    yield Mutant("flag moved", "a row", [moved, {name: values[1:] if np.ndim(values) else values for name, values in second.items()}, third])
+    moved = {
+        name: _joined(first[name], values[:1]) if np.ndim(values) else first[name] for name, values in second.items()
+    }
+    yield Mutant(
+        "flag moved",
+        "a row",
+        [moved, {name: values[1:] if np.ndim(values) else values for name, values in second.items()}, third],
+    )
     count = min(len(values) for values in second.values() if np.ndim(values))
     for mutation, detail, rows in (
         ("shuffled", "rows of an episode", np.random.default_rng(1).permutation(count)),
@@ -315,7 +343,10 @@ def _of_episodes(episodes: list[Arrays]) -> Iterator[Mutant]:
         ("row missing", "a row", np.delete(np.arange(count), 3)),
         ("row missing", "the last row", np.arange(count - 1)),
     ):
-        own = {name: np.concatenate([values[rows], values[count:]]) if np.ndim(values) else values for name, values in second.items()}
+        own = {
+            name: np.concatenate([values[rows], values[count:]]) if np.ndim(values) else values
+            for name, values in second.items()
+        }
         yield Mutant(mutation, detail, [first, own, third])
     for name, values in second.items():
         if _FLAGS.fullmatch(name) and np.ndim(values) and values.any():
@@ -358,4 +389,3 @@ def _spoiled_cell(cell: Any) -> Any:
     if isinstance(cell, str):
         return re.sub(r"-?[\d.]+", "nan", cell, count=1)
     return None
-

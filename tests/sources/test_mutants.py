@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from layouts import (
-    ACTION,
     FLAGS,
     FLAT,
     LAYOUTS,
@@ -89,8 +88,14 @@ VALID = {
     "array missing: traj_id": ("other arrays mark the same ends", ""),
     "array prolonged: infos": ("objects are left out, and counted", ""),
     "dtype": ("the values are the same, or rounded before they were written", ""),
-    "duplicated: an episode": ("the last episode may be a long one, of rows that are equal to earlier rows", f"{_NEXT}|{_STEPS}|{_IDS}"),
-    "duplicated: the last row of an episode": ("rows that end an episode elsewhere, which no array contradicts", f"{_NEXT}|{_STEPS}|{_IDS}"),
+    "duplicated: an episode": (
+        "the last episode may be a long one, of rows that are equal to earlier rows",
+        f"{_NEXT}|{_STEPS}|{_IDS}",
+    ),
+    "duplicated: the last row of an episode": (
+        "rows that end an episode elsewhere, which no array contradicts",
+        f"{_NEXT}|{_STEPS}|{_IDS}",
+    ),
     "file missing": ("the numbers of the other files or groups have no gap", ""),
     "flag moved": ("rows of another length of two episodes", f"{_NEXT}|{_RETURNS}"),
     "flag within": ("a file of two episodes", _NEXT),
@@ -98,7 +103,10 @@ VALID = {
     "row missing": ("an episode with a row less", f"{_NEXT}|{_STEPS}|{_RETURNS}|.*lengths"),
     "row missing: the first row": ("an episode that begins a row later", f"{_STEPS}|{_RETURNS}|.*lengths"),
     "row missing: the last row": ("an episode that was recorded up to this row", f"{_RETURNS}|.*lengths"),
-    "shuffled: all rows": ("rows in another order, with the flags of these rows", f"{_NEXT}|{_STEPS}|{_IDS}|{_RETURNS}"),
+    "shuffled: all rows": (
+        "rows in another order, with the flags of these rows",
+        f"{_NEXT}|{_STEPS}|{_IDS}|{_RETURNS}",
+    ),
     "shuffled: rows of an episode": ("rows in another order", f"{_NEXT}|{_STEPS}"),
     "swapped": ("episodes in another order", f"(?!{_NEXT}).*_returns"),
 }
@@ -159,7 +167,9 @@ def row_of(name, found):
     """Return the row of a layout in the table."""
     assert found.keys() <= {*MUTATIONS}
     cells = [
-        " ".join(f"{found[kind][answer]} {answer}" for answer in ANSWERS if found[kind][answer]) if kind in found else "-"
+        " ".join(f"{found[kind][answer]} {answer}" for answer in ANSWERS if found[kind][answer])
+        if kind in found
+        else "-"
         for kind in MUTATIONS
     ]
     return "| " + " | ".join([name, *cells]) + " |"
@@ -184,7 +194,9 @@ def main():
         "# What is said about changed files",
         "",
         "`python tests/sources/test_mutants.py` writes this table. `VALID` there has the reason of each valid change.",
-        f"Of {total.total():,} changed files, " + ", ".join(f"{total[answer]:,} are {answer}" for answer in ANSWERS) + ".",
+        f"Of {total.total():,} changed files, "
+        + ", ".join(f"{total[answer]:,} are {answer}" for answer in ANSWERS)
+        + ".",
         "",
         "| " + " | ".join(["layout", *MUTATIONS]) + " |",
         "| --- " * (1 + len(MUTATIONS)) + "|",

@@ -363,6 +363,10 @@ def _blocks(file: ArrayFile, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         start += len(block)
 
 
+def _is_nan(values: NDArray[Any]) -> _Flags:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+
+
 def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
     starts: list[_Index] = []
@@ -370,8 +374,10 @@ def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     last: NDArray[Any] | None = None
     for start, block in _blocks(file, name):
         column = block.reshape(len(block), -1)[:, 0]
-        if wrong := np.flatnonzero(column != column).tolist():  # NaN, as of an empty cell
-            raise ConversionError(file.name, [f"{name} is {column[wrong[0]]} at row {start + wrong[0]:,}, expected a number"])
+        if wrong := np.flatnonzero(_is_nan(column)).tolist():  # an empty cell
+            raise ConversionError(
+                file.name, [f"{name} is {column[wrong[0]]} at row {start + wrong[0]:,}, expected a number"]
+            )
         is_first = np.append(last is None or column[:1] != last, column[1:] != column[:-1])
         last = column[-1:]
         starts.append(start + np.flatnonzero(is_first))

@@ -175,10 +175,9 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
     single = field.key in _FLAGS or field.key == NEXT_REWARD
     if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
         yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
-    elif array.text and array.shape:
-        yield f"{name} has texts of shape {shape}, expected numbers, or a text for each row"
-    elif not array.text and array.dtype not in SUPPORTED:
-        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+    elif array.shape if array.text else array.dtype not in SUPPORTED:
+        kind = f"texts {shape}" if array.text else f"dtype {array.dtype}"
+        objects = "Python objects" if array.dtype.hasobject else kind
         yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"

@@ -84,7 +84,9 @@ def check_first_elements(file: ArrayFile, layout: Layout, elements: Mapping[str,
         column = elements[name][0]
         first.setdefault(re.sub(r"\D", "", column.removeprefix(name)).strip("0") == "", column)
     if len(first) > 1:
-        problem = f"{first[True]} is the first column of its array, but of another array {first[False]} is the first one"
+        problem = (
+            f"{first[True]} is the first column of its array, but of another array {first[False]} is the first one"
+        )
         names = join_names(sorted(fields), ITEMS_MAX)
         raise ConversionError(
             file.name, [f"{problem}: a column may be missing"], hint=f"state {names} in dataset.toml, [fields]"
@@ -152,7 +154,9 @@ def equal_rows(columns: Sequence[Any]) -> _Index:
     Args:
         columns: The values of each field, [T, ...], or a list of T texts or byte strings.
     """
-    arrays = sorted((flat(values) for values in columns if isinstance(values, np.ndarray)), key=lambda one: one.shape[1])
+    arrays = sorted(
+        (flat(values) for values in columns if isinstance(values, np.ndarray)), key=lambda one: one.shape[1]
+    )
     lists = [values for values in columns if isinstance(values, list)]
     if not arrays:
         return np.empty(0, np.int64)
@@ -252,7 +256,9 @@ def _check_padding(file: ArrayFile, plan: Plan) -> None:
     if names and blank.any():
         blank &= _blank_last_rows(file, [part.array for part in plan.parts if part.array in file.lengths])
     if names and blank.any() and not blank.all():
-        problem = f"{blank.sum():,} of {len(blank):,} episodes end with rows of zeros or NaN in all fields, as padding does"
+        problem = (
+            f"{blank.sum():,} of {len(blank):,} episodes end with rows of zeros or NaN in all fields, as padding does"
+        )
         options = 'by = "axis" and array = the lengths or the mask of the steps, or only by = "axis" if these are steps'
         raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
 
@@ -265,10 +271,10 @@ def _blank_last_rows(file: ArrayFile, names: Iterable[str]) -> _Flags:
         blank = blank if len(blank) else np.ones(len(last), np.bool_)
         start = 0
         for block in file.blocks(name, BLOCK_ROWS):
-            rows = flat(np.asarray(block))
+            rows = flat(np.asarray(block, np.float64))
             first, stop = np.searchsorted(last, (start, start + len(rows)))
             ends = rows[last[first:stop] - start]
-            blank[first:stop] &= ((ends == 0) | (ends != ends)).all(1)
+            blank[first:stop] &= ((ends == 0) | np.isnan(ends)).all(1)
             start += len(rows)
     return blank
 

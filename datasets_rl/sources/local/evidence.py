@@ -29,7 +29,12 @@ from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, rea
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
-from datasets_rl.sources.local.doubts import COUNTS_STEPS, check_episodes, check_first_elements, check_flags_of_most_rows
+from datasets_rl.sources.local.doubts import (
+    COUNTS_STEPS,
+    check_episodes,
+    check_first_elements,
+    check_flags_of_most_rows,
+)
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -178,6 +183,8 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
+    if equal[0].shape[0] == 1:
+        options += ". Or store array[:, 0] of each array, if the second axis counts environments"
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
 
 

@@ -25,6 +25,8 @@ from datasets_rl.ted.keys import NEXT, Key
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Names of the columns in which pandas stores an index without a name."""
 _FIRST_ROWS = 3
 _ROW_ELEMENTS = 4
 """Number of elements of a row that the draft shows."""
@@ -100,7 +102,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         for array, shown in seen.arrays.items()
         # An array with another number of rows is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not may_mark_episodes(array)
+        if not may_mark_episodes(array) and not _INDEX.fullmatch(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
