@@ -150,7 +150,7 @@ class LocalReader(FlatReader):
             self._first += count
         else:
             own = ends.numbers[block.episodes]
-        if f"by-{self._plan.by}" in _RULES:
+        if f"by-{self._plan.by}" in _RULES and self._layout.by != "file":
             self.counts[f"by-{self._plan.by}"] += count
         return {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
 
