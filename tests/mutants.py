@@ -19,7 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pandas as pd
-from layouts import LENGTHS, NUMBERS, STARTS, STEPS, STOPS, Layout
+import pyarrow as pa
+from layouts import LENGTHS, NUMBERS, STARTS, STEPS, STOPS, Layout, trajectories
 
 Arrays = dict[str, Any]
 """Arrays by name. The cells of tables are arrays of objects."""
@@ -63,6 +64,10 @@ def load(layout: Layout, folder: Path) -> Content:
     """Write the files of a layout, and load their arrays."""
     path = layout.write(folder)
     name = path.name
+    if layout.write is trajectories:
+        rows = pa.ipc.open_stream(path / "data-00000-of-00001.arrow").read_all().to_pylist()
+        episodes = [{name: _as_array(value) for name, value in row.items()} for row in rows]
+        return Content(episodes, lambda out, own: trajectories(out, _of_one_type([*filter(None, own)])), flat=False)
     if path.is_dir():
         files = sorted(path.iterdir())
         loaders = {".npz": _load_npz, ".hdf5": _load_hdf5}
@@ -78,10 +83,22 @@ def load(layout: Layout, folder: Path) -> Content:
     if name.endswith(".npz"):
         return _of_file(_load_npz(path), lambda out, arrays: _save_npz(out / name, arrays))
     if name.endswith((".hdf5", ".h5")):
-        return _of_file(_load_hdf5(path), lambda out, arrays: _save_hdf5(out / name, arrays))
+        with h5py.File(path) as file:
+            attributes = dict(file.attrs)
+        return _of_file(_load_hdf5(path), lambda out, arrays: _save_hdf5(out / name, arrays, attributes))
     if name.endswith((".pkl", ".npy")):
         return _of_objects(path)
     return _of_table(path)
+
+
+def _of_one_type(episodes: Sequence[Arrays]) -> list[Arrays]:
+    """Return the episodes with texts in all episodes, for a name with texts in one: a column of a table has one type."""
+    texts = {name for own in episodes for name, values in own.items() if np.asarray(values).dtype.kind == "U"}
+    return [{name: _texts(np.asarray(v)) if name in texts else v for name, v in own.items()} for own in episodes]
+
+
+def _as_array(value: Any) -> Any:
+    return np.array(value) if isinstance(value, list) else value
 
 
 def _load_npz(path: Path) -> Arrays:
@@ -106,8 +123,9 @@ def _load_hdf5(path: Path) -> Arrays:
     return arrays
 
 
-def _save_hdf5(path: Path, arrays: Arrays) -> Path:
+def _save_hdf5(path: Path, arrays: Arrays, attributes: Mapping[str, Any] | None = None) -> Path:
     with h5py.File(path, "w") as file:
+        file.attrs.update(attributes or {})
         for name, values in arrays.items():
             text = np.asarray(values).dtype.kind == "U"
             file.create_dataset(
@@ -221,7 +239,7 @@ MARKS: Mapping[str, Callable[[Sequence[int]], np.ndarray]] = {
 }
 """Arrays that mark the episodes, and the values of such an array for other lengths of the episodes."""
 _FLAGS = re.compile(r"terminals?|timeouts|terminated|truncated|dones?|end|stop")
-_NEXT = re.compile(r"next_ob.*")
+_NEXT = re.compile(r"next_ob.*|obs_next")
 
 
 def mutants(content: Content) -> Iterator[Mutant]:
@@ -244,7 +262,7 @@ def mutants(content: Content) -> Iterator[Mutant]:
             if name == "timestep":
                 yield Mutant("steps from 2", name, [{**arrays, name: values + 2}])
                 yield Mutant("steps from 2", "of the first episode", [{**arrays, name: values + 2 * (NUMBERS == 0)}])
-        if _FLAGS.fullmatch(name) and len(values) == STEPS:
+        if _FLAGS.fullmatch(_last(name)) and len(values) == STEPS:
             ends = np.flatnonzero(values)
             moved, joined = values.copy(), values.copy()
             moved[ends[0]], moved[ends[0] + 1] = moved[ends[0] + 1], moved[ends[0]]
@@ -279,7 +297,7 @@ def _of_each_array(content: Content) -> Iterator[Mutant]:
         yield changed("dtype", _texts(values), " as texts")
         if (spoiled := _with_nan(values, len(values) // 2)) is not None:
             yield changed("NaN", spoiled)
-        if _NEXT.fullmatch(name):
+        if _NEXT.fullmatch(_last(name)):
             yield changed("next shifted", np.roll(values, 1, axis=0), " by 1")
             yield changed("next shifted", np.roll(values, -1, axis=0), " by -1")
             yield changed("next shifted", np.concatenate([values[:1], values[:-1]]), " within the rows")
@@ -349,12 +367,16 @@ def _of_episodes(episodes: list[Arrays]) -> Iterator[Mutant]:
         }
         yield Mutant(mutation, detail, [first, own, third])
     for name, values in second.items():
-        if _FLAGS.fullmatch(name) and np.ndim(values) and values.any():
+        if _FLAGS.fullmatch(_last(name)) and np.ndim(values) and values.any():
             yield Mutant("inverted", name, [first, {**second, name: values == 0}, third])
-        if _FLAGS.fullmatch(name) and np.ndim(values):
+        if _FLAGS.fullmatch(_last(name)) and np.ndim(values):
             shifted = values.copy()
             shifted[2] = 1
             yield Mutant("flag within", name, [first, {**second, name: shifted}, third])
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _joined(before: Any, after: Any) -> Any:

@@ -76,7 +76,7 @@ MUTATIONS = (
     "swapped",
     "shuffled",
 )
-_NEXT, _STEPS, _IDS = r"next_ob.*", r"timestep", r"traj_id|trial_id|ep|episode|episode_id|episode_index"
+_NEXT, _STEPS, _IDS = r"next_ob.*|obs_next", r"timestep", r"traj_id|trial_id|ep|episode|episode_id|episode_index"
 _RETURNS = r"episode_returns"
 VALID = {
     "array cut: traj_starts": ("the first rows of two episodes are as certain as those of three", _NEXT),
@@ -84,6 +84,10 @@ VALID = {
     "array cut: episode_returns": ("the return of an episode that did not end is not in the array", ""),
     "array missing": ("a file without the array is a file of another layout", _NEXT),
     "array missing: episode_returns": ("no other array has returns", ""),
+    "array cut: _indices": ("numbers of the rows of a buffer, which say nothing about them", ""),
+    "array missing: _indices": ("numbers of the rows of a buffer, which say nothing about them", ""),
+    "array missing: _meta/done": ("the other two flags have the same ends", ""),
+    "array prolonged: _indices": ("numbers of the rows of a buffer, which say nothing about them", ""),
     "array missing: timestep": ("other arrays mark the same ends", ""),
     "array missing: traj_id": ("other arrays mark the same ends", ""),
     "array prolonged: infos": ("objects are left out, and counted", ""),

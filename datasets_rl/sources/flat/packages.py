@@ -24,7 +24,9 @@ from datasets_rl.ted.keys import ACTION, OBSERVATION
 _Index = NDArray[np.int64]
 _META = "_meta/"
 _STARTS = "episode_starts"
+_ENDS = {"terminated", "truncated"}
 _BLOCK_EPISODES = 64
+_BLOCK_ROWS = 1 << 16
 
 
 def of_package(file: ArrayFile, layout: Layout) -> ArrayFile:
@@ -50,8 +52,6 @@ class TianshouFile(ArrayFile):
         ConversionError: If the sizes in the file contradict each other.
     """
 
-    way = ""
-
     def __init__(self, file: Hdf5Arrays) -> None:
         self.name, self.unwritten, self._file = file.name, file.unwritten, file
         members = {name: array for name, array in file.arrays.items() if name.startswith(_META)}
@@ -64,6 +64,8 @@ class TianshouFile(ArrayFile):
         self._names = {name.removeprefix(_META): name for name in members}
         self.arrays = {name: replace(members[inner], rows=count) for name, inner in self._names.items()}
         self._starts = self._first_rows()
+        if _ENDS <= self.arrays.keys():  # done is either of the two
+            self.arrays = {name: array for name, array in self.arrays.items() if name != "done"}
         if self._starts is not None:
             self.arrays = {**self.arrays, _STARTS: Array(count, (), np.dtype(np.bool_))}
 
@@ -71,10 +73,18 @@ class TianshouFile(ArrayFile):
         """Return the mask of first rows, [N], if a buffer ends within an episode, where no flag is set."""
         if "done" not in self._names:
             return None
-        done = np.concatenate([np.asarray(block).reshape(-1) for block in self.blocks("done", 1 << 16)]) != 0
+        done = self._flags("done")
+        if _ENDS <= self._names.keys():
+            wrong = np.flatnonzero(done != (self._flags("terminated") | self._flags("truncated")))
+            if len(wrong):
+                problem = f"done differs from terminated or truncated in {len(wrong):,} rows, the first is row {wrong[0]:,}"
+                raise ConversionError(self.name, [problem])
         ends = done.copy()
         ends[np.array(self._stops[:-1], np.int64) - 1] = True
         return None if (ends == done).all() else np.append(True, ends[:-1])
+
+    def _flags(self, name: str) -> NDArray[np.bool_]:
+        return np.concatenate([np.asarray(block).reshape(-1) == 1 for block in self.blocks(name, _BLOCK_ROWS)])
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:

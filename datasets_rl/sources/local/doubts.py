@@ -20,7 +20,7 @@ from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends, read_flag
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.description import missing_numbers
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
@@ -64,6 +64,24 @@ def check_flags_of_most_rows(file: ArrayFile, flags: Mapping[str, _Index], rows:
         )
         options = 'by = "flags" if most episodes have a single step, or correct the flags'
         raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def check_unreadable(file: ArrayFile, layout: Layout) -> None:
+    """Check that no array that cannot be read has the usual name of a field, because the field would seem to be missing.
+
+    Raises:
+        ConversionError: If there are such arrays. The error names all of them.
+    """
+    hidden = [name for name in file.arrays if name not in {*file.readable}]
+    fields = [field for field in layout.fields_of(hidden) if field.array in hidden and field not in layout.fields]
+    problems = [
+        f"{field.array}, by its name {dotted_name(field.key)}, has values that cannot be read, expected numbers"
+        for field in fields
+        if field.key[0] != "info"
+    ]
+    if problems and layout.inferred:
+        hint = "store numbers, or describe the fields in dataset.toml and name the array otherwise"
+        raise ConversionError(file.name, problems, hint=hint)
 
 
 def check_first_elements(file: ArrayFile, layout: Layout, elements: Mapping[str, Sequence[str]]) -> None:

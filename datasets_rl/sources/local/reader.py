@@ -115,6 +115,7 @@ class LocalReader(FlatReader):
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
         plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
         _check_missing_reward(file, plan)
+        doubts.check_unreadable(file, self._layout)
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
         return plan
@@ -150,7 +151,7 @@ class LocalReader(FlatReader):
             self._first += count
         else:
             own = ends.numbers[block.episodes]
-        if f"by-{self._plan.by}" in _RULES and self._layout.by != "file":
+        if f"by-{self._plan.by}" in _RULES:
             self.counts[f"by-{self._plan.by}"] += count
         return {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
 
