@@ -142,12 +142,21 @@ def tianshou(folder: Path, newest: int = 4) -> Path:
 def trajectories(folder: Path, episodes: list[dict[str, Any]] | None = None) -> Path:
     """Write a folder of the package datasets with a row for each episode, as imitation saves trajectories."""
     own = episodes or [
-        {"obs": STATES[n], "acts": ACTIONS[n], "infos": np.array(["{}"] * len(ACTIONS[n])), "terminal": n != 1, "rews": REWARDS[n]}
+        {
+            "obs": STATES[n],
+            "acts": ACTIONS[n],
+            "infos": np.array(["{}"] * len(ACTIONS[n])),
+            "terminal": n != 1,
+            "rews": REWARDS[n],
+        }
         for n in range(3)
     ]
     rows = [{name: np.asarray(values).tolist() for name, values in episode.items()} for episode in own]
     table = pa.Table.from_pylist(rows)
-    with pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+    with (
+        pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as out,
+    ):
         out.write_table(table)
     (folder / "dataset_info.json").write_text("{}")
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))

@@ -64,7 +64,7 @@ class TianshouFile(ArrayFile):
         self._names = {name.removeprefix(_META): name for name in members}
         self.arrays = {name: replace(members[inner], rows=count) for name, inner in self._names.items()}
         self._starts = self._first_rows()
-        if _ENDS <= self.arrays.keys():  # done is either of the two
+        if self.arrays.keys() >= _ENDS:  # done is either of the two
             self.arrays = {name: array for name, array in self.arrays.items() if name != "done"}
         if self._starts is not None:
             self.arrays = {**self.arrays, _STARTS: Array(count, (), np.dtype(np.bool_))}
@@ -74,10 +74,12 @@ class TianshouFile(ArrayFile):
         if "done" not in self._names:
             return None
         done = self._flags("done")
-        if _ENDS <= self._names.keys():
+        if self._names.keys() >= _ENDS:
             wrong = np.flatnonzero(done != (self._flags("terminated") | self._flags("truncated")))
             if len(wrong):
-                problem = f"done differs from terminated or truncated in {len(wrong):,} rows, the first is row {wrong[0]:,}"
+                problem = (
+                    f"done differs from terminated or truncated in {len(wrong):,} rows, the first is row {wrong[0]:,}"
+                )
                 raise ConversionError(self.name, [problem])
         ends = done.copy()
         ends[np.array(self._stops[:-1], np.int64) - 1] = True

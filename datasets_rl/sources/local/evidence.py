@@ -296,14 +296,14 @@ def _marked(
         array = file.arrays[name]
         if array.shape not in {(), (1,)} or (not array.text and array.dtype.kind not in "biuf"):
             continue
-        ways = ("column",) if name == plan.marks else _allowed_ways(name)
-        if array.text:  # names of episodes, and no text of an unusual name
-            ways = tuple(way for way in ways if way == "column" and ways != MARKED)
+        ways = ("column",) if name == plan.marks else _ways_of_text(name) if array.text else _allowed_ways(name)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
         elif fits:
             stated[name] = next(iter(fits.items()))
+        elif name == plan.marks:
+            problems += _problems_of_column(file, name, rows)
         elif array.text or array.dtype.kind == "f":
             values += [name] * bool(_OF_EPISODES.search(_last_name(name)) or COUNTS_STEPS.search(_last_name(name)))
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
@@ -318,6 +318,15 @@ def _marked(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
     return stated, problems
+
+
+def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
+    """Return why an array is not a column of the numbers of episodes."""
+    try:
+        marked_episodes(file, "column", name, rows)
+    except ConversionError as error:
+        return [*error.problems]
+    return [f"{name} is {file.arrays[name]}, expected the number of the episode of each of {rows:,} rows"]
 
 
 def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
@@ -361,6 +370,12 @@ def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
 def _allowed_ways(name: str) -> tuple[str, ...]:
     last = _last_name(name).lower()
     return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
+
+
+def _ways_of_text(name: str) -> tuple[str, ...]:
+    """Return the ways in which texts mark episodes: names of episodes do, and other texts of an episode do not."""
+    ways = _allowed_ways(name)
+    return tuple(way for way in ways if way == "column" and ways != MARKED)
 
 
 def _last_name(name: str) -> str:
