@@ -202,7 +202,7 @@ def episode_hashes(columns: Sequence[Any], ends: _Flags) -> NDArray[np.uint64]:
     for values in columns:
         if isinstance(values, np.ndarray):
             words = _words(sampled(flat(values)))
-            rows += (words * draw.integers(1, 1 << 63, words.shape[1], np.uint64)).sum(1, dtype=np.uint64)
+            rows += words @ draw.integers(1, 1 << 63, words.shape[1], np.uint64)
     # The rows of another episode may be the same in another order.
     places = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
     rows = (rows ^ (rows >> np.uint64(29))) * (2 * places.astype(np.uint64) + np.uint64(1))
@@ -220,10 +220,8 @@ def sampled(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the elements of rows, [T, n], as integers of 64 bits."""
-    if values.dtype.kind == "f":
-        return np.ascontiguousarray(values, np.float64).view(np.uint64)
-    return values.astype(np.uint64)
+    """Return the bits of the elements of rows, [T, n], as integers of 64 bits."""
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
 
 
 def _arrays_of_returns(file: ArrayFile, plan: Plan) -> list[str]:
