@@ -41,6 +41,7 @@ def evidence_blocks(found: FilesDescription, more: tuple[tuple[str, str], ...] =
         ("files", f"{found.files:,}, the first {found.first}"),
         *more,
         ("episodes end by", f"{found.by}: {_ENDS[found.by]}{arrays and f', {arrays}'}{counted}"),
+        *(("measured", match) for match in found.measured),
     )
     yield Facts(facts, title=f"{found.path}")
     rows = [(one.key, one.array or "constant", one.dtype, str(list(one.shape))) for one in found.fields]

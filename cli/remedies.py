@@ -20,6 +20,7 @@ COMMANDS = {
     "restore": ("use",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
     "settings.trust_project": ("config", "trust"),
+    "sources.local.files.draft_description": ("init",),
 }
 """The words after ``rlds`` for each function that is a command."""
 

@@ -144,13 +144,20 @@ def _check_blocks(check: FilesCheck) -> Iterator[Block]:
             title="decisions",
         )
     jumps = tuple(
-        (one.key, number_text(one.median), number_text(jump.difference), f"{jump.episode:,}", f"{jump.step:,}")
+        (
+            one.key,
+            number_text(one.median),
+            number_text(jump.difference),
+            f"{jump.episode:,}",
+            f"{jump.step:,}",
+            jump.file,
+        )
         for one in check.jumps
         for jump in one.largest
     )
     if jumps:
         title = "largest jumps between consecutive observations of an episode"
-        yield Table(("observation", "median", "jump", "episode", "step"), jumps, title=title)
+        yield Table(("observation", "median", "jump", "episode", "step", "file"), jumps, title=title)
 
 
 def _episode_table(episode: ShownEpisode) -> Table:

@@ -30,6 +30,8 @@ TERMINATED: Key = ("terminated",)
 TRUNCATED: Key = ("truncated",)
 MASK: Key = ("mask",)
 NEXT_REWARD: Key = (NEXT, "reward")
+NEXT_COST: Key = (NEXT, "cost")
+NEXT_SUCCESS: Key = (NEXT, "success")
 NEXT_DONE: Key = (NEXT, "done")
 NEXT_FINAL_KNOWN: Key = (NEXT, "final_known")
 """Key of the mask of known next states: False exactly on the last transition of an episode with an unknown

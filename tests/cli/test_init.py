@@ -247,9 +247,68 @@ def test_a_wrong_boundary_is_the_largest_jump(rlds, tmp_path):
 
     assert [one["key"] for one in found] == ["observation"]
     assert found[0]["median"] == pytest.approx(0.1 * 2**0.5)
-    assert found[0]["largest"][0] == {"episode": 1, "step": 4, "difference": pytest.approx(7.1 * 2**0.5)}
+    assert found[0]["largest"][0] == {
+        "episode": 1,
+        "step": 4,
+        "difference": pytest.approx(7.1 * 2**0.5),
+        "file": "a.npz",
+    }
     assert "7.1\t" not in rlds("init", tmp_path / "a.npz", "--check").out
-    assert "\t0.1414\t10.04\t1\t4\n" in rlds("init", tmp_path / "a.npz", "--check").out
+    assert "\t0.1414\t10.04\t1\t4\ta.npz\n" in rlds("init", tmp_path / "a.npz", "--check").out
+
+
+def test_a_jump_names_the_file_of_the_episode(rlds, tmp_path):
+    for number in range(3):
+        walk = np.cumsum(np.full((30, 2), 0.1), axis=0)
+        walk[20:] += 7 * (number == 1)
+        (tmp_path / "runs" / f"day{number}").mkdir(parents=True)
+        np.savez(tmp_path / "runs" / f"day{number}" / "a.npz", obs=walk, action=np.zeros(30))
+
+    found = rlds("init", tmp_path / "runs", "--check", "--json").json["jumps"][0]["largest"][0]
+
+    assert (found["file"], found["episode"], found["step"]) == ("day1/a.npz", 1, 19)
+    assert "\t1\t19\tday1/a.npz\n" in rlds("init", tmp_path / "runs", "--check").out
+
+
+def test_groups_of_unknown_names_are_episodes_whose_fields_are_asked_for(rlds, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, length in enumerate((4, 6, 3)):
+            file[f"run_{number}/sensors"], file[f"run_{number}/cmd"] = np.ones((length, 2)), np.zeros(length)
+
+    drafted = rlds("init", tmp_path / "a.h5", "--print", "--json").json
+    text = (
+        drafted["toml"]
+        .replace('# ... = "cmd"', 'action = "cmd"')
+        .replace('# ... = "sensors"', 'observation = "sensors"')
+    )
+    (tmp_path / "dataset.toml").write_text(text)
+
+    assert 'by = "group"' in text
+    assert drafted["questions"][2].startswith("which fields are cmd, sensors?")
+    checked = rlds("init", tmp_path, "--check", "--json").json
+    assert (checked["episodes"], checked["lengths"]["max"]) == (3, 6)
+
+
+def test_groups_of_equal_rows_and_unknown_names_are_asked_for(rlds, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            file[f"part{number}/x"], file[f"part{number}/u"] = np.ones((4, 2)), np.zeros(4)
+
+    ran = rlds("init", tmp_path / "a.h5", "--print", "--json").json
+
+    assert ran["questions"][0] == "how do the episodes end? each numbered group may be an episode, an agent or a sensor"
+    assert '# by = "group" for episodes' in ran["toml"]
+    assert '# ... = "x"    # float64 [12, 2]' in ran["toml"]
+
+
+def test_the_error_of_a_download_names_the_command_that_drafts_a_description(rlds, tmp_path):
+    np.savez(tmp_path / "a.npz", x=OBS, u=ACTION)
+    (tmp_path / "runs" / "deep").mkdir(parents=True)
+    for number in range(2):
+        np.savez(tmp_path / "runs" / "deep" / f"{number}.npz", x=OBS, u=ACTION)
+
+    assert f"rlds init {tmp_path / 'a.npz'}" in rlds("download", tmp_path / "a.npz").err
+    assert f"rlds init {tmp_path / 'runs'} " in rlds("download", tmp_path / "runs").err
 
 
 def test_episodes_in_pieces_are_counted_as_whole_ones(tmp_path):
@@ -345,7 +404,7 @@ def test_the_documents_have_their_keys(rlds, tmp_path):
 
     head = {"schema_version", "command"}
     facts = {"read_as", "steps", "episodes", "lengths", "fields", "first_episode", "last_episode", "decisions", "jumps"}
-    described = {"path", "description", "files", "first", "fields", "by", "arrays", "episodes", "left_out"}
+    described = {"path", "description", "files", "first", "fields", "by", "arrays", "episodes", "left_out", "measured"}
     assert set(written) - head == {"file", "toml", "certain", "questions"}
     assert set(checked) - head == facts
     assert set(checked["read_as"]) == described

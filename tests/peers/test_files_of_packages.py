@@ -54,7 +54,7 @@ def convert(tmp_path):
 def check(stored, *, terminated=True, finals=True, rewards=True, rows=slice(None)):
     """Compare every stored value with the three episodes, or with some of their rows."""
     (key,) = [field.key for field in stored.schema if field.key[0] == "observation"]
-    action, observation = stored.column(("action",)), stored.column(key)
+    action, observation = (stored.column(name).reshape(len(OBS[rows]), -1) for name in (("action",), key))
     flags = {name: stored.column(("next", name))[:, 0] for name in ("terminated", "truncated")}
     lengths = np.bincount(NUMBERS[rows])
     assert stored.episodes.lengths.tolist() == lengths[lengths > 0].tolist()
@@ -65,7 +65,7 @@ def check(stored, *, terminated=True, finals=True, rewards=True, rows=slice(None
     np.testing.assert_array_equal(flags["terminated"], TERMINATED[rows] * terminated)
     assert stored.episodes["final_known"].all() == finals
     if finals:
-        np.testing.assert_allclose(stored.column(("next", *key)), NEXT_OBS[rows], rtol=1e-6)
+        np.testing.assert_allclose(stored.column(("next", *key)).reshape(-1, 3), NEXT_OBS[rows], rtol=1e-6)
 
 
 # stable-baselines3
@@ -109,20 +109,9 @@ def test_rollouts_of_stable_baselines_end_where_the_next_episode_starts(baseline
 
 
 @WARNS
-def test_a_replay_buffer_of_stable_baselines_with_the_axis_of_environments_asks_what_the_axis_is(
-    baselines, convert, tmp_path
-):
-    np.savez(tmp_path / "buffer.npz", **arrays_of(replay_buffer(baselines), slice(None)))
-
-    with pytest.raises(ConversionError, match="the second axis may count rows, or agents") as caught:
-        convert(tmp_path / "buffer.npz")
-    assert "array[:, 0]" in str(caught.value.hint)
-
-
-@WARNS
-def test_a_replay_buffer_of_stable_baselines_has_time_limits_among_its_ends(baselines, convert, tmp_path):
-    pytest.importorskip("datasets_rl.sources.flat.names", reason="a done step that timed out is not read as truncated")
-    np.savez(tmp_path / "buffer.npz", **arrays_of(replay_buffer(baselines), (slice(None), 0)))
+@pytest.mark.parametrize("rows", [slice(None), (slice(None), 0)], ids=["of one environment", "without the axis"])
+def test_a_replay_buffer_of_stable_baselines_has_time_limits_among_its_ends(baselines, convert, tmp_path, rows):
+    np.savez(tmp_path / "buffer.npz", **arrays_of(replay_buffer(baselines), rows))
 
     check(convert(tmp_path / "buffer.npz"))
 

@@ -496,3 +496,80 @@ def test_recordings_of_isaac_lab_that_contradict_themselves_are_refused(tmp_path
     path = isaac(tmp_path / "recorded.hdf5", {0: 4, 1: 3}, change=change)
     with pytest.raises(ConversionError, match=problem):
         downloading.download(str(path), settings=settings)
+
+
+def moving(path, lengths, lag, *, initial=False):
+    """Write demonstrations with simulator states of the row before, the same row, or the row after, by the lag."""
+    with h5py.File(path, "w") as file:
+        for number, length in enumerate(lengths):
+            joints = np.cumsum(np.random.default_rng(number).normal(size=(length + 3, 3)), axis=0)
+            group = file.create_group(f"data/demo_{number}")
+            group["actions"] = np.zeros((length, 2))
+            group["obs/joint_pos"] = joints[1 : length + 1]
+            states = np.hstack([np.arange(length)[:, None], joints[1 + lag : length + 1 + lag]])
+            group["states/robot" if initial else "states"] = states
+            if initial:
+                group["initial_state/robot"] = states[:1]
+    return path
+
+
+def downloaded(path, tmp_path, **options):
+    return StoredDataset(
+        downloading.download(str(path), settings=Settings(home=tmp_path / "home", progress=False, jobs=1), **options)
+    )
+
+
+@pytest.mark.parametrize(("lag", "initial"), [(0, False), (1, True)])
+def test_states_of_the_expected_rows_are_recorded(tmp_path, lag, initial):
+    stored = downloaded(moving(tmp_path / "a.hdf5", [3, 12], lag, initial=initial), tmp_path)
+
+    assert rules(stored)["states-measured"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lag", "initial", "problem"),
+    [
+        (1, False, "a.hdf5: states equal obs of the following row, but are expected from before the action"),
+        (-1, False, "states equal obs of the preceding row"),
+        (0, True, "states equal obs of the same row, but are expected from after the action, beside initial_state"),
+    ],
+)
+def test_states_of_another_row_are_refused_until_they_are_left_out_or_stated(tmp_path, lag, initial, problem):
+    path = moving(tmp_path / "a.hdf5", [12, 9], lag, initial=initial)
+    with pytest.raises(ConversionError, match=problem) as caught:
+        downloaded(path, tmp_path)
+
+    assert "keys=..." in str(caught.value.remedy)
+    part = downloaded(path, tmp_path, selection=Selection(keys=("observation", "action")))
+    assert "states-measured" not in rules(part)
+    assert (
+        downloaded(path, tmp_path, selection=Selection(options={"alignment": "before"}), force=True).manifest.steps
+        == 21
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem", "remedy"),
+    [
+        (
+            lambda data: data["demo_0"].pop("obs"),
+            "data/demo_0: this file holds simulator states only",
+            "correct the named demonstrations",
+        ),
+        (
+            lambda data: data["demo_0"].move("actions", "action"),
+            "data/demo_0: it has no actions, only action, obs, states",
+            "correct the named demonstrations",
+        ),
+        (lambda data: data.create_dataset("x", data=[1]), "data/x is not a group", 'by = "group"'),
+    ],
+)
+def test_a_file_that_cannot_be_opened_names_the_demonstration_and_the_way_out(tmp_path, change, problem, remedy):
+    path = moving(tmp_path / "a.hdf5", [4], 0)
+    with h5py.File(path, "r+") as file:
+        change(file["data"])
+
+    with pytest.raises(ConversionError, match=problem) as caught:
+        downloaded(path, tmp_path)
+    assert "a.hdf5" in str(caught.value)
+    assert remedy in str(caught.value.remedy)

@@ -30,6 +30,7 @@ from datasets_rl.sources.d4rl.layout import plan_file, with_explicit_next
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
 from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags, rows_at_limit, union
 from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.measured import check_matches, match_of_rows
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.values import WIDENED_INTEGERS, find_jumps
@@ -106,6 +107,7 @@ class D4RLReader(FlatReader):
         self._opening["no-timeouts-column"] = int(NEXT_TRUNCATED not in plan.flags)
         self._opening["continuing-stream"] = int(self._facts.get("continuing", False))
         if _next_rows_disagree(file, plan, made.rows):
+            _check_rows_of_next(file, plan, made.rows)
             self._opening["next-observation-explicit"] = made.rows
             self.rules = {name: text for name, text in _TEXTS.items() if name != "final-observation-unknown"}
             plan = with_explicit_next(plan)
@@ -184,6 +186,21 @@ def _next_rows_disagree(file: Hdf5Arrays, plan: Plan, rows: int) -> bool:
         flagged += int(is_flagged.sum())
         sampled += stop - start
     return jumps > _JUMP_SHARE_MAX * sampled and jumps > flagged
+
+
+def _check_rows_of_next(file: Hdf5Arrays, plan: Plan, rows: int) -> None:
+    """Check that next_observations is not the observation of the same or of the preceding row.
+
+    Raises:
+        ConversionError: If next_observations is shifted.
+    """
+    stop = min(rows, _PROBE_ROWS)
+    for part in plan.parts:
+        if part.column.key in plan.following:
+            name = plan.following[part.column.key]
+            after, observed = file.file.read(name, 0, stop), file.file.read(part.array, 0, stop)
+            match = match_of_rows(name, part.array, after, observed, np.zeros(stop, np.int64), seams=True)
+            check_matches(file, filter(None, [match]))
 
 
 def _count_zero_rows(array: NDArray[Any]) -> int:

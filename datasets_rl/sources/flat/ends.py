@@ -22,7 +22,7 @@ from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.layout import ARRANGED
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.values import OtherFlags
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, is_observation
+from datasets_rl.ted.keys import ACTION, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, is_observation
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
@@ -105,8 +105,10 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     allowed = {"same-row": (rows,), "one-more": (rows, rows + count), "action-before": (rows,)}[alignment]
     if states not in allowed:
         expected = " or ".join(f"{number:,}" for number in allowed)
-        problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
-        raise ConversionError(file.name, [f"{problem}, expected {expected} ({alignment})"])
+        episodes = f"{count:,} episode{'s' * (count != 1)}"
+        problem = f"the observations have {states:,} rows, for {rows:,} rows of steps in {episodes}"
+        hint = _hint_for_rows(file, plan, states - rows) if count == 1 else ""
+        raise ConversionError(file.name, [f"{problem}, expected {expected} ({alignment})"], hint=hint)
     if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
         row_counts = row_counts + 1  # the array counts steps, not rows
     if row_counts.sum() != rows:
@@ -144,6 +146,16 @@ def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
     terminated, truncated = _end_flags(file, plan, flags, lengths, counts)
     counts["end-without-flag"] -= counts["end-by-index"]
     return Ends(int(lengths.sum()), lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
+
+
+def _hint_for_rows(file: ArrayFile, plan: Plan, more: int) -> str:
+    """Return what the numbers of rows of observations and of actions may mean, where no episode explains both."""
+    shapes = [file.arrays[part.array].shape for part in plan.parts if part.column.key in {OBSERVATION, ACTION}]
+    if len(shapes) == 2 and shapes[0] == shapes[1] and len(shapes[0]) == 1:
+        return f"the rows of both have {shapes[0][0]:,} elements: if these are the steps, save the transposed arrays"
+    if more > 1:
+        return f"if each of {more:,} episodes has one more observation than steps, add an array of the lengths of the episodes"
+    return ""
 
 
 def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
@@ -416,8 +428,11 @@ def _end_flags(
     """Return the steps that are terminated, and the steps that are truncated, ascending."""
     never = np.empty(0, np.int64)
     last = np.cumsum(lengths[lengths > 0]) - 1
-    terminated = flags.get(NEXT_TERMINATED, flags.get(NEXT_DONE, never))
+    done = flags.get(NEXT_DONE, never)
     truncated = flags.get(NEXT_TRUNCATED, never)
+    terminated = flags.get(NEXT_TERMINATED, np.setdiff1d(done, truncated, assume_unique=True))
+    open_done = np.setdiff1d(done, union([terminated, truncated]), assume_unique=True)
+    truncated = union([truncated, open_done])
     flagged = union([terminated, truncated])
     wrong = np.setdiff1d(flagged, last, assume_unique=True)
     if len(wrong):
@@ -425,6 +440,7 @@ def _end_flags(
         raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {plan.by}")
     counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
     counts["done-as-terminated"] = len(terminated) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
+    counts["done-as-truncated"] = len(open_done)
     counts["both-flags"] = len(terminated) + len(truncated) - len(flagged)
     open_ends = np.setdiff1d(last, flagged, assume_unique=True)
     counts["end-without-flag"] = len(open_ends)

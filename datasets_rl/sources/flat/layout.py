@@ -6,12 +6,12 @@ arrays with a row for each step, or with another row for each episode, of all ep
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+from datasets_rl.sources.flat.names import EPISODE_NUMBERS, overlap, usual_keys
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
     from datasets_rl.format.images.base import Form
@@ -31,26 +31,7 @@ ARRANGED = ("axis", "group", "suffix")
 WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
 """Ways to mark the ends of episodes: a file for each episode, flags of steps, or states that do not continue."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
-_USUAL: Mapping[Key, tuple[str, ...]] = {
-    OBSERVATION: ("observation", "observations", "obs", "state", "states", "ob", "expert_observations", "expert_obs"),
-    ACTION: ("action", "actions", "act", "acts", "acs", "expert_actions"),
-    NEXT_REWARD: ("reward", "rewards", "rew", "rews", "next/reward", "expert_rewards"),
-    NEXT_TERMINATED: ("terminated", "terminations", "terminals", "terminal", "terminateds", "is_terminal"),
-    NEXT_TRUNCATED: ("truncated", "truncations", "timeouts", "timeout", "truncateds"),
-    NEXT_DONE: ("done", "dones", "next/done"),
-    (NEXT, *OBSERVATION): (
-        "next_observation",
-        "next_observations",
-        "next_obs",
-        "next_state",
-        "next_states",
-        "obs_next",
-        "new_obs",
-    ),
-    ("info",): ("info", "infos"),
-}
-_MARKS = ("episode_index", "episode_id", "episode")
-_STATES = (OBSERVATION[0], "info")
+_STATES = (OBSERVATION[0], "info", "achieved_goal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +112,7 @@ class Layout:
             for array, key in usual_keys(arrays).items()
             if array not in taken and not any(overlap(key, other) for other in described)
         ]
-        known = {field.key for field in (*fields, *inferred)}
-        if {NEXT_TERMINATED, NEXT_TRUNCATED} & known:
-            inferred = [field for field in inferred if field.key != NEXT_DONE]
-        if self.missing_reward is not None and NEXT_REWARD not in known:
+        if self.missing_reward is not None and not any(field.key == NEXT_REWARD for field in (*fields, *inferred)):
             inferred.append(Field(NEXT_REWARD, "", constant=self.missing_reward))
         return (*fields, *inferred)
 
@@ -142,28 +120,8 @@ class Layout:
         """Return the way in which a file marks the ends of episodes, an item of `WAYS`, and the marking array."""
         if self.by:
             return self.by, self.marks
-        marks = next((name for name in arrays if name in _MARKS), "")
+        marks = next((name for name in arrays if name.lower() in EPISODE_NUMBERS), "")
         if marks:
             return "column", marks
         flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
         return ("flags", "") if flags & {field.key for field in fields} else ("file", "")
-
-
-def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of the arrays with usual names. Of several names for a key, the first name counts."""
-    keys: dict[str, Key] = {}
-    roots: dict[Key, str] = {}
-    parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
-    for key, names in _USUAL.items():
-        for usual_name in names:
-            root = tuple(usual_name.split("/"))
-            for array, names_ in parts.items():
-                if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
-                    keys[array] = (*key, *names_[len(root) :])
-    return keys
-
-
-def overlap(left: Key, right: Key) -> bool:
-    """Return whether either of two keys is the beginning of the other."""
-    common = min(len(left), len(right))
-    return left[:common] == right[:common]

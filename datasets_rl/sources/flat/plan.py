@@ -15,12 +15,15 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.read.streams import ITEMS_MAX, refuse
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.layout import MARKED, Field, Layout
+from datasets_rl.sources.flat.names import OF_EPISODES
 from datasets_rl.sources.values import WIDENED, column_differences
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
+    NEXT_COST,
     NEXT_DONE,
     NEXT_REWARD,
+    NEXT_SUCCESS,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
     OBSERVATION,
@@ -31,6 +34,8 @@ from datasets_rl.ted.keys import (
 SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
 """Dtypes of arrays that can be stored."""
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
+_SINGLE = (NEXT_REWARD, NEXT_COST, NEXT_SUCCESS)
+"""Fields with a number for each step, [1]."""
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
 
 
@@ -67,6 +72,8 @@ class Plan:
     left_out: tuple[str, ...] = ()
     episode_flags: Mapping[Key, str] = dataclasses.field(default_factory=dict)
     """Names of the arrays of end flags that have a flag for each episode."""
+    success: str = ""
+    """Name of the array or of the number with the success of each episode, if the file has this."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
 
@@ -94,6 +101,21 @@ def is_empty(file: ArrayFile, layout: Layout) -> bool:
     return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
 
 
+def usual_fields(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Field, ...]:
+    """Return the fields of arrays, without arrays of a usual name that have a row for each episode."""
+    fields = layout.fields_of(arrays)
+    rows = {arrays[field.array].rows for field in fields if field.key[:1] == ACTION and field.array in arrays}
+    return tuple(
+        field
+        for field in fields
+        if field.key not in OF_EPISODES
+        or field in layout.fields
+        or not rows
+        or field.array not in arrays
+        or arrays[field.array].rows in rows
+    )
+
+
 def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column] | None = None) -> Plan:
     """Map the arrays of a file to columns and flags.
 
@@ -105,7 +127,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     Raises:
         ConversionError: If the file does not match the layout. The error names every problem.
     """
-    fields = layout.fields_of(file.readable)
+    fields = usual_fields(layout, {name: file.arrays[name] for name in file.readable})
     problems = list(_missing_problems(file, fields))
     by, marks = (file.way, "") if file.way else layout.end_marks(file.arrays, fields)
     if by in MARKED and marks not in file.arrays:
@@ -172,13 +194,8 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
 
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
-    single = field.key in _FLAGS or field.key == NEXT_REWARD
-    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
-        yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
-    elif array.shape if array.text else array.dtype not in SUPPORTED:
-        kind = f"texts {shape}" if array.text else f"dtype {array.dtype}"
-        objects = "Python objects" if array.dtype.hasobject else kind
-        yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
+    single = field.key in {*_FLAGS, *_SINGLE}
+    yield from _kind_problems(field, array)
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"
     if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
@@ -195,6 +212,19 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
             yield f"{name} has rows of shape {list(array.shape)}, but the bounds have {list(axes)}"
 
 
+def _kind_problems(field: Field, array: Array) -> Iterator[str]:
+    name = field.array
+    single = field.key in {*_FLAGS, *_SINGLE}
+    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
+        yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
+    elif array.shape if array.text else array.dtype not in SUPPORTED:
+        kind = f"texts {[array.rows, *array.shape]}" if array.text else f"dtype {array.dtype}"
+        objects = "Python objects" if array.dtype.hasobject else kind
+        yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
+    if array.text and field.key[:2] == (*OBSERVATION, "image"):
+        yield f"{name} has strings, expected images: state what {name} is in [fields]"
+
+
 def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(axes, shape) == shape
@@ -207,7 +237,7 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     if array is None:
         return ColumnSlice("", Column(key, np.dtype(np.float32), (1,)), constant=field.constant)
     turn = _TURNS[field.layout]
-    shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
+    shape = (1,) if key in _SINGLE else tuple(array.shape[axis] for axis in turn) or array.shape
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
     dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype

@@ -20,6 +20,7 @@ from datasets_rl.sources.flat.arrays import ArrayFile, RowReader
 from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags
 from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.flat.layout import Field, Layout
+from datasets_rl.sources.flat.measured import check_next
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
@@ -127,8 +128,14 @@ class FlatReader(EpisodeReader):
         return plan_layout(file, self._layout, self._known)
 
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
-        """Return the episodes that a file marks."""
-        return find_ends(file, plan, read_flags(file, plan))
+        """Return the episodes that a file marks.
+
+        Raises:
+            ConversionError: If arrays contradict each other, or next observations are not those of the following rows.
+        """
+        ends = find_ends(file, plan, read_flags(file, plan))
+        check_next(file, plan, ends)
+        return ends
 
     def failure(self, error: ConversionError, others: Sequence[str]) -> ConversionError:
         """Return the error for an error in a file, with the problems of the files after the file."""

@@ -19,7 +19,9 @@ RULES: Mapping[str, str] = {
     "was marked truncated",
     "flag-within-trajectory": "a flag within a trajectory of the array of first rows ends the episode, too",
     "no-terminated": "the files have no flag for terminations: no step is marked terminated",
-    "done-as-terminated": "the files do not distinguish terminations from time-outs: every end is marked terminated",
+    "done-as-terminated": "the files have no flag for terminations: every end that is not marked truncated is marked "
+    "terminated",
+    "done-as-truncated": "steps that are done and not terminated were marked truncated",
     "end-without-flag": "episodes end without a flag: the last step of such an episode was marked truncated",
     "seam-without-flag": "the next observation differs from the observation of the next row, but the row has no end flag: "
     "the row was marked truncated, because another trajectory begins after the row",

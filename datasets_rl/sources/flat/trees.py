@@ -39,6 +39,9 @@ class TreeFile(ArrayFile):
     def __init__(self, value: Any, name: str) -> None:
         self.name = name
         self._values = dict(_arrays(value, name))
+        self.scalars = {
+            array: values for array, values in self._values.items() if not values.ndim and values.dtype.kind in "biuf"
+        }
         self.arrays = {
             array: Array(len(values), values.shape[1:], TEXT, text=True)
             if values.dtype.kind == "U"
@@ -168,6 +171,8 @@ def _are_steps(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> bool:
     """
     shapes = [{key: array.shape for key, array in leaf.items()} for leaf in leaves]
     numbers = {key for key, shape in shapes[0].items() if not shape}
+    if numbers and _are_values_of_episodes(shapes, numbers):
+        return False
     if numbers:  # a reward or a flag is a number for each step
         if all({key for key, shape in element.items() if not shape} == numbers for element in shapes):
             return True
@@ -184,6 +189,15 @@ def _are_steps(leaves: Sequence[Mapping[str, NDArray[Any]]], name: str) -> bool:
     shown = ", ".join(f"{key} {list(shape)}" for key, shape in shapes[0].items())
     raise ConversionError(
         name, [f"the elements of the list have {shown}, expected arrays of episodes or values of steps"]
+    )
+
+
+def _are_values_of_episodes(shapes: Sequence[Mapping[str, tuple[int, ...]]], numbers: set[str]) -> bool:
+    """Return whether numbers are values of episodes, such as a success: the arrays have another length in each element."""
+    rows = [{shape[0] for key, shape in element.items() if key not in numbers and shape} for element in shapes]
+    is_whole = all(one and max(one) - min(one) <= 1 for one in rows)
+    return (
+        is_whole and len(set(map(frozenset, rows))) > 1 and all(len(element) > len(numbers) + 1 for element in shapes)
     )
 
 

@@ -16,8 +16,10 @@ from typing_extensions import override
 
 from datasets_rl.errors import (
     Argument,
+    Call,
     ConversionError,
     FetchError,
+    InvalidArgumentError,
     Remedy,
     UnknownIdError,
     join_names,
@@ -33,7 +35,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
-from datasets_rl.sources.foreign import foreign_files
+from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
@@ -148,6 +150,7 @@ class Local(Source):
                 "document": document,
                 "format": form,
                 "first": first,
+                "alone": len(paths) == 1,
                 "chosen": bool(selection.episodes),
                 "missing_files": missing_numbers(paths),
             },
@@ -186,9 +189,24 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     if drafted.is_certain:
         return {}
     place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
-    raise ConversionError(
-        entry.id, [f"it has no {FILE}", *drafted.questions], hint=f"add one {place}, such as\n\n{drafted.text}"
-    )
+    path = _path_of(assets)
+    drafts = Remedy("; {} drafts one", Call("sources.local.files.draft_description", path)) if path else Remedy("")
+    hint = Remedy("add one {}{}, such as\n\n{}", place, drafts, drafted.text)
+    raise ConversionError(entry.id, [f"it has no {FILE}", *drafted.questions], hint=hint)
+
+
+def _path_of(assets: Mapping[str, Asset]) -> str:
+    """Return the path of a file or a folder on this machine, or an empty text for an address elsewhere."""
+    from datasets_rl.fetch.schemes import NotServedError, local_path
+
+    inner, asset = next(iter(assets.items()))
+    try:
+        path = local_path(asset.urls[0])
+    except (InvalidArgumentError, NotServedError):
+        return ""
+    if path is None:
+        return ""
+    return str(path if len(assets) == 1 else path.parents[inner.count("/")])
 
 
 def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
@@ -208,7 +226,9 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
         foreign = [*foreign_files(dict(sorted(assets.items())))]
         ways = dict.fromkeys(one.way for _, one in foreign)
         raise ConversionError(
-            name, [problem, *(f"{path} is {one.title}" for path, one in foreign)], hint="; ".join(ways)
+            name,
+            [problem, *(f"{path} is {one.title}" for path, one in foreign)],
+            hint="; ".join(ways) or f"read the files and store the episodes with EpisodeWriter, see {PAGE}",
         )
     return data
 

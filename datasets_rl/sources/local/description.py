@@ -31,12 +31,26 @@ from typing import Any
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
-from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout, overlap
-from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, natural_order
+from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout
+from datasets_rl.sources.flat.names import overlap
+from datasets_rl.ted.keys import (
+    NEXT,
+    NEXT_COST,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_SUCCESS,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    Key,
+    natural_order,
+)
 
 FILE = "dataset.toml"
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
-_SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
+SHORT: Mapping[str, Key] = {
+    key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, NEXT_COST, NEXT_SUCCESS)
+}
+"""Keys that a description names without ``next``."""
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
 _LISTS = ("files", "known_issues")
 _TABLES = ("episodes", "fields", "score")
@@ -210,7 +224,7 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
     for name, value in table.items():
         key = (*path, *name.split("."))
         if len(key) == 1:
-            key = _SHORT.get(key[0], key)
+            key = SHORT.get(key[0], key)
         where = ".".join(key)
         if not all(key):
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")

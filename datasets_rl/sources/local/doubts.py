@@ -38,10 +38,14 @@ RULES: Mapping[str, str] = {
 """Text of each counted decision, by rule."""
 COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
 """Names of arrays that may number the rows of each episode."""
+COUNTS_EPISODES = re.compile(
+    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
+    re.IGNORECASE,
+)
+"""Names of a number of episodes."""
 _COMPARED = 64
 """Maximum number of elements of a value that are compared first, before rows that are equal in them."""
 _RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
-_EPISODES = re.compile(r"^(num|n|number_of|total)_?(episode|ep|traj|trajectorie|demo|rollout)s?$", re.IGNORECASE)
 _TOLERANCE = 1e-3
 """Relative difference between a stated return and the sum of the rewards that rounding explains."""
 
@@ -118,7 +122,7 @@ def check_episodes(file: ArrayFile, plan: Plan) -> None:
         ConversionError: If the file states another number of episodes, or if a batch of episodes has padding that no
             array states, or if stated returns are the sums of rewards in some of the episodes only.
     """
-    stated = {name: value for name, value in file.scalars.items() if _EPISODES.search(_last_name(name))}
+    stated = {name: value for name, value in file.scalars.items() if COUNTS_EPISODES.search(_last_name(name))}
     returns = _arrays_of_returns(file, plan)
     if plan.by == "axis" and not file.padding:
         _check_padding(file, plan)

@@ -7,7 +7,7 @@ way fits the name, the numbers and the rows, and if all such arrays of a file ag
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,11 +25,13 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import arranged_lengths, marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
+from datasets_rl.sources.flat.names import EPISODE_NUMBERS, NAMES, OF_EPISODES
 from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.doubts import (
+    COUNTS_EPISODES,
     COUNTS_STEPS,
     check_episodes,
     check_first_elements,
@@ -39,6 +41,7 @@ from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
     NEXT_REWARD,
+    NEXT_SUCCESS,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
     Key,
@@ -48,12 +51,14 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
-_OF_EPISODES = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
-"""Names of arrays about episodes: texts and fractions do not mark episodes, but say that the file has several."""
+_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
+_NUMBERS_ROWS = re.compile(rf"{COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
+"""Names of values of episodes, which do not mark rows."""
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
     r"length|(^|_)lens?($|_)": ("lengths",),
@@ -71,11 +76,6 @@ _HINT = "state in dataset.toml how the file marks the episodes, [episodes] by = 
 def speaks_of_episodes(name: str) -> bool:
     """Return whether the name of an array says that the array marks episodes."""
     return _SPEAKS.search(_last_name(name)) is not None
-
-
-def may_mark_episodes(name: str) -> bool:
-    """Return whether the name of an array is one of an array that marks episodes or numbers the rows of each episode."""
-    return speaks_of_episodes(name) or COUNTS_STEPS.search(_last_name(name)) is not None
 
 
 def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
@@ -106,6 +106,30 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     return file
 
 
+def unnamed_episodes(file: ArrayFile) -> tuple[JoinedFile, bool] | None:
+    """Return a file with numbered groups or arrays of unknown names as a file of flat rows, or None for other files.
+
+    The second value is whether the numbers are certainly those of episodes. Otherwise they may count agents or sensors.
+
+    Raises:
+        ConversionError: If an episode lacks an array, or has another array than the other episodes.
+    """
+    names = [*file.arrays, *file.scalars]
+    for way, members in (("group", members_in_groups(names)), ("suffix", members_by_suffix(names))):
+        rows: dict[str, set[int]] = {}
+        for member in members:
+            if member.array in file.arrays:
+                rows.setdefault(member.episode, set()).add(file.arrays[member.array].rows)
+        if len(rows) < 2 or {*file.arrays} - {member.array for member in members}:
+            continue
+        differ = len(set(map(frozenset, rows.values()))) > 1
+        if way == "group" or (differ and all(max(counts) - min(counts) <= 1 for counts in rows.values())):
+            joined = JoinedFile(file, members)
+            joined.way = way
+            return joined, differ or all(_EPISODES.search(member.array) for member in members)
+    return None
+
+
 def _is_inferred(layout: Layout) -> bool:
     return layout.inferred and not layout.by
 
@@ -118,7 +142,12 @@ def _joined(file: ArrayFile, members: Sequence[Member], way: str) -> ArrayFile:
 
 def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
     fields = _arrays_of_fields(file, layout)
-    names = [name for name in fields.values() if file.arrays[name].shape]
+    rows = {file.arrays[name].shape[:1] for key, name in fields.items() if key[:1] == ACTION}
+    names = [
+        name
+        for key, name in fields.items()
+        if file.arrays[name].shape and (key not in OF_EPISODES or file.arrays[name].shape[:1] in rows)
+    ]
     if not names:
         raise ConversionError(file.name, ["no field is an array of [E, T, ...], expected by the axis of episodes"])
     episodes = file.arrays[names[0]].rows
@@ -179,12 +208,13 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     if any(state.shape[0] == array.shape[0] + 1 for state, array in pairs):
         return True
     equal = next(((state, array) for state, array in pairs if state.shape[0] == array.shape[0]), None)
+    flags = [array for key, array in arrays.items() if key in _FLAGS]
+    if equal is not None and equal[0].shape[0] == 1 and flags and all(flag.shape == (1,) for flag in flags):
+        return False  # rows of a single environment
     if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
-    if equal[0].shape[0] == 1:
-        options += ". Or store array[:, 0] of each array, if the second axis counts environments"
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
 
 
@@ -226,7 +256,9 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     """
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
-    names += filter(may_mark_episodes, plan.left_out)
+    if plan.by == "file":
+        names += [part.array for part in plan.parts if part.column.key[0] == "info" and speaks_of_episodes(part.array)]
+    names += [name for name in plan.left_out if speaks_of_episodes(name) or COUNTS_STEPS.search(_last_name(name))]
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
         counts = arranged_lengths(file, plan)
@@ -246,7 +278,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
-    left_out = tuple(name for name in plan.left_out if name not in stated)
+    left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
     marked = replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
     check_episodes(file, marked)
     return marked
@@ -291,12 +323,15 @@ def _marked(
 ) -> tuple[dict[str, tuple[str, _Index]], list[str]]:
     """Return the way and the number of rows of each episode, [E], by the marking array, and the problems."""
     stated: dict[str, tuple[str, _Index]] = {}
-    problems, misfits, values = [], [], []
+    problems, misfits, unusable = [], [], []
     for name in names:
         array = file.arrays[name]
-        if array.shape not in {(), (1,)} or (not array.text and array.dtype.kind not in "biuf"):
+        is_named = array.text and not array.shape and array.rows == rows
+        is_value = not is_named and (not _is_number(file, name) or _VALUES.search(_last_name(name)) is not None)
+        ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
+        if is_value or (ways is MARKED and array.dtype.kind == "f"):
+            unusable.append(name)
             continue
-        ways = ("column",) if name == plan.marks else _ways_of_text(name) if array.text else _allowed_ways(name)
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
             problems.append(f"{name} is {array}, which marks episodes by {' or by '.join(fits)}")
@@ -304,12 +339,12 @@ def _marked(
             stated[name] = next(iter(fits.items()))
         elif name == plan.marks:
             problems += _problems_of_column(file, name, rows)
-        elif array.text or array.dtype.kind == "f":
-            values += [name] * bool(_OF_EPISODES.search(_last_name(name)) or COUNTS_STEPS.search(_last_name(name)))
+        elif array.dtype.kind == "f" or is_named:
+            unusable.append(name)
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
+    misfits = [name for name in misfits if not _counts_one_episode(file, name, rows)]
     is_marked = bool(stated or plan.flags or file.way)
-    misfits += [] if is_marked else values
     for name in misfits:
         ways = _allowed_ways(name)
         # A value of each episode, such as a success, has a name without a way.
@@ -317,7 +352,7 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable, rows)]
 
 
 def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
@@ -327,6 +362,23 @@ def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
     except ConversionError as error:
         return [*error.problems]
     return [f"{name} is {file.arrays[name]}, expected the number of the episode of each of {rows:,} rows"]
+
+
+def _unmarked_problems(file: ArrayFile, names: Sequence[str], rows: int) -> Iterator[str]:
+    """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
+    for name in names:
+        # A single value is a value of the single episode, and a number for each row may be the length of an object.
+        speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
+        if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
+            yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
+    for name, number in file.scalars.items():
+        if COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
+            yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
+
+
+def _counts_one_episode(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array numbers the rows of the file without a reset, as the steps of a single episode."""
+    return "steps" in _allowed_ways(name) and file.arrays[name].rows == rows and not _has_resets(file, name, rows)
 
 
 def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
@@ -340,9 +392,36 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
+    if way == "column" and len(counts) == rows > 1 and _last_name(name).lower() not in EPISODE_NUMBERS:
+        return None  # another number for each row of the file
     if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
         return None  # a flag of first rows is set in row 0
     return counts if counts.sum() == rows else None
+
+
+def with_success(file: ArrayFile, plan: Plan) -> Plan:
+    """Return the plan of a file, with the array or the number that has the success of each episode."""
+    if plan.layout.seams or any(part.column.key == NEXT_SUCCESS for part in plan.parts):
+        return plan
+    rows = {name: file.arrays[name].rows for name in plan.left_out if _is_number(file, name)}
+    rows |= dict.fromkeys(file.scalars, 1)
+    found = [name for name in rows if _last_name(name).lower() in NAMES[NEXT_SUCCESS]]
+    if len(found) != 1 or rows[found[0]] != len(find_ends(file, plan, read_flags(file, plan)).lengths):
+        return plan
+    return replace(plan, success=found[0], left_out=tuple(name for name in plan.left_out if name != found[0]))
+
+
+def _is_number(file: ArrayFile, name: str) -> bool:
+    array = file.arrays[name]
+    return array.shape in {(), (1,)} and array.dtype.kind in "biuf" and not array.text
+
+
+def numbers_rows(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array has the number of each row of the file, which says nothing more about the rows."""
+    array = file.arrays[name]
+    if not _NUMBERS_ROWS.search(_last_name(name)) or array.rows != rows or array.shape or array.dtype.kind not in "iu":
+        return False
+    return not array.text and bool((np.diff(np.asarray(file.read_all(name)).astype(np.int64)) == 1).all())
 
 
 def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:
@@ -369,13 +448,9 @@ def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
 
 def _allowed_ways(name: str) -> tuple[str, ...]:
     last = _last_name(name).lower()
+    if COUNTS_STEPS.search(last):
+        return ("steps",)
     return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
-
-
-def _ways_of_text(name: str) -> tuple[str, ...]:
-    """Return the ways in which texts mark episodes: names of episodes do, and other texts of an episode do not."""
-    ways = _allowed_ways(name)
-    return tuple(way for way in ways if way == "column" and ways != MARKED)
 
 
 def _last_name(name: str) -> str:

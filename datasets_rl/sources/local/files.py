@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Decision, Entry, Listing, Selection
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.measured import measure
 from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.local import SOURCE, data_assets
 from datasets_rl.sources.local.description import FILE, Description
@@ -70,6 +71,8 @@ class FilesDescription:
     episodes: int | None
     """Number of episodes of the first file; None if only a pass over the file shows the number."""
     left_out: tuple[ArrayUse, ...]
+    measured: tuple[str, ...] = ()
+    """Which rows of the observations the next observations and the states match, a sentence for each array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Jump:
     """Euclidean distance."""
     episode: int
     step: int
+    file: str = ""
+    """Path of the file of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,8 @@ def check_files(path: Path | str) -> FilesCheck:
     listing = _listing_of(path)
     reader = _reader_of(path, listing)
     seen = _Seen(reader.columns)
-    for piece in reader.episodes([pair for shard in listing.shards for pair in shard.part]):
+    files = [pair for shard in listing.shards for pair in shard.part]
+    for piece in reader.episodes(files):
         seen.add(piece)
     seen.finish()
     if not seen.lengths or seen.first is None or seen.last is None:
@@ -200,7 +206,7 @@ def check_files(path: Path | str) -> FilesCheck:
         seen.first,
         seen.last,
         tuple(reader.decisions),
-        tuple(differences.result() for differences in seen.differences.values()),
+        tuple(seen.jumps({number: name for name, number in files})),
     )
 
 
@@ -245,7 +251,7 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
             if is_empty(file, layout):
                 continue
             plan = reader.plan(file)
-            lengths = reader.find_ends(file, plan).lengths
+            ends = reader.find_ends(file, plan)
             flags = tuple(plan.flags.values()) if plan.by == "flags" else ()
             return FilesDescription(
                 path,
@@ -255,8 +261,9 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 tuple(_uses(file, plan)),
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),
-                None if plan.by == "seams" else int((lengths > 0).sum()),
+                None if plan.by == "seams" else int((ends.lengths > 0).sum()),
                 tuple(_use("", array, file.arrays[array]) for array in plan.left_out),
+                tuple(map(str, measure(file, plan, ends))),
             )
     raise ConversionError(str(path), [f"none of {len(names):,} files has a step"])
 
@@ -268,6 +275,8 @@ def _uses(file: ArrayFile, plan: Plan) -> Iterator[ArrayUse]:
             yield _use(name, part.array, file.arrays[part.array])
         else:
             yield ArrayUse(name, "", part.column.dtype.name, ())
+    if plan.success in file.arrays:
+        yield _use("success of episodes", plan.success, file.arrays[plan.success])
     after = {(NEXT, *key): array for arrays in (plan.following, plan.finals) for key, array in arrays.items()}
     for key, array in {**after, **plan.flags, **plan.episode_flags}.items():
         yield _use(dotted_name(key), array, file.arrays[array])
@@ -322,6 +331,8 @@ class _Seen:
             column.key: _Differences(dotted_name(column.key)) for column in numeric if column.form == "raw"
         }
         self.lengths: list[NDArray[np.int64]] = []
+        self._files: list[NDArray[np.int64]] = []
+        """Number of the file of each episode."""
         self.first: ShownEpisode | None = None
         self.last: ShownEpisode | None = None
         self._episodes = 0
@@ -355,6 +366,7 @@ class _Seen:
             self._show(episode, self._episodes + number)
         self._episodes += len(batch)
         self.lengths.append(batch.lengths)
+        self._files.append(batch.metadata["file"])
 
     def _add_piece(self, piece: Episode) -> None:
         for key, differences in self.differences.items():
@@ -369,7 +381,20 @@ class _Seen:
         self._show(piece, self._episodes)
         if not piece.continues:
             self.lengths.append(np.array([length], np.int64))
+            self._files.append(np.array([piece.metadata["file"]], np.int64))
             self._episodes += 1
+
+    def jumps(self, names: Mapping[int, str]) -> Iterator[Jumps]:
+        """Yield the jumps of each observation, with the names of the files.
+
+        Args:
+            names: The paths of the files by number.
+        """
+        files = np.concatenate([np.empty(0, np.int64), *self._files])
+        for differences in self.differences.values():
+            found = differences.result()
+            largest = (replace(jump, file=names[int(files[jump.episode])]) for jump in found.largest)
+            yield replace(found, largest=tuple(largest))
 
     def _show(self, piece: Episode, number: int) -> None:
         """Keep the first and the last rows of an episode, of which this piece is a part or the whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,15 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.base import Decision
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import Ends
+from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.measured import counted
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.local import doubts
+from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
-from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes
+from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes, with_success
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -35,6 +38,7 @@ _RULES = {
         "next-observation-rounded",
         "no-terminated",
         "done-as-terminated",
+        "done-as-truncated",
         "both-flags",
         "end-without-flag",
         "widened",
@@ -54,6 +58,13 @@ _RULES = {
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
     **doubts.RULES,
+    "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
+    "following rows. The count is that of the compared rows",
+    "states-measured": "states of the simulator were compared with the observations, and are from before the action of the row. "
+    "The count is that of the compared rows",
+    "states-not-measured": "files have too few rows to compare the states of the simulator with the observations: the states "
+    "were stored as states before the actions",
+    "success-of-episodes": "the success of each episode is in the table of episodes",
     "turned": "the axes of images were transposed as the description states",
 }
 _MISSING = "numbers are missing in the names of the files: they were taken as deleted files"
@@ -67,7 +78,8 @@ class LocalReader(FlatReader):
         dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         facts: `Listing.params`: the ``document`` and the ``format``, the name of the ``first`` file, which defines the
-            columns, and whether episodes were ``chosen`` by number, which requires an episode per file.
+            columns, whether the dataset is a single file, ``alone``, and whether episodes were ``chosen`` by number, which
+            requires an episode per file.
 
     Raises:
         InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
@@ -79,10 +91,13 @@ class LocalReader(FlatReader):
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         description = Description.read(facts["document"], dataset_id)
         self._chosen: bool = facts["chosen"]
+        self._alone: bool = facts["alone"]
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
         self._missing: int = facts.get("missing_files", 0)
         self._episodes = doubts.EqualEpisodes()
+        self._success: NDArray[Any] | None = None
+        """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
@@ -114,11 +129,25 @@ class LocalReader(FlatReader):
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
         plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
+        plan = with_success(file, plan)
         _check_missing_reward(file, plan)
         doubts.check_unreadable(file, self._layout)
+        if self._known is not None and bool(plan.success) != bool(self._plan.success):
+            verb = "has the" if plan.success else "lacks the"
+            raise ConversionError(file.name, [f"it {verb} success of each episode, unlike the first file"])
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
         return plan
+
+    @override
+    def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
+        ends = find_ends(file, plan, read_flags(file, plan))
+        matches = check_rows(file, plan, ends, alone=self._alone)
+        self._success = None
+        if plan.success:
+            values = file.scalars.get(plan.success)
+            self._success = np.asarray(file.read_all(plan.success) if values is None else values).reshape(-1)
+        return replace(ends, found=Counter({**ends.found, **counted(matches)}))
 
     @override
     def failure(self, error: ConversionError, others: Sequence[str]) -> ConversionError:
@@ -134,6 +163,7 @@ class LocalReader(FlatReader):
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         self.counts["left-out"] += len(plan.left_out)
         self.counts.update(doubts.count_doubts(file, plan, ends))
+        self.counts["success-of-episodes"] += 0 if self._success is None else int((ends.lengths > 0).sum())
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         is_stated = any(not field.array for field in self._layout.fields)
         has_constant = any(part.constant is not None for part in plan.parts)
@@ -153,7 +183,8 @@ class LocalReader(FlatReader):
             own = ends.numbers[block.episodes]
         if f"by-{self._plan.by}" in _RULES:
             self.counts[f"by-{self._plan.by}"] += count
-        return {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
+        metadata = {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
+        return metadata if self._success is None else {**metadata, "success": self._success[block.episodes]}
 
     def _count_equal(self, block: Block) -> None:
         """Count the rows and the episodes of a block that are equal to earlier rows and episodes, in all fields."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,20 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
-from datasets_rl.sources.flat.formats import open_arrays
-from datasets_rl.sources.flat.layout import usual_keys
-from datasets_rl.sources.flat.plan import plan_layout
-from datasets_rl.sources.local.description import Description
-from datasets_rl.sources.local.evidence import arranged, may_mark_episodes, speaks_of_episodes, with_evidence
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.sources.flat.ends import find_ends, read_flags
+from datasets_rl.sources.flat.formats import formats_of, open_arrays
+from datasets_rl.sources.flat.names import doubtful_meaning, usual_keys
+from datasets_rl.sources.flat.plan import plan_layout, usual_fields
+from datasets_rl.sources.local.checks import check_rows
+from datasets_rl.sources.local.description import SHORT, Description
+from datasets_rl.sources.local.evidence import (
+    arranged,
+    speaks_of_episodes,
+    unnamed_episodes,
+    with_evidence,
+    with_success,
+)
+from datasets_rl.ted.keys import Key, natural_order
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -63,6 +71,10 @@ class _Seen:
     """How the description answers the question."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
+    agreed: frozenset[str] = frozenset()
+    """Arrays that are no fields and agree with the ends of the episodes, such as the number of each row."""
+    is_open: bool = False
+    """Whether `by` may change when the unknown names are answered."""
 
     def comment(self, array: str) -> str:
         """Return the comment about an array: dtype, shape and first values."""
@@ -82,31 +94,32 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         form, paths = Description().data_files(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
-    lines = [f"name = {_quoted(name.rpartition('/')[2])}", f'format = "{form or "npz"}"', 'license = ""']
-    selected = f"files = [{_quoted(glob.escape(paths[0]))}]"
+    title = f"name = {_quoted(name.rpartition('/')[2])}"
     if not form:
-        lines.append(f"# {selected}    # the files have several formats: select some")
-    elif alone:
-        lines.insert(2, selected)
-    seen = _look_at(data[paths[0]], form, paths[0]) if form else _Seen()
+        choices = [*_format_lines(data)]
+        return Draft("\n".join([title, *choices, 'license = ""']), ("which format has the data?",))
+    lines = [title, f'format = "{form}"', 'license = ""']
+    if alone:
+        lines.insert(2, f"files = [{_quoted(glob.escape(paths[0]))}]")
+    seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1)
     if not seen.arrays:
-        question = "which files are the data?" if not form else "which arrays are the observations and the actions?"
-        return Draft("\n".join(lines), (question,))
+        return Draft("\n".join(lines), ("which arrays are the observations and the actions?",))
     lines += ["", "[episodes]", *_episode_lines(seen)]
-    keys = usual_keys(array for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject)
+    readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
+    keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
-    known = {*keys, seen.marks}
+    known = {*keys, seen.marks, *seen.agreed}
     rows = {seen.arrays[array].rows for array in keys}
     unnamed = [
         array
         for array, shown in seen.arrays.items()
-        # An array with another number of rows is not a field, and Python objects are never read.
-        if array not in known and (shown.rows in rows or not rows) and (shown.text or not shown.dtype.hasobject)
-        if not may_mark_episodes(array) and not _INDEX.fullmatch(array)
+        # An array with another number of rows than the actions is not a field, and Python objects are never read.
+        if array not in known and (shown.rows in rows or missing) and array in readable
+        if not speaks_of_episodes(array) and not _INDEX.fullmatch(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
-        short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
+        short = key[1:] if key in SHORT.values() else key
         lines.append(f"{_toml_key(short)} = {_quoted(array)}    {seen.comment(array)}")
     lines += [f"# {root} = ...    # which array is the {root}?" for root in missing]
     if not any("reward" in key for key in keys.values()):
@@ -114,22 +127,66 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
     others = [array for array in seen.arrays if array not in known | asked]
-    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}" for array in others[:ITEMS_MAX]]
+    lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}{_meaning(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
     questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
-    questions += [f"which array is the {root}?" for root in missing]
+    objects = [array for array in seen.arrays if array not in readable] if missing else []
+    questions += _object_questions(paths[0].rpartition("/")[2], objects)
+    if keys or unnamed or not objects:
+        questions += [f"which array is the {root}?" for root in missing]
     if unnamed:
         names = join_names(unnamed, _NAMES)
         questions.append(f"which fields are {names}? Arrays without a field are left out")
+        questions += [f"{array} may be {meaning}" for array in unnamed if (meaning := doubtful_meaning(array))]
     return Draft("\n".join(lines), tuple(questions))
+
+
+def _object_questions(name: str, arrays: Sequence[str]) -> Iterator[str]:
+    """Yield which arrays have Python objects, with the line of Python that saves the objects in a file that can be read.
+
+    Args:
+        name: The name of the file.
+        arrays: The arrays with Python objects.
+    """
+    if not arrays:
+        return
+    loaded = f"numpy.load({name!r}, allow_pickle=True)"
+    way = f"numpy.save('episodes.npy', {loaded}[{arrays[0]!r}])"
+    if usual_keys(arrays):
+        each = f"for name in {[*arrays]} for number, value in enumerate(data[name])"
+        way = f"data = {loaded}; numpy.savez('episodes.npz', **{{f'{{name}}_{{number}}': value {each}}})"
+    shown = join_names(arrays, _NAMES)
+    yield f"are {shown} episodes? Python objects are not read: save the episodes as arrays, import numpy; {way}"
+
+
+def _format_lines(data: Mapping[str, Asset]) -> Iterator[str]:
+    """Yield the choices among the formats of files, with the arrays of the first file of each format."""
+    formats = formats_of([*data])
+    for form in dict.fromkeys(formats.values()):
+        paths = sorted((path for path, own in formats.items() if own == form), key=natural_order)
+        try:
+            arrays = _look_at(data[paths[0]], form, paths[0], alone=False).arrays
+        except ConversionError:
+            arrays = {}  # an error only if the format is chosen
+        shown = join_names([f"{array} {described}" for array, described in arrays.items()], _NAMES)
+        more = f"{len(paths):,} files, the first {paths[0]}" if len(paths) > 1 else paths[0]
+        yield f'# format = "{form}"    # {more}{shown and f": {shown}"}'
+
+
+def _meaning(array: str) -> str:
+    meaning = doubtful_meaning(array)
+    return f": {meaning}?" if meaning else ""
 
 
 def _episode_lines(seen: _Seen) -> Iterator[str]:
     if not seen.question:
-        yield f'by = "{seen.by}"' + " " * 20 + "# see the ways in docs/sources/local.md"
+        # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
+        opened = "# " if seen.is_open else ""
+        note = ", and without this line the fields show the way" if seen.is_open else ""
+        yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# see the ways in docs/sources/local.md{note}"
         if seen.marks:
-            yield f"array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
+            yield f"{opened}array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
         return
     yield f"# by = ...    # {seen.question}"
     if seen.answers:
@@ -147,7 +204,7 @@ def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
-def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
+def _look_at(asset: Asset, file_format: str, name: str, *, alone: bool) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
     try:
         path = local_path(asset.urls[0])
@@ -156,30 +213,45 @@ def _look_at(asset: Asset, file_format: str, name: str) -> _Seen:
     if path is None or not path.is_file():
         return _Seen()
     with open_arrays(path, file_format, name) as file:
-        return _judged(file)
+        return _judged(file, alone=alone)
 
 
-def _judged(file: ArrayFile) -> _Seen:
+def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
     layout = Description()
     try:
         rows = arranged(file, layout)
     except ConversionError as error:
         return _asking(error, file.arrays, _first_values(file))
+    if rows is file and not file.is_table and (seen := _unnamed(file)):
+        return seen
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        by, marks = (
-            (rows.way, _padding_of(rows))
-            if rows.way
-            else layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        )
-        return _Seen(rows.arrays, by, marks, values=values)
+        if rows.way:
+            return _Seen(rows.arrays, rows.way, _padding_of(rows), values=values)
+        by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        return _Seen(rows.arrays, by, marks, values=values, is_open=True)
     try:
-        plan = with_evidence(rows, plan)
+        plan = with_success(rows, with_evidence(rows, plan))
+        check_rows(rows, plan, find_ends(rows, plan, read_flags(rows, plan)), alone=alone)
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values)
+    agreed = frozenset(rows.arrays) - {*plan.left_out}
+    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values, agreed=agreed)
+
+
+def _unnamed(file: ArrayFile) -> _Seen | None:
+    """Return what a file with a group of arrays of unknown names for each episode shows, or None for other files."""
+    try:
+        found = unnamed_episodes(file)
+    except ConversionError as error:
+        return _asking(error, file.arrays, _first_values(file))
+    if found is None:
+        return None
+    joined, is_certain = found
+    question = "" if is_certain else "each numbered group may be an episode, an agent or a sensor"
+    return _Seen(joined.arrays, joined.way, "", question, f'by = "{joined.way}" for episodes', _first_values(joined))
 
 
 def _padding_of(file: ArrayFile) -> str:

@@ -29,9 +29,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from datasets_rl.errors import Argument, Call, ConversionError, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, Remedy, join_names
 from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
+from datasets_rl.sources.lags import MIN_ROWS, lag_of_states
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, OBSERVATION, Key
 
 if TYPE_CHECKING:
@@ -63,8 +64,13 @@ _LIBERO_KEYS = frozenset({"ee_states", "joint_states"})
 _LIBERO_ATTRIBUTES = ("problem_info", "bddl_file_name")
 _MEASURED = 10
 """Number of demonstrations of a file in which the joints are compared with the simulator states."""
+_COMPARED_ROWS = 1024
+_VECTOR_AXES = 2
+_SHOWN = 8
 _IMAGE_SIZES = {128: "after", 256: "before"}
 _STATES_ONLY = "this file holds simulator states only: take low_dim, or extract observations by robomimic's script"
+DEMONSTRATION_HINT = "correct the named demonstrations, or delete their groups from a copy of the file"
+_LAYOUT_HINT = 'for groups of another layout, write a dataset.toml beside the file, with [episodes] by = "group", and give the folder'
 _STATE_HINT = Remedy(
     "state whether the observation beside an action is from before the action, {}, or after the action, {}",
     Argument("selection", Call("Selection", options={"alignment": "before"})),
@@ -294,7 +300,8 @@ class DemonstrationFile:
             if into is not others and not (array.numeric and array.shape):
                 problems.append(f"{path} is {'a single value' if array.numeric else array.dtype}, expected numbers")
         if ACTION not in arrays:
-            problems.append("it has no actions")
+            found = join_names(sorted({path[len(group) + 1 :].partition("/")[0] for path in self._file.arrays}), _SHOWN)
+            problems.append(f"it has no actions, only {found or 'nothing'}")
         if problems:
             raise DemonstrationError(*problems)
         return arrays, next_obs, initial, others
@@ -319,10 +326,40 @@ class DemonstrationFile:
         rows = sum((self._file.shape(f"{group}/actions") or (0,))[0] for group in self._groups.values())
         return not _agrees(total, rows)
 
+    @cached_property
+    def state_lag(self) -> int | None:
+        """Lag of the simulator states against the observations of the same rows, or None if no demonstration shows it.
+
+        0 is before the action, and 1 is after the action.
+        """
+        for number in self.numbers[:_MEASURED]:
+            opened = self._open_named(number)
+            states = self._read_vectors(opened, STATES)
+            observations = self._read_vectors(opened, OBSERVATION)
+            if states is None or observations is None or opened.rows < MIN_ROWS + 2:
+                continue
+            lag, _ = lag_of_states(states, observations, np.ones(len(states) - 1, np.bool_))
+            if lag is not None:
+                return lag
+        return None
+
+    def _read_vectors(self, opened: Demonstration, root: Key) -> NDArray[np.float64] | None:
+        """Return the numbers and the vectors below a key in the first rows of a demonstration, [n, D], or None."""
+        arrays = [
+            array
+            for key, array in opened.arrays.items()
+            if key[: len(root)] == root and len(array.shape) <= _VECTOR_AXES and array.dtype.kind in "iuf"
+        ]
+        rows = min(opened.rows, _COMPARED_ROWS)
+        parts = [self.read(array, 0, rows).reshape(rows, -1).astype(np.float64) for array in arrays]
+        return np.concatenate(parts, axis=1) if parts else None
+
     def _find_groups(self) -> dict[int, str]:
         members = self._file.members("data")
         if not members:
-            raise self._error(["it has no group data with demonstrations, expected the layout of robomimic"])
+            raise self._error(
+                ["it has no group data with demonstrations, expected the layout of robomimic"], hint=_LAYOUT_HINT
+            )
         problems = []
         groups: dict[int, str] = {}
         for name, is_group in members.items():
@@ -336,14 +373,15 @@ class DemonstrationFile:
             else:
                 groups[int(number[1])] = f"data/{name}"
         if problems:
-            raise self._error(first_problems(problems))
+            raise self._error(first_problems(problems), hint=_LAYOUT_HINT)
         return dict(sorted(groups.items()))
 
     def _open_named(self, number: int) -> Demonstration:
         try:
             return self.open(number)
         except DemonstrationError as error:
-            raise self._error([f"{self.label(number)}: {problem}" for problem in error.args]) from None
+            problems = [f"{self._groups[number]}: {problem}" for problem in error.args]
+            raise self._error(problems, hint=DEMONSTRATION_HINT) from None
 
     def label(self, number: int) -> str:
         """Return the name of a demonstration."""

@@ -29,6 +29,7 @@ from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.read.streams import first_problems, refuse
 from datasets_rl.sources.base import NO_TRANSITION, NOT_FINITE, EpisodeReader
 from datasets_rl.sources.robomimic.demonstrations import (
+    DEMONSTRATION_HINT,
     DONES,
     LANGUAGE,
     ROBOT_STATES,
@@ -67,6 +68,8 @@ _TEXTS = {
     **{f"alignment-by-{name.replace('_', '-')}": text for name, text in _EVIDENCE.items()},
     "states-after-actions": "states of the simulator are from after each action, as Isaac Lab records them: the initial "
     "state and the states were stored as the states before the actions",
+    "states-measured": "files in which the states of the simulator were compared with the observations, and are of the "
+    "expected rows",
     "total-differs": "the file states another number of rows than the demonstrations have, as after the deletion of a "
     "demonstration: the rows of the demonstrations were stored",
     "end-without-success": "demonstrations do not end in a success: the last step was marked truncated",
@@ -83,6 +86,11 @@ _TEXTS = {
     "widened": "values of unsigned integers of 16 and 32 bits were widened to signed integers of 32 and 64 bits",
     **NOT_FINITE,
 }
+_SHIFTED_HINT = Remedy(
+    "leave the states out, {}, or take the rows as stored, {}",
+    Argument("selection", Call("Selection", keys=...)),
+    Argument("selection", Call("Selection", options={"alignment": "before"})),
+)
 _ALIGN = Remedy(
     "{} takes the rows as stored",
     Argument("selection", Call("Selection", options={"alignment": "before"})),
@@ -158,6 +166,8 @@ class RobomimicReader(EpisodeReader):
         for path, piece, pieces in whole if part is None else part:
             with self._open(path) as file:
                 self.counts["total-differs"] += int(not piece and file.has_other_total)
+                if not piece:
+                    self._measure_states(file)
                 if sorted(file.filter_keys) != self._filter_keys:
                     expected = ", ".join(self._filter_keys) or "none"
                     problem = (
@@ -172,10 +182,32 @@ class RobomimicReader(EpisodeReader):
                         problems += [f"{self.label(path)}: {file.label(number)}: {problem}" for problem in error.args]
         if problems:
             as_they_stand = any("next_obs" in problem and "differs" in problem for problem in problems)
-            raise ConversionError(self._dataset_id, first_problems(problems), hint=_ALIGN if as_they_stand else "")
+            raise ConversionError(
+                self._dataset_id, first_problems(problems), hint=_ALIGN if as_they_stand else DEMONSTRATION_HINT
+            )
 
     def _open(self, path: str, threads: int | None = None) -> DemonstrationFile:
         return DemonstrationFile(self._files[path], self.label(path), alignment=self._alignment, threads=threads)
+
+    def _measure_states(self, file: DemonstrationFile) -> None:
+        """Compare the simulator states with the observations, if both are stored and the files show the alignment.
+
+        Raises:
+            ConversionError: If the states are of other rows than the file says.
+        """
+        is_kept = any(key[: len(STATES)] == STATES for key in self.kept)
+        if self._alignment or not is_kept or file.alignment.name not in {"final", "next_obs"}:
+            return
+        # The states of Isaac Lab are from after the actions: the file has the state before the first action, too.
+        expected = int(bool(file.first.initial))
+        if file.state_lag not in {None, expected}:
+            found = {-1: "the preceding row", 0: "the same row", 1: "the following row"}[file.state_lag or 0]
+            where = "after the action, beside initial_state" if expected else "before the action"
+            problem = f"states equal obs of {found}, but are expected from {where}"
+            error = self.error(self.label(file.name), [problem])
+            error.hint = _SHIFTED_HINT
+            raise error
+        self.counts["states-measured"] += int(file.state_lag is not None)
 
     def _file_columns(self, opened: Demonstration, where: str) -> dict[Key, Column]:
         problems = []
