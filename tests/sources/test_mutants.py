@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,10 @@ from layouts import (
 )
 from mutants import load, mutants
 
+from datasets_rl import download
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
 from datasets_rl.sources.local.files import check_files
 
 TABLE = Path(__file__).with_name("mutants.md")
@@ -187,6 +191,42 @@ def test_a_changed_file_is_refused_or_counted_or_nothing_in_the_file_shows_the_c
 
     assert not silent, "\n".join(silent)
     assert row_of(name, found) in TABLE.read_text("utf-8").splitlines()
+
+
+def rows_of(mutant, names, *, flat):
+    """Return the rows of the array with one of the names in changed files, [N, D], or None if the files show no such rows."""
+    episodes = [own for own in mutant.episodes if own]
+    found = [
+        next((name for name in own if re.fullmatch(names, name.rpartition("/")[2].rstrip("_{}"))), "")
+        for own in episodes
+    ]
+    arrays = [own.get(name) for own, name in zip(episodes, found, strict=True)]
+    if any(array is None or np.ndim(array) != 2 or array.dtype.kind != "f" for array in arrays):
+        return None
+    return arrays[0] if flat else np.concatenate(arrays)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "tianshou's buffer"])
+def test_what_is_read_of_a_changed_file_is_what_the_file_has(tmp_path, name):
+    subject = Subject(SUBJECTS[name], tmp_path / "files")
+    settings = Settings(home=tmp_path / "home", progress=False, jobs=1)
+    for mutant in mutants(subject.content):
+        observation = rows_of(mutant, r"(expert_)?obs(ervations?)?|states?|x|qpos", flat=subject.content.flat)
+        action = rows_of(mutant, r"(expert_)?act(ion|s)?s?|u", flat=subject.content.flat)
+        if observation is None or action is None:
+            continue
+        path = subject.save(mutant.episodes)
+        try:
+            stored = StoredDataset(download(str(path), settings=settings))
+        except ConversionError:
+            continue
+        (key,) = [field.key for field in stored.schema if field.key[0] == "observation"]
+        np.testing.assert_allclose(stored.column(("action",)), action, rtol=1e-6)
+        if len(observation) == len(action):
+            np.testing.assert_allclose(stored.column(key), observation, rtol=1e-6)
+        assert stored.episodes.lengths.sum() == len(action)
+        shutil.rmtree(tmp_path / "home")
 
 
 def main():
