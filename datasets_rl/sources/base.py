@@ -74,6 +74,13 @@ __all__ = [
 _Item = TypeVar("_Item")
 
 _BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
+_MARKS_EPISODES = re.compile(
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_(first|last|terminal)|"
+    r"(^|_)ends?$|^indices$|^(time)?steps?(_index|_id|_idx)?$|^t$|^frame_index$|^dones?$|terminated|termination|truncat|"
+    r"time_?out|next_|^mask$",
+    re.IGNORECASE,
+)
+"""Names of arrays that say where episodes end. A reader of a layout without these arrays would ignore the ends."""
 _FILE_NUMBER = re.compile(r"-\d+(?=\.\w+$)", re.ASCII)
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
@@ -470,6 +477,8 @@ class Source(ABC):
     by arrays."""
     many_files: bool = False
     """Whether a dataset may have several files with names that differ in a number only, for `recognize`."""
+    optional_arrays: frozenset[str] = frozenset()
+    """Names of arrays that mark ends of episodes, or have next observations, in files of this layout."""
     foreign_arrays: frozenset[str] = frozenset()
     """Names of arrays that files of this layout do not have."""
     reader: str = ""
@@ -694,7 +703,10 @@ class Source(ABC):
         found = files.ending(*self.endings) if self.arrays else []
         names = {_FILE_NUMBER.sub("", path) if self.many_files else path for path in found}
         rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
-        if rows is None or self.foreign_arrays & files.arrays(found[0]).keys():
+        if rows is None:
+            return ""
+        others = {name for name in files.arrays(found[0]) if "/" not in name} - {*self.arrays, *self.optional_arrays}
+        if self.foreign_arrays & others or any(map(_MARKS_EPISODES.search, others)):
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
 

@@ -289,3 +289,48 @@ def test_a_stream_of_arrow_with_several_batches_is_read_whole(convert, tmp_path)
             out.write_batch(batch_)
 
     np.testing.assert_array_equal(convert(path).column(("observation",)), STATES[1][:-1])
+
+
+D4RL = {
+    name.replace("obs", "observations"): values
+    for name, values in flat(terminals=DONE & (np.arange(ROWS) != 7)).items()
+}
+del D4RL["dones"]
+MARKS = {
+    "dones": DONE,
+    "timeouts": np.arange(ROWS) == 7,
+    "truncations": np.arange(ROWS) == 7,
+    "episode_ends": STOPS,
+    "episode_starts": np.isin(np.arange(ROWS), STOPS - LENGTHS),
+    "episode_lengths": np.array(LENGTHS),
+    "episode_id": np.repeat([7, 8, 9], LENGTHS),
+    "timestep": np.concatenate([np.arange(length) for length in LENGTHS]),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_a_file_with_names_of_d4rl_and_other_marks_ends_its_episodes_there(convert, tmp_path, name):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.update({**D4RL, name: MARKS[name]})
+
+    assert convert(tmp_path / "a.hdf5").episodes.lengths.tolist() == LENGTHS
+
+
+def test_a_file_with_names_of_d4rl_and_inverted_flags_is_refused(convert, tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.update({**D4RL, "terminals": ~DONE})
+
+    with pytest.raises(ConversionError, match="terminals is set in 7 of 10 rows"):
+        convert(tmp_path / "a.hdf5")
+
+
+@pytest.mark.parametrize("others", [{}, {"timeouts": np.arange(ROWS) == 7}])
+def test_arrays_with_names_of_ogbench_and_no_joints_are_steps_with_all_actions(convert, tmp_path, others):
+    flags = DONE if not others else DONE & (np.arange(ROWS) != 7)
+    arrays = {"observations": flat()["obs"], "actions": flat()["actions"], "terminals": flags, **others}
+    np.savez(tmp_path / "a.npz", **arrays)
+
+    stored = convert(tmp_path / "a.npz")
+
+    assert stored.episodes.lengths.tolist() == LENGTHS
+    np.testing.assert_array_equal(stored.column(("action",)), arrays["actions"])

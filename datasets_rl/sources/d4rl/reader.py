@@ -28,7 +28,15 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.sources.base import NOT_FINITE
 from datasets_rl.sources.d4rl.layout import plan_file, with_explicit_next
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags, rows_at_limit, union
+from datasets_rl.sources.flat.ends import (
+    Ends,
+    check_flags_of_most_rows,
+    find_ends,
+    mask_of_rows,
+    read_flags,
+    rows_at_limit,
+    union,
+)
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.measured import check_matches, match_of_rows
 from datasets_rl.sources.flat.plan import Plan
@@ -117,6 +125,9 @@ class D4RLReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         flags = read_flags(file, plan)
+        if "time_limit" not in self._facts:  # a file of the user, which the catalog does not state
+            rows = file.arrays[next(iter(plan.flags.values()))].rows
+            check_flags_of_most_rows(file, {plan.flags[key]: set_rows for key, set_rows in flags.items()}, rows)
         self._flagged = union(flags.values())
         self._run = 0  # rows of the unfinished trajectory in previous blocks
         return find_ends(file, plan, flags)

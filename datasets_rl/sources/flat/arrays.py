@@ -186,7 +186,7 @@ class Hdf5Arrays(ArrayFile):
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
-        if self.arrays[name].shape:
+        if text and self.arrays[name].shape:
             raise ConversionError(self.name, [f"{name} is {self.arrays[name]}, expected a text for each row"])
         for start in range(0, self.arrays[name].rows, rows):
             with library_errors(self.name, f"{name}: "):

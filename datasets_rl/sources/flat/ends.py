@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import refuse
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.layout import ARRANGED
@@ -80,6 +80,26 @@ def union(rows: Iterable[_Index]) -> _Index:
     # Sorting merges ascending runs. The hash table of `np.unique` takes seconds for a million rows.
     merged = np.sort(np.concatenate([np.empty(0, np.int64), *rows]), kind="stable")
     return merged[np.diff(merged, prepend=-1) > 0]
+
+
+def check_flags_of_most_rows(file: ArrayFile, flags: Mapping[str, _Index], rows: int) -> None:
+    """Check that flags which end episodes are not the inverse of these flags, such as a mask of steps that continue.
+
+    Args:
+        file: The file.
+        flags: The rows with a set flag, by the name of the array.
+        rows: The number of rows.
+
+    Raises:
+        ConversionError: If a flag is set in most rows and not in all rows.
+    """
+    names = [name for name, flagged in flags.items() if rows // 2 < len(flagged) < rows]
+    if names and rows > 2:
+        problem = (
+            f"{join_names(names)} is set in {len(flags[names[0]]):,} of {rows:,} rows, as the inverse of an end flag is"
+        )
+        options = 'by = "flags" if most episodes have a single step, or correct the flags'
+        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
 
 
 def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:

@@ -50,26 +50,6 @@ _TOLERANCE = 1e-3
 """Relative difference between a stated return and the sum of the rewards that rounding explains."""
 
 
-def check_flags_of_most_rows(file: ArrayFile, flags: Mapping[str, _Index], rows: int) -> None:
-    """Check that flags which end episodes are not the inverse of these flags, such as a mask of steps that continue.
-
-    Args:
-        file: The file.
-        flags: The rows with a set flag, by the name of the array.
-        rows: The number of rows.
-
-    Raises:
-        ConversionError: If a flag is set in most rows and not in all rows.
-    """
-    names = [name for name, flagged in flags.items() if rows // 2 < len(flagged) < rows]
-    if names and rows > 2:
-        problem = (
-            f"{join_names(names)} is set in {len(flags[names[0]]):,} of {rows:,} rows, as the inverse of an end flag is"
-        )
-        options = 'by = "flags" if most episodes have a single step, or correct the flags'
-        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
-
-
 def check_unreadable(file: ArrayFile, layout: Layout) -> None:
     """Check that no array that cannot be read has the usual name of a field, because the field would seem to be missing.
 

@@ -25,7 +25,14 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import (
+    arranged_lengths,
+    check_flags_of_most_rows,
+    find_ends,
+    marked_episodes,
+    read_flags,
+    union,
+)
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
 from datasets_rl.sources.flat.names import EPISODE_NUMBERS, NAMES, OF_EPISODES
 from datasets_rl.sources.flat.packages import of_package
@@ -35,7 +42,6 @@ from datasets_rl.sources.local.doubts import (
     COUNTS_STEPS,
     check_episodes,
     check_first_elements,
-    check_flags_of_most_rows,
 )
 from datasets_rl.ted.keys import (
     ACTION,
