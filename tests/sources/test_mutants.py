@@ -21,6 +21,7 @@ from layouts import (
     STARTS,
     STEPS,
     Layout,
+    hdf5,
     npz,
 )
 from mutants import load, mutants
@@ -47,6 +48,12 @@ SUBJECTS = {
         )
     ),
 }
+DOWNLOADED = {
+    "D4RL's HDF5": Layout(hdf5({**FLAT, **FLAGS})),
+    "D4RL's HDF5 with next observations": Layout(hdf5({**FLAT, **FLAGS, "next_observations": NEXT_OBS})),
+}
+"""Layouts that a source of public datasets reads, by the names of the arrays."""
+SUBJECTS |= DOWNLOADED
 FIRST = {
     ALL_MARKS,
     "flat arrays with next observations",
@@ -145,10 +152,17 @@ class Subject:
         return folder
 
 
-def verdict(path, whole):
+def decided(path, settings=None):
+    """Return the counts of the decisions about files, by a check, or with settings by a download."""
+    return decisions(
+        check_files(path) if settings is None else StoredDataset(download(str(path), settings=settings)).manifest
+    )
+
+
+def verdict(path, whole, settings):
     """Return what is said about changed files, beside the decisions on the original files."""
     try:
-        found = decisions(check_files(path))
+        found = decided(path, settings)
     except ConversionError:
         return "refused"
     new = {rule for rule, count in found.items() if rule not in whole or (rule in GROWING and count > whole[rule])}
@@ -158,11 +172,12 @@ def verdict(path, whole):
 def verdicts(layout, folder):
     """Return how often each verdict was given on each kind of change, and the changes that were wrong without a word."""
     subject = Subject(layout, folder)
-    whole = decisions(check_files(subject.save(subject.content.episodes)))
+    settings = Settings(home=folder / "home", progress=False, jobs=1) if layout in DOWNLOADED.values() else None
+    whole = decided(subject.save(subject.content.episodes), settings)
     arrays = {array.rpartition("/")[2] for array in subject.content.episodes[0]}
     found, silent = {}, []
     for mutant in mutants(subject.content):
-        answer = verdict(subject.save(mutant.episodes), whole)
+        answer = verdict(subject.save(mutant.episodes), whole, settings)
         found.setdefault(mutant.mutation, Counter())[answer] += 1
         if answer == "valid":
             detail = f"{mutant.mutation}: {mutant.detail}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends, read_flags
+from datasets_rl.sources.flat.equal import flat
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.description import missing_numbers
@@ -31,9 +31,6 @@ RULES: Mapping[str, str] = {
     "missing-numbers": "numbers are missing in the names of files, groups or arrays: they were taken as deleted episodes",
     "steps-from": "an array numbers the rows of each episode, and begins with another number than 0 or 1",
     "other-returns": "the return that the files state for an episode is not the sum of the rewards",
-    "equal-rows": "rows are equal to the row before in all fields: they were kept",
-    "equal-episodes": "episodes are equal to an earlier one of the same files, compared in up to 64 elements of each value: "
-    "they were kept",
 }
 """Text of each counted decision, by rule."""
 COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
@@ -43,8 +40,6 @@ COUNTS_EPISODES = re.compile(
     re.IGNORECASE,
 )
 """Names of a number of episodes."""
-_COMPARED = 64
-"""Maximum number of elements of a value that are compared first, before rows that are equal in them."""
 _RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
 _TOLERANCE = 1e-3
 """Relative difference between a stated return and the sum of the rewards that rounding explains."""
@@ -150,64 +145,6 @@ def count_doubts(file: ArrayFile, plan: Plan, ends: Ends) -> dict[str, int]:
     }
 
 
-def equal_rows(columns: Sequence[Any]) -> _Index:
-    """Return the rows that are equal to the row before in every column.
-
-    Args:
-        columns: The values of each field, [T, ...], or a list of T texts or byte strings.
-    """
-    arrays = sorted(
-        (flat(values) for values in columns if isinstance(values, np.ndarray)), key=lambda one: one.shape[1]
-    )
-    lists = [values for values in columns if isinstance(values, list)]
-    if not arrays:
-        return np.empty(0, np.int64)
-    sample = sampled(arrays[0])
-    rows = 1 + np.flatnonzero((sample[1:] == sample[:-1]).all(1))
-    for take in (sampled, lambda values: values):  # whole rows are compared only if their samples are equal
-        for values in map(take, arrays):
-            if len(rows):
-                rows = rows[(values[rows] == values[rows - 1]).all(1)]
-    for items in lists:
-        rows = rows[[items[row] == items[row - 1] for row in rows.tolist()]] if len(rows) else rows
-    return rows
-
-
-def episode_hashes(columns: Sequence[Any], ends: _Flags) -> NDArray[np.uint64]:
-    """Return a hash of each whole episode of a block, [n], of a sample of the elements of every value.
-
-    Args:
-        columns: The values of each field, [T, ...]. Texts and encoded images are not hashed.
-        ends: Mask of the last rows of episodes, [T].
-    """
-    starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
-    rows = np.zeros(len(ends), np.uint64)
-    draw = np.random.default_rng(0)
-    for values in columns:
-        if isinstance(values, np.ndarray):
-            words = _words(sampled(flat(values)))
-            rows += words @ draw.integers(1, 1 << 63, words.shape[1], np.uint64)
-    # The rows of another episode may be the same in another order.
-    places = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
-    rows = (rows ^ (rows >> np.uint64(29))) * (2 * places.astype(np.uint64) + np.uint64(1))
-    return np.add.reduceat(rows, starts)[: int(ends.sum())]
-
-
-def flat(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values, [T, ...], with a single axis of elements, [T, n]."""
-    return values.reshape(len(values), -1)
-
-
-def sampled(values: NDArray[Any]) -> NDArray[Any]:
-    """Return every k-th element of rows, [T, n], so that at most 64 elements are left."""
-    return values[:, :: -(-values.shape[1] // _COMPARED)] if values.shape[1] > _COMPARED else values
-
-
-def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the bits of the elements of rows, [T, n], as integers of 64 bits."""
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
-
-
 def _arrays_of_returns(file: ArrayFile, plan: Plan) -> list[str]:
     reward = next((part.array for part in plan.parts if part.column.key == NEXT_REWARD), "")
     return [
@@ -281,16 +218,3 @@ def _blank_last_rows(file: ArrayFile, names: Iterable[str]) -> _Flags:
 
 def _last_name(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-class EqualEpisodes:
-    """Counter of the episodes that are equal to an earlier episode."""
-
-    def __init__(self) -> None:
-        self._seen = np.empty(0, np.uint64)
-
-    def count(self, hashes: NDArray[np.uint64]) -> int:
-        """Return how many of the hashes, [n], are equal to an earlier hash."""
-        known = len(self._seen)
-        self._seen = np.unique(np.concatenate([self._seen, hashes]))
-        return known + len(hashes) - len(self._seen)

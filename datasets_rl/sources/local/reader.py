@@ -17,6 +17,7 @@ from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.base import Decision
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
 from datasets_rl.sources.flat.measured import counted
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
@@ -58,6 +59,7 @@ _RULES = {
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
     **doubts.RULES,
+    **EQUAL,
     "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
     "following rows. The count is that of the compared rows",
     "states-measured": "states of the simulator were compared with the observations, and are from before the action of the row. "
@@ -95,7 +97,7 @@ class LocalReader(FlatReader):
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
         self._missing: int = facts.get("missing_files", 0)
-        self._episodes = doubts.EqualEpisodes()
+        self._episodes = EqualEpisodes()
         self._success: NDArray[Any] | None = None
         """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
@@ -106,7 +108,7 @@ class LocalReader(FlatReader):
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
-        self._episodes = doubts.EqualEpisodes()
+        self._episodes = EqualEpisodes()
         yield from super().episodes(part)
 
     @property
@@ -191,8 +193,7 @@ class LocalReader(FlatReader):
         columns = [*block.steps.values(), *block.states.values()]
         if self.kept != {column.key for column in self.columns}:
             return
-        self.counts["equal-rows"] += len(doubts.equal_rows(columns))
-        self.counts["equal-episodes"] += self._episodes.count(doubts.episode_hashes(columns, block.ends))
+        self.counts.update(self._episodes.counts(columns, block.ends))
 
 
 def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
