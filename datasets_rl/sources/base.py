@@ -705,10 +705,14 @@ class Source(ABC):
         rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
         if rows is None:
             return ""
-        others = {name for name in files.arrays(found[0]) if "/" not in name} - {*self.arrays, *self.optional_arrays}
+        others = {name for name in files.arrays(found[0]) if "/" not in name} - self.own_arrays()
         if self.foreign_arrays & others or any(map(_MARKS_EPISODES.search, others)):
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
+
+    def own_arrays(self) -> set[str]:
+        """Return the names of the arrays that the reader knows."""
+        return {*self.arrays, *self.optional_arrays}
 
     def recognize_last(self, files: AddressFiles) -> str:
         """Return what shows that this source can read files that no source recognizes; empty if it cannot.

@@ -47,7 +47,6 @@ class NeoRL(FlatSource):
     asks_sizes = True
     keys = PLAIN
     arrays = ("obs", "next_obs", "action", "reward", "done")
-    optional_arrays = frozenset({"index", "truncated"})
     layout = Layout(
         (
             Field(OBSERVATION, "obs"),
