@@ -58,6 +58,19 @@ class NpzFile:
         """
         return self.open(name).read()
 
+    def read_objects(self, name: str) -> Any:
+        """Read an array of Python objects, as `datasets_rl.read.pickles.load_npy` does.
+
+        Raises:
+            ConversionError: If the file has no array of that name, or the objects are not plain data.
+        """
+        from datasets_rl.read.pickles import load_npy
+
+        self.require([name])
+        member = f"{name}.npy" if f"{name}.npy" in self._zip.members else name
+        size = self._zip.members[member].size
+        return load_npy(self._zip.open(member), f"{self.name}: {member}", most=size)
+
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
         """Yield an array in blocks of `rows`. The blocks of several arrays may be read alternately.
 

@@ -28,6 +28,7 @@ _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
 _STREAM_MAGIC = b"\xff\xff\xff\xff"
 """First bytes of a stream of Arrow batches, as the package datasets saves tables."""
+_RAY_TENSOR, _RAY_TENSORS = b"ray.data.arrow_tensor", b"ray.data.arrow_variable_shaped_tensor"
 
 
 class TableFile:
@@ -61,6 +62,8 @@ class TableFile:
                 self.columns: Mapping[str, pa.DataType] = {name: kind for name, (_, kind) in leaves.items()}
                 # Names of columns may have slashes, too.
                 self._paths = {name: path for name, (path, _) in leaves.items()}
+                self.tensors: Mapping[str, tuple[int, ...]] = dict(_tensor_shapes(schema))
+                """Shapes of the rows of the columns that are tensors, whose rows are read as flat lists."""
             except self._errors as error:
                 raise ConversionError(self.path.name, [f"Arrow reports: {error}"], hint=AGAIN) from error
             self._closing = closing.pop_all()
@@ -196,6 +199,29 @@ def _leaf_columns(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[s
             yield path, field.type
 
 
+def _tensor_shapes(fields: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of a row of each column of tensors, as Arrow and Ray store them."""
+    import pyarrow as pa
+
+    for field in fields:
+        metadata = field.metadata or {}
+        if isinstance(field.type, pa.BaseExtensionType):
+            if isinstance(shape := getattr(field.type, "shape", None), (list, tuple)):
+                yield field.name, tuple(shape)
+        elif metadata.get(b"ARROW:extension:name", b"").startswith(_RAY_TENSORS):
+            raise ConversionError(field.name, ["the tensors have several shapes, expected tensors of a single shape"])
+        elif metadata.get(b"ARROW:extension:name", b"").startswith(_RAY_TENSOR):
+            try:
+                shape = json.loads(metadata.get(b"ARROW:extension:metadata", b""))
+            except (ValueError, RecursionError):
+                shape = None
+            if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+                raise ConversionError(
+                    field.name, [f"the tensors have the shape {shape!r:.80}, expected a list of sizes"]
+                )
+            yield field.name, tuple(shape)
+
+
 def _check_not_empty(array: pa.Array) -> None:
     if array.null_count:
         raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty, expected values")
@@ -205,6 +231,7 @@ def _column_from_arrow(array: pa.Array) -> TableColumn:
     import pyarrow as pa
 
     _check_not_empty(array)
+    array = array.storage if isinstance(array.type, pa.BaseExtensionType) and hasattr(array.type, "shape") else array
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
         inner = _column_from_arrow(array.flatten())

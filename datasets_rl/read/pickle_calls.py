@@ -173,6 +173,21 @@ def _ordered_dict_from_items(items: Any = ()) -> OrderedDict[Any, Any]:
     return OrderedDict(zip(checked_keys([key for key, _ in pairs]), (value for _, value in pairs), strict=True))
 
 
+def _default_dict(factory: Any = None) -> dict[Any, Any]:
+    """Return an empty dict without a factory, whose items follow."""
+    if factory is not None and not (isinstance(factory, AllowedGlobal) and factory.call in {_as_list, _factory}):
+        raise DamagedPickleError("a defaultdict has a factory other than list, dict, int or float")
+    return {}
+
+
+def _as_list(values: Any = ()) -> list[Any]:
+    return list(_check_type(values, list, tuple))
+
+
+def _factory(*_: Any) -> None:
+    raise DamagedPickleError("a type is called, expected a type only as the factory of a defaultdict")
+
+
 def _deque_from_list(values: Any = (), maxlen: Any = None) -> deque[Any]:
     return deque(_check_type(values, list, tuple), None if maxlen is None else _check_type(maxlen, int))
 
@@ -190,6 +205,8 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "set": _set_from_list,
     "frozenset": _frozenset_from_list,
     "complex": _complex_from_parts,
+    "list": _as_list,
+    **dict.fromkeys(("dict", "int", "float"), _factory),
 }
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _NDARRAY,
@@ -200,5 +217,6 @@ ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): _ordered_dict_from_items,
     ("collections", "deque"): _deque_from_list,
+    ("collections", "defaultdict"): _default_dict,
     **{(module, name): call for module in ("builtins", "__builtin__") for name, call in _BUILTINS.items()},
 }

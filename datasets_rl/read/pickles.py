@@ -322,6 +322,7 @@ class _PickleMachine:
             raise DamagedPickleError(f"it sets the state of a {type(empty).__name__}, expected plain data")
         if self.problems:
             self.stack[-1] = AllowedGlobal(None)
+            self._memo.update(dict.fromkeys(empty.places, self.stack[-1]))
             return at
         self._use_budget(state)
         self.stack[-1] = result = empty.build(state)

@@ -22,19 +22,12 @@ from typing_extensions import Self
 from datasets_rl.errors import ConversionError, LibraryError
 from datasets_rl.libraries import importing, with_version
 from datasets_rl.read.streams import AGAIN, first_problems
+from datasets_rl.read.tensorstores import CACHE_BYTES, CHUNK_MAX_BYTES, LIBRARY_ERRORS, fault, first_sentence
 from datasets_rl.read.zips import ZipReader
 
 _METADATA = "metadata.json"
 _STORE = "manifest.ocdbt"
 _METADATA_MAX_BYTES = 1 << 20
-_CACHE_BYTES = 256 << 20
-"""Decompressed chunks that stay in memory, because the chunks of narrow arrays have more rows than the chunks of wide
-arrays."""
-_CHUNK_MAX_BYTES = 256 << 20
-_LIBRARY_ERRORS = (ValueError, OSError, RuntimeError, KeyError, OverflowError)
-"""Exceptions that TensorStore raises for a damaged store."""
-_OF_THE_SYSTEM = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE")
-"""How messages of TensorStore begin where the system refused something, such as another open file."""
 
 
 def require_tensorstore() -> Any:
@@ -49,7 +42,7 @@ def require_tensorstore() -> Any:
     try:
         tensorstore.Spec(_spec("any.zip", "any.vlt/", "any"))
     except ValueError as error:  # which would also be that of a damaged file
-        raise LibraryError(with_version("tensorstore"), _text(error)) from error
+        raise LibraryError(with_version("tensorstore"), first_sentence(error)) from error
     return tensorstore
 
 
@@ -95,7 +88,7 @@ class Vault:
                 raise ConversionError(path.name, [f"it has no vault {name}, only {found}"])
             self._folder = folders[name]
             self.leaves = self._read_structure(archive)
-        self._context = self._store.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+        self._context = self._store.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
         self.rows = int(self._read(self._open("vault_index"), np.s_[:1])[0])
         self._arrays: dict[str, Any] = {leaf: self._open(f"{leaf}.") for leaf in self.leaves}
         if problems := [*self._problems()]:
@@ -129,8 +122,8 @@ class Vault:
         for leaf, future in pending.items():
             try:
                 found[leaf] = np.asarray(future.result())
-            except _LIBRARY_ERRORS as error:
-                raise self._fault(error, f"{leaf} rows {start:,} to {stop - 1:,}: ") from error
+            except LIBRARY_ERRORS as error:
+                raise fault(error, self.name, f"{leaf} rows {start:,} to {stop - 1:,}: ") from error
         return found
 
     def _read_structure(self, archive: ZipReader) -> list[str]:
@@ -157,21 +150,14 @@ class Vault:
         spec = _spec(str(self._path), self._folder, path)
         try:
             return self._store.open(spec, read=True, context=self._context).result()
-        except _LIBRARY_ERRORS as error:
-            raise self._fault(error, f"{path.rstrip('.')}: ") from error
+        except LIBRARY_ERRORS as error:
+            raise fault(error, self.name, f"{path.rstrip('.')}: ") from error
 
     def _read(self, array: Any, rows: Any) -> NDArray[Any]:
         try:
             return np.asarray(array[rows].read().result())
-        except _LIBRARY_ERRORS as error:
-            raise self._fault(error) from error
-
-    def _fault(self, error: Exception, where: str = "") -> Exception:
-        """Return the error to raise for an exception of TensorStore."""
-        text = _text(error)
-        if text.startswith(_OF_THE_SYSTEM):
-            return OSError(f"{self.name}: {where}{text}")  # the reason stands at its end
-        return ConversionError(self.name, [f"{where}{text[:300]}"], hint=AGAIN)
+        except LIBRARY_ERRORS as error:
+            raise fault(error, self.name) from error
 
     def _problems(self) -> Iterator[str]:
         if self.rows < 0:
@@ -184,8 +170,8 @@ class Vault:
                 yield f"{leaf} is {list(shape)}, expected [1, rows, ...]"
             elif shape[1] < self.rows:
                 yield f"{leaf} has {shape[1]:,} rows, but vault_index is {self.rows:,}"
-            if size > _CHUNK_MAX_BYTES:
-                yield f"{leaf} has chunks of {size:,} bytes, expected at most {_CHUNK_MAX_BYTES:,}"
+            if size > CHUNK_MAX_BYTES:
+                yield f"{leaf} has chunks of {size:,} bytes, expected at most {CHUNK_MAX_BYTES:,}"
 
 
 def _leaves(structure: Any, prefix: str = "") -> Iterator[str]:
@@ -200,8 +186,3 @@ def _spec(file: str, folder: str, path: str) -> dict[str, Any]:
     """Return where TensorStore finds an array: the path in the store in a folder of a zip file."""
     archive = {"driver": "zip", "base": {"driver": "file", "path": file}, "path": folder}
     return {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": archive, "path": path}}
-
-
-def _text(error: BaseException) -> str:
-    """Return the first sentence of an error of TensorStore, which appends places in the code of TensorStore."""
-    return str(error).partition(" [")[0]

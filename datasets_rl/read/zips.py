@@ -10,7 +10,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,13 +69,14 @@ class ZipReader:
     Args:
         source: The file, or a seekable stream.
         name: Name of the file in errors, by default the name in the path.
+        repeated: Names of members, without folders, that may occur several times: the last one counts.
 
     Raises:
         ConversionError: If the file is not a zip file, or members are encrypted, duplicated, compressed with another
             method, or declare more bytes than deflate can store. The error names all such members.
     """
 
-    def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
+    def __init__(self, source: Path | str | BinaryIO, name: str = "", repeated: Collection[str] = ()) -> None:
         with ExitStack() as closing:
             if isinstance(source, Path | str):
                 name = name or Path(source).name
@@ -92,7 +93,7 @@ class ZipReader:
             except _ZIP_ERRORS as error:
                 problem = f"the directory, at the end of the file, is damaged or truncated: {error}"
                 raise ConversionError(self.name, [problem], hint=AGAIN) from error
-            self.members: Mapping[str, ZipMember] = self._members_by_name(entries)
+            self.members: Mapping[str, ZipMember] = self._members_by_name(entries, repeated)
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:
@@ -128,11 +129,13 @@ class ZipReader:
         tail = struct.pack("<II", member.crc, member.size & 0xFFFFFFFF)
         return GzipReader(JoinedStream(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
 
-    def _members_by_name(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
+    def _members_by_name(self, entries: Sequence[zipfile.ZipInfo], repeated: Collection[str]) -> dict[str, ZipMember]:
         problems: list[str] = []
         members: dict[str, ZipMember] = {}
         for entry in entries:
-            problems.extend(f"{entry.filename} {problem}" for problem in _entry_problems(entry, members))
+            if entry.filename in members and entry.filename.rpartition("/")[2] not in repeated:
+                problems.append(f"{entry.filename} is duplicated")
+            problems.extend(f"{entry.filename} {problem}" for problem in _entry_problems(entry))
             deflated = entry.compress_type == zipfile.ZIP_DEFLATED
             sizes = entry.file_size, entry.compress_size
             raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
@@ -144,9 +147,7 @@ class ZipReader:
         return members
 
 
-def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) -> Iterator[str]:
-    if entry.filename in members:
-        yield "is duplicated"
+def _entry_problems(entry: zipfile.ZipInfo) -> Iterator[str]:
     if entry.header_offset < 0:
         yield f"has the offset {entry.header_offset:,}, before the beginning of the file"
     if entry.flag_bits & 1:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from datasets_rl.errors import ConversionError
 from datasets_rl.fetch.schemes.base import path_of_url
 from datasets_rl.read.streams import LFS
+from datasets_rl.read.zarr_paths import MARKERS, roots_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +51,10 @@ def _way(package: str) -> str:
 
 _NAMES_NOTHING = re.compile(r"(?!)")
 _POLICY = "it has a policy and no episodes: run the policy in its environment and record with RecordEpisodes, see docs/recording.md"
+_TENSORS = (
+    'a file of arrays of episodes becomes a pickle by `python -c "import pickle, torch; '
+    "pickle.dump({k: v.numpy() for k, v in torch.load('NAME').items()}, open('episodes.pkl', 'wb'))\"`"
+)
 _ROSBAGS = _way("the package rosbags")
 _FORMATS = (
     Foreign(
@@ -83,10 +89,18 @@ _FORMATS = (
         has_tables=True,
     ),
     Foreign(
+        "a chunk of zarr whose metadata, the hidden .zgroup and .zarray or zarr.json, are absent",
+        "copy the whole folder of the store, with hidden files",
+        re.compile(r"(^|/)\d+(\.\d+)+$|(^|/)c(/\d+)+$"),
+    ),
+    Foreign(
         "a checkpoint of a policy or a network",
-        _POLICY,
+        f"{_POLICY}; {_TENSORS}",
         re.compile(r"\.(pt|pth|ckpt|safetensors|onnx)$|(^|/)policy\.pth$"),
     ),
+)
+_ZARR = Foreign(
+    "a zip file with a store of zarr", "give the file a name that ends with .zarr.zip, or unpack it", _NAMES_NOTHING
 )
 _ARCHIVES = (
     (re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$"), "tar -xf"),
@@ -116,6 +130,8 @@ def foreign_files(assets: dict[str, Asset]) -> Iterator[tuple[str, Foreign]]:
     for number, (path, asset) in enumerate(assets.items()):
         is_opened = number < _OPENED_MAX and asset.urls[0].startswith("file:")
         found = _format_of(path, _head_of(path_of_url(asset.urls[0])) if is_opened else None)
+        if found is None and is_opened and path.lower().endswith(".zip") and _has_zarr(path_of_url(asset.urls[0])):
+            found = _ZARR
         if found is not None and found.title not in seen and not (has_features and "TFRecords" in found.title):
             seen.add(found.title)
             yield path, found
@@ -131,6 +147,14 @@ def _head_of(path: Path) -> bytes | None:
     with suppress(OSError), path.open("rb") as stream:
         return stream.read(_HEAD)
     return None
+
+
+def _has_zarr(path: Path) -> bool:
+    from datasets_rl.read.zips import ZipReader
+
+    with suppress(OSError, ConversionError), ZipReader(path, repeated=MARKERS) as archive:
+        return bool(roots_of(archive.members))
+    return False
 
 
 def _is_stable_baselines(path: str, head: bytes) -> bool:

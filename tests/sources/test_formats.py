@@ -13,7 +13,7 @@ from datasets_rl import download, load, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources.flat import text_tables
+from datasets_rl.sources.flat import json_tables, text_tables
 from datasets_rl.sources.flat.formats import open_arrays
 
 LENGTHS = [3, 5, 2]
@@ -120,11 +120,11 @@ def test_a_file_is_loaded_by_its_path(tmp_path, settings):
     ("name", "text", "problem"),
     [
         ("a.csv", "obs,action\n1,2\n3\n", "row 2 has 1 cells, expected 2"),
-        ("a.csv", "1.0,2.0\n3.0,4.0\n", "the first row has numbers"),
+        ("a.csv", "1.0,2.0\n3.0,4.0\n", "the first row has numbers, 1.0, 2.0, expected"),
         ("a.csv", "obs,obs\n1,2\n", "have no unique name"),
         ("a.csv", "", "the file is empty"),
         ("a.csv", 'obs,action\n"1,2\n', "cannot be read"),
-        ("a.csv", "obs,action\n[1 2],1\n[1 2 3],2\n", "expected lists of the same length"),
+        ("a.csv", "obs,action\n[1 2],1\n[1 2 3],2\n", "expected lists of the same shape"),
         ("a.jsonl", '{"obs": 1}\n{"act": 1}\n', "expected the same names in every row"),
         ("a.jsonl", '{"obs": 1}\n[1]\n', "row 1 is list, expected an object"),
         ("a.jsonl", '{"obs": 1\n', "row 0 is not JSON"),
@@ -139,7 +139,7 @@ def test_a_table_of_text_with_a_fault_is_refused_with_its_row(tmp_path, name, te
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (table(), "pandas.read_pickle('a.pkl').to_parquet('a.parquet')"),
+        (table(), "table = pandas.read_pickle('a.pkl')"),
         ([1, 2, 3], "expected a list of dicts"),
         (7, "expected a dict of arrays or a list"),
         ([*episodes(), {"observations": OBS}], "element 3 of the list differs from the first element in actions"),
@@ -167,8 +167,8 @@ def test_a_table_is_parsed_twice_and_not_for_each_column(tmp_path, monkeypatch):
     lines = [json.dumps({"obs": row, "action": row, "reward": 0.5}) for row in range(rows)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     passes = []
-    parse = text_tables.JsonLinesFile.parse
-    monkeypatch.setattr(text_tables.JsonLinesFile, "parse", lambda self: passes.append(0) or parse(self))
+    parse = json_tables.JsonLinesFile.parse
+    monkeypatch.setattr(json_tables.JsonLinesFile, "parse", lambda self: passes.append(0) or parse(self))
 
     with open_arrays(tmp_path / "a.jsonl", "jsonl", "a.jsonl") as file:
         for blocks in zip(*(file.blocks(name, 100) for name in file.arrays), strict=True):
@@ -197,3 +197,16 @@ def test_stored_datasets_are_not_taken_for_arrays(tmp_path, settings):
     download(str(tmp_path / "arrays.npz"), settings=settings)
     with pytest.raises(ConversionError, match="it has stored datasets"):
         download(str(settings.home), settings=settings)
+
+
+def test_a_column_that_is_two_fields_has_the_same_values_in_both(tmp_path, settings):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    poses = np.arange(3 * text_tables._BATCH_ROWS)
+    pd.DataFrame({"pose": poses, "reward": 0.5}).to_csv(folder / "a.csv")
+    (folder / "dataset.toml").write_text('[fields]\nobservation = "pose"\naction = "pose"')
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    np.testing.assert_array_equal(stored.column(("observation",)), poses)
+    np.testing.assert_array_equal(stored.column(("action",)), poses)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import layouts_tables
+import layouts_zarr
 import numpy as np
 import pytest
-from layouts import ACTION, LAST, LAYOUTS, LENGTHS, OBS, REWARD, TERMINATED
+from layouts import ACTION, LAST, LENGTHS, OBS, REWARD, TERMINATED
 
 import datasets_rl
 from datasets_rl import download, verification
@@ -16,6 +18,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources.local.files import check_files, draft_description
 
+LAYOUTS = {**layouts_tables.LAYOUTS, **layouts_zarr.LAYOUTS}
 PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "your-own-data.md"
 
 

@@ -90,14 +90,10 @@ def test_a_batch_of_single_steps_without_flags_is_asked_for(tmp_path):
         converted(tmp_path, tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("kind", ["fields", "episodes"])
-def test_the_line_that_saves_python_objects_gives_a_file_that_is_read(tmp_path, monkeypatch, kind):
+def test_the_line_that_saves_python_objects_gives_a_file_that_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fields = {"observations": np.empty(3, object), "actions": np.empty(3, object)}
-    for number in range(3):
-        fields["observations"][number], fields["actions"][number] = STATES[number][:-1], ACTIONS[number]
     episodes = [{"obs": states[:-1], "act": actions} for states, actions in zip(STATES, ACTIONS, strict=True)]
-    np.savez("mine.npz", **(fields if kind == "fields" else {"trajectories": np.array(episodes, object)}))
+    np.savez("mine.npz", trajectories=np.array(episodes, object))
 
     (question,) = draft_description("mine.npz").questions
     exec(question.partition("save the episodes as arrays, ")[2], {})  # the line that a person copies
@@ -206,3 +202,24 @@ def test_shifted_next_observations_of_public_layouts_are_refused(tmp_path, layou
 
     with pytest.raises(ConversionError, match=f"obs.* of the {'same' if lag == 0 else 'preceding'} row"):
         converted(tmp_path, path)
+
+
+@pytest.mark.parametrize("group", ["data", "rollouts/train"])
+def test_a_group_around_all_arrays_does_not_hide_their_names(tmp_path, group):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[f"{group}/obs/pos"], file[f"{group}/action"], file[f"{group}/done"] = OBS, ACTION, LAST
+
+    stored = converted(tmp_path, tmp_path / "a.h5")
+
+    assert stored.episodes.lengths.tolist() == LENGTHS
+    np.testing.assert_array_equal(stored.column(("observation", "pos")), OBS)
+
+
+def test_discounts_of_zero_within_a_single_episode_are_refused(tmp_path):
+    arrays = {"observation": np.tile(OBS[:1], (ROWS, 1)), "action": ACTION, "reward": np.ones(ROWS)}
+    np.savez(tmp_path / "a.npz", **arrays, discount=1.0 - LAST)
+    np.savez(tmp_path / "b.npz", **arrays, discount=1.0 - (np.arange(ROWS) == ROWS - 1))
+
+    with pytest.raises(ConversionError, match=r"discount is 0 at row 19, as after a termination \(2 such rows\)"):
+        converted(tmp_path, tmp_path / "a.npz")
+    assert converted(tmp_path, tmp_path / "b.npz").episodes.lengths.tolist() == [ROWS]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, path_of_url
+from datasets_rl.read.zarr_paths import MARKERS
 
 IN_PLACE = True
 
@@ -24,7 +25,7 @@ def resolve(url: str, ask: Ask) -> Path:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List the files below a folder, or in a tar archive, except hidden files, which tools create.
+    """List the files below a folder, or in a tar archive, except hidden files, which tools create, other than zarr.
 
     Raises:
         ConversionError: If an archive is truncated or damaged, or has links or paths that lead out of the archive.
@@ -41,10 +42,13 @@ def folder(url: str, get: Get) -> Folder:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield (file, size) of the regular files below a folder that are not hidden. Files that vanish are skipped."""
+    """Yield (file, size) of the regular files below a folder that are not hidden. Files that vanish are skipped.
+
+    The hidden files of metadata of zarr are data.
+    """
     for parent, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name[0] != "."]
-        for file in (Path(parent, name) for name in names if name[0] != "."):
+        for file in (Path(parent, name) for name in names if name[0] != "." or name in MARKERS):
             with suppress(OSError):
                 status = file.stat()
                 if stat.S_ISREG(status.st_mode):

@@ -34,6 +34,7 @@ def folder(url: str, get: Get) -> Folder:
     del get
     from datasets_rl.errors import ConversionError
     from datasets_rl.read.archive import is_tar, members
+    from datasets_rl.read.zarr_paths import MARKERS
 
     path = path_of_url(url)
     if not path.is_file():
@@ -51,7 +52,7 @@ def folder(url: str, get: Get) -> Folder:
         listed = [
             (member.name, f"{address}#{member.start}+{member.size}", member.size)
             for member in members(path)
-            if not any(part.startswith(".") for part in member.name.split("/"))
+            if not any(part.startswith(".") and part not in MARKERS for part in member.name.split("/"))
         ]
     except ConversionError as error:
         error.hint = f"copy the archive again, or run `tar -xf {path.name}` and give the unpacked folder"

@@ -70,7 +70,7 @@ class JoinedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, members: Sequence[Member]) -> None:
-        self.name, self.unwritten, self._file = file.name, file.unwritten, file
+        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
         episodes = sorted({member.episode for member in members}, key=natural_order)
         self.episode_names = episodes
         joined_names = {member.array for member in members}
@@ -136,7 +136,8 @@ class BatchedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, names: Sequence[str], steps: _Index | None = None) -> None:
-        self.name, self.unwritten, self._file, self.scalars = file.name, file.unwritten, file, file.scalars
+        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
+        self.scalars = file.scalars
         shapes = {name: [file.arrays[name].rows, *file.arrays[name].shape] for name in names}
         episodes = {shape[0] for shape in shapes.values()}
         rows = sorted({shape[1] for shape in shapes.values()})
@@ -183,7 +184,8 @@ class ElementsFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, elements: Mapping[str, Sequence[str]]) -> None:
-        self.name, self.unwritten, self._file, self._elements = file.name, file.unwritten, file, elements
+        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
+        self._elements = elements
         joined_columns = {column for columns in elements.values() for column in columns}
         joined = {
             name: Array(

@@ -41,6 +41,8 @@ class Array:
     text: bool = False
     encoded: bool = False
     """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
+    problem: str = ""
+    """Why the rows cannot be read, for an array of objects. The problem is an error only if the array is used."""
 
     @property
     def row_bytes(self) -> int:
@@ -69,8 +71,14 @@ class ArrayFile(ABC):
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
     episode_names: Sequence[str] = ()
     """Names or numbers of the episodes, where the names of arrays or groups have them."""
+    absent_marks: str = ""
+    """Name of the array that marks the episodes in files of this kind, if the file lacks the array, or empty."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
+    optional: Sequence[str] = ()
+    """Names of arrays with a meaning that the format defines, which need not be fields."""
+    decisions: Mapping[str, int] = MappingProxyType({})
+    """How often each rule was applied to read the file."""
 
     @property
     def readable(self) -> list[str]:
@@ -273,6 +281,10 @@ class NpzArrays(ArrayFile):
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
+    def read_objects(self, name: str) -> Any:
+        """Return an array of Python objects that are plain data."""
+        return self._file.read_objects(name)
+
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
 
@@ -301,6 +313,8 @@ class TableArrays(ArrayFile):
             values = block[name]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
+            if (shape := self._file.tensors.get(name)) is not None and isinstance(values, np.ndarray):
+                values = values.reshape(-1, *shape)
             array = self.arrays.get(name)
             if isinstance(values, list) and array is not None and array.dtype.hasobject:
                 raise ConversionError(self.name, [f"{name} has bytes, expected numbers, text or images"])
@@ -315,6 +329,11 @@ class TableArrays(ArrayFile):
         """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
         for block in self._file.blocks([name], rows=rows):
             yield block[name]
+
+    def first_bytes(self, name: str) -> bytes:
+        """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""
+        cells = next(self._file.blocks([name], rows=1), {}).get(name, [])
+        return cells[0] if isinstance(cells, list) and cells and isinstance(cells[0], bytes) else b""
 
     def _array(self, name: str) -> Array:
         try:
@@ -340,7 +359,7 @@ class WithEpisodes(ArrayFile):
 
     def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
         self.name = steps.name
-        self.unwritten = steps.unwritten
+        self.unwritten, self.decisions = steps.unwritten, steps.decisions
         self._steps, self._episodes = steps, episodes
         columns = {f"{_EPISODES}{name}": array for name, array in episodes.arrays.items()}
         self.arrays = {**steps.arrays, **columns}

@@ -86,6 +86,8 @@ class Layout:
     seams: bool = False
     """Whether an episode ends where the state after a step is not the state of the next row. By default, such a row
     is an error."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a CSV file without a header."""
     table: str = ""
     """Name of a second Parquet file with a row per episode. The columns are arrays named ``episodes/<column>``."""
     final: str = ""

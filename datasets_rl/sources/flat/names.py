@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from datasets_rl.sources.flat.replay_buffers import ENDS, with_observations, without_group
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
@@ -101,6 +102,10 @@ NAMES: Mapping[Key, tuple[str, ...]] = {
     ("actions_abs",): ("actions_abs",),
 }
 """Names of the arrays of each field. Of several names for a field in a file, the first name counts."""
+_CORE = frozenset(
+    {OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, (NEXT, *OBSERVATION), ("info",)}
+)
+"""Keys of arrays that most files have."""
 OF_EPISODES = frozenset({NEXT_SUCCESS, ("goal",), ("desired_goal",), ("language_instruction",)})
 """Keys that arrays with a row for each episode have, too."""
 STATES: Mapping[Key, tuple[str, ...]] = {
@@ -125,6 +130,7 @@ DOUBTFUL: Mapping[str, str] = {
     ),
     **dict.fromkeys(("o", "x", "s"), "the observation"),
     **dict.fromkeys(("a", "u"), "the action"),
+    "step_type": "0 in first rows and 2 in last rows of episodes, as in dm_env",
     "r": "the reward",
     "c": "the cost",
     "d": "done, or a distance",
@@ -137,8 +143,12 @@ DOUBTFUL: Mapping[str, str] = {
 
 def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     """Return the keys of the arrays with usual names. Of several names for a key, the first name counts."""
-    parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
-    parts = {name: names for name, names in parts.items() if all(names)}
+    arrays = [*arrays]
+    parts = {array: tuple(re.split(r"[./]", name)) for array, name in without_group(arrays).items()}
+    parts = _without_common_group({array: names for array, names in parts.items() if all(names)})
+    if ENDS in arrays:  # a replay buffer has names of its own for images and states
+        core = {key: names for key, names in NAMES.items() if key in _CORE}
+        return with_observations(dict(_matches(parts, core)), arrays)
     keys = dict(_matches(parts, NAMES))
     images = (*OBSERVATION, _IMAGE)
     if any(key[:1] == OBSERVATION and key[:2] != images for key in keys.values()):
@@ -172,6 +182,17 @@ def _matches(parts: Mapping[str, Key], table: Mapping[Key, tuple[str, ...]]) -> 
             if found:
                 yield from ((array, (*key, *parts[array][len(root) :])) for array in _unlike(found))
                 break
+
+
+def _without_common_group(parts: dict[str, Key]) -> dict[str, Key]:
+    """Return the names of arrays without the group that all arrays are in, such as ``data``, unless it is a usual name."""
+    usual = {name.partition("/")[0] for table in (NAMES, STATES) for names in table.values() for name in names}
+    while parts and all(len(names) > 1 for names in parts.values()):
+        groups = {names[0].lower() for names in parts.values()}
+        if len(groups) > 1 or groups & usual:
+            break
+        parts = {array: names[1:] for array, names in parts.items()}
+    return parts
 
 
 def _unlike(arrays: Sequence[str]) -> list[str]:

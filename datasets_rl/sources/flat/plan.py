@@ -195,7 +195,9 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in {*_FLAGS, *_SINGLE}
-    yield from _kind_problems(field, array)
+    yield from _dtype_problems(name, array, numeric=single or field.key[:2] == _AFTER)
+    if array.text and field.key[:2] == (*OBSERVATION, "image"):
+        yield f"{name} has strings, expected images: state what {name} is in [fields]"
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"
     if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
@@ -212,17 +214,15 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
             yield f"{name} has rows of shape {list(array.shape)}, but the bounds have {list(axes)}"
 
 
-def _kind_problems(field: Field, array: Array) -> Iterator[str]:
-    name = field.array
-    single = field.key in {*_FLAGS, *_SINGLE}
-    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
+def _dtype_problems(name: str, array: Array, *, numeric: bool) -> Iterator[str]:
+    if (array.text or array.encoded) and numeric:
         yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
+    elif array.problem:
+        yield f"{name} cannot be read: {array.problem}"
     elif array.shape if array.text else array.dtype not in SUPPORTED:
         kind = f"texts {[array.rows, *array.shape]}" if array.text else f"dtype {array.dtype}"
         objects = "Python objects" if array.dtype.hasobject else kind
         yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
-    if array.text and field.key[:2] == (*OBSERVATION, "image"):
-        yield f"{name} has strings, expected images: state what {name} is in [fields]"
 
 
 def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -121,7 +121,8 @@ class FlatReader(EpisodeReader):
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
-        return open_arrays(self._paths[name], self._format, name.rpartition("/")[2], table)
+        file_name, columns = name.rpartition("/")[2], self._layout.columns
+        return open_arrays(self._paths[name], self._format, file_name, table, columns)
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to the columns of the first file."""
@@ -153,6 +154,7 @@ class FlatReader(EpisodeReader):
         """Count the decisions about a whole file."""
         rows = ends.steps
         self.counts.update(ends.found)
+        self.counts.update(file.decisions)
         self.counts["unwritten-chunks"] += file.unwritten
         self.counts["widened"] += plan.widened * rows
         self.counts["flags-cast"] += sum(file.arrays[name].dtype.kind != "b" for name in plan.flags.values()) * rows
@@ -297,7 +299,8 @@ class _Rows:
         """Number of steps of a block."""
         self._parts = parts
         self._by_key = {part.column.key: part for part in parts}
-        self._rows = {part.array: RowReader(file, part.array, self.block) for part in parts if part.array}
+        # Several fields may have the same array, and each reads the array from the first row.
+        self._rows = {part.column.key: RowReader(file, part.array, self.block) for part in parts if part.array}
         self._following = {key: RowReader(file, name, self.block) for key, name in following.items()}
         self._finals = {key: RowReader(file, name, self.block) for key, name in finals.items()}
         self._stops = np.cumsum(ends.lengths)
@@ -322,7 +325,7 @@ class _Rows:
                 self._read_states(part, block, numbers, lengths, is_whole)
             else:
                 shifts = ends.extra * numbers + ends.lead
-                values = self._read_shifted(self._rows[part.array], part, start, shifts, lengths)
+                values = self._read_shifted(self._rows[part.column.key], part, start, shifts, lengths)
                 block.steps[key] = values
         return block
 
@@ -331,7 +334,7 @@ class _Rows:
         part = self._by_key[key]
         episode = int(np.searchsorted(self._stops, step, "right"))
         row = step + self.ends.extras[part.array] * episode
-        return _as_column_values(part, self._rows[part.array].peek(row))
+        return _as_column_values(part, self._rows[part.column.key].peek(row))
 
     def split(
         self, block: Block, metadata: Mapping[str, NDArray[Any]], *, is_begun: bool
@@ -371,7 +374,7 @@ class _Rows:
         """
         key, extra = part.column.key, self.ends.extras[part.array]
         more = extra * is_whole
-        values = self._read_shifted(self._rows[part.array], part, block.start, extra * numbers, lengths, more)
+        values = self._read_shifted(self._rows[part.column.key], part, block.start, extra * numbers, lengths, more)
         if extra:
             is_final = np.zeros(len(values), np.bool_)
             is_final[(np.cumsum(lengths + more) - 1)[is_whole]] = True

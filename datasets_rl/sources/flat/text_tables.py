@@ -1,97 +1,164 @@
-"""Tables of text as arrays: CSV, TSV and JSON lines. A first pass finds the dtype of each column in all rows.
+"""Tables of text as arrays. A first pass over all rows finds the dtype of each column.
 
 column cells           array
 1, 2, 3                int64 [N]            -1.5, , 2        float64 [N], and NaN for an empty cell
 true, False            bool [N]             [1, 2], [3, 4]   int64 [N, 2], also from numpy's [1. 2.]
+                                            [0, 1], [0.5, 1] float64 [N, 2]
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import itertools
 import json
+import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
-from datasets_rl.read.streams import ITEMS_MAX, first_problems
+from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
+from datasets_rl.sources.flat.names import usual_keys
 
 _BATCH_ROWS = 4096
 _KEPT_BATCHES = 4
-_CELL_MAX_CHARS = 1 << 24
-_LINE_MAX_BYTES = 256 << 20
-_WORDS = {"true": 1, "false": 0}
+_CELL_SHOWN_CHARS = 40
+EXACT_MAX = 1 << 53
+"""Integers below this size are floats of 64 bits, exactly. A float of this size may be a rounded integer."""
+INT64_MAX = (1 << 63) - 1
+
+INTEGER, LONG, HUGE, NUMBER, POINT, WORD = (
+    "integer",
+    "long integer",
+    "huge integer",
+    "number",
+    "number with a point",
+    "word",
+)
+EMPTY, NULL, TEXTS, UNREADABLE = "empty", "null", "text", "unreadable list"
+"""Kinds of cells. A list of numbers has the kind ``[2] of number``: its shape, and the kind of its elements.
+
+long integer        fits into int64, and a float of 64 bits may round it
+huge integer        does not fit into int64
+word                true or false
+unreadable list     has brackets or braces, and is neither a list of numbers nor an object
+"""
+_NUMBERS = {INTEGER, NUMBER, POINT, EMPTY, NULL}
+_ELEMENT = re.compile(r"(.+?)(_\d+|\[\d+\])")
 
 Cells = Mapping[str, Sequence[Any]]
 """The cells of some rows by column: texts of a CSV file, or JSON values."""
 
 
 @dataclass(slots=True)
-class _Column:
-    """What the cells of a column are, after some rows."""
+class Column:
+    """Kinds of the cells of a column."""
 
-    kinds: set[str] = field(default_factory=set)
-    """Kinds of the cells: integer, number, word, text, empty, or the shape of a list."""
-    place: int = 0
-    """Row of the first cell that is neither a number nor empty."""
+    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Row and text of the first cell of each kind."""
 
-    def dtype(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-        """Return the dtype, the shape of a cell, and whether the cells are texts.
+    def array(self, name: str, rows: int) -> Array:
+        """Return the description of the column as an array.
 
-        Raises:
-            ConversionError: If the cells have several kinds that no dtype holds.
+        Cells of several kinds that no dtype holds are an array of objects, which states the problem.
         """
-        lists = {kind for kind in self.kinds if kind.startswith("[")}
+        kinds = set(self.kinds)
+        lists = {kind for kind in kinds if kind.startswith("[")}
+        dtype: np.dtype[Any] | None = None
+        shape: tuple[int, ...] = ()
         if lists:
-            if len(lists) > 1 or self.kinds - lists:
-                kinds = join_names(sorted(self.kinds))
-                raise ConversionError(name, [f"the cells are {kinds}, expected lists of the same length"])
-            shape, kind = lists.pop().split(" of ")
-            numbers = np.dtype(np.int64 if kind == "integer" else np.float64)
-            return numbers, tuple(json.loads(shape)), False
-        if self.kinds <= {"word"}:
-            return np.dtype(np.bool_), (), False
-        if self.kinds <= {"integer"}:
-            return np.dtype(np.int64), (), False
-        if self.kinds <= {"integer", "number", "empty"} and self.kinds != {"empty"}:
-            return np.dtype(np.float64), (), False
-        if "empty" in self.kinds or not self.kinds <= {"text", "word", "integer", "number"}:
-            kinds = join_names(sorted(self.kinds))
-            raise ConversionError(name, [f"the cells are {kinds}, expected numbers or texts (row {self.place:,})"])
-        return TEXT, (), True
+            shapes, elements = ({kind.split(" of ")[part] for kind in lists} for part in (0, 1))
+            if kinds == lists and len(shapes) == 1:
+                shape, dtype = tuple(json.loads(shapes.pop())), _dtype(elements)
+        elif TEXTS in kinds and _is_text(kinds, name):
+            return Array(rows, (), TEXT, text=True)
+        else:
+            dtype = _dtype(kinds)
+        if dtype is None:
+            return Array(rows, (), np.dtype(object), problem=self._problem(lists))
+        return Array(rows, shape, dtype)
+
+    def _problem(self, lists: set[str]) -> str:
+        if self.kinds.keys() <= {EMPTY, NULL}:
+            return "every cell is empty"
+        shown = join_names([f"{kind} ({text} at row {row:,})" for kind, (row, text) in sorted(self.kinds.items())])
+        if HUGE in " ".join(self.kinds):
+            return f"the cells are {shown}, expected integers that fit into int64"
+        if LONG in " ".join(self.kinds):
+            return f"the cells are {shown}: float64 does not hold such integers exactly"
+        return f"the cells are {shown}, expected {'lists of the same shape' if lists else 'numbers, or texts alone'}"
+
+
+def _dtype(kinds: set[str]) -> np.dtype[Any] | None:
+    """Return the dtype that holds cells of some kinds exactly, or None."""
+    if kinds == {WORD}:
+        return np.dtype(np.bool_)
+    if kinds <= {INTEGER, LONG}:
+        return np.dtype(np.int64)
+    return np.dtype(np.float64) if kinds <= _NUMBERS and not kinds <= {EMPTY, NULL} else None
+
+
+def _is_text(kinds: set[str], name: str) -> bool:
+    """Return whether cells, of which some are texts, are texts. A column of numbers may have a text for a missing number."""
+    return NULL not in kinds and (kinds <= {TEXTS, EMPTY} or not is_usual(name))
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a column is a field by its usual name, or an element of such a field. Infos may be of any kind."""
+    match = _ELEMENT.fullmatch(name)
+    keys = usual_keys([name, *([match[1]] if match else [])]).values()
+    return any(key[0] != "info" for key in keys)
+
+
+def integer_kind(value: int) -> str:
+    """Return the kind of an integer."""
+    if -EXACT_MAX < value < EXACT_MAX:
+        return INTEGER
+    return LONG if -INT64_MAX - 1 <= value <= INT64_MAX else HUGE
+
+
+def is_exact(numbers: NDArray[Any]) -> bool:
+    """Return whether floats of 64 bits hold numbers exactly, also if the numbers were integers before."""
+    return not ((numbers >= EXACT_MAX) | (numbers <= -EXACT_MAX)).any()
+
+
+class UnlikeObjectsError(Exception):
+    """Raised during the first pass for a column of objects that have other names in some rows, and no usual name."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
 
 
 class TextTable(ArrayFile):
-    """Open table of text. The rows are parsed in batches, which the arrays share."""
+    """Open table of text. The rows are parsed in batches, which the arrays share.
+
+    Raises:
+        ConversionError: If the cells of a column with a usual name have no common dtype, or a row is not valid. The
+            error names every such column.
+    """
 
     is_table = True
+    first_row = 0
+    """Number of the first row, for messages."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.name, self._path = name, path
         self._kept: deque[tuple[int, Cells]] = deque(maxlen=_KEPT_BATCHES)
         self._batches: Iterator[Cells] = iter(())
         self._next, self._count = 0, 0
+        self.whole: set[str] = set()
+        """Columns of objects that are not columns of the objects' values. They cannot be read."""
         columns, rows = self._kinds()
-        self.arrays, problems = {}, []
-        for column, seen in columns.items():
-            try:
-                dtype, shape, text = seen.dtype(column)
-            except ConversionError as error:
-                problems += [f"{error.name}: {problem}" for problem in error.problems]
-                continue
-            self.arrays[column] = Array(rows, shape, dtype, text=text)
-        if problems:
+        self.arrays = {column: seen.array(column, rows) for column, seen in self.settled(columns).items()}
+        problems = [f"{column}: {array.problem}" for column, array in self.arrays.items() if array.problem]
+        if any(array.problem and is_usual(column) for column, array in self.arrays.items()):
             raise ConversionError(name, first_problems(problems))
 
     @abstractmethod
@@ -102,20 +169,25 @@ class TextTable(ArrayFile):
             ConversionError: If a row has other columns than the first row, or is not valid.
         """
 
-    @staticmethod
     @abstractmethod
-    def kinds(cells: Sequence[Any]) -> Iterable[str]:
-        """Return the kind of each cell, as `_Column` lists them, or the single kind of all cells."""
+    def kinds(self, cells: Sequence[Any]) -> Iterable[str]:
+        """Return the kind of each cell, or the single kind of all cells."""
 
-    @staticmethod
     @abstractmethod
-    def values(cells: Sequence[Any], array: Array) -> Rows:
+    def values(self, cells: Sequence[Any], array: Array) -> Rows:
         """Return the cells of a column as rows of an array, in the dtype of the array."""
+
+    def settled(self, columns: dict[str, Column]) -> dict[str, Column]:
+        """Return the columns after the first pass, in which kinds may depend on other columns."""
+        return columns
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
+        array = self.arrays[name]
+        if array.problem:
+            raise ConversionError(self.name, [f"{name}: {array.problem}"])
         for number in range(self._count):
-            yield self.values(self._batch(number)[name], self.arrays[name])
+            yield self.values(self._batch(number)[name], array)
 
     def _batch(self, number: int) -> Cells:
         """Return a batch. The last batches are kept. For an earlier batch, the file is parsed again from the start."""
@@ -131,17 +203,22 @@ class TextTable(ArrayFile):
                 return cells
         raise ConversionError(self.name, ["the file has fewer rows than before, expected a file that does not change"])
 
-    def _kinds(self) -> tuple[dict[str, _Column], int]:
-        columns: dict[str, _Column] = {}
-        rows = 0
+    def _kinds(self) -> tuple[dict[str, Column], int]:
+        while True:
+            try:
+                return self._kinds_of_pass()
+            except UnlikeObjectsError as error:
+                self.whole.add(error.column)
+
+    def _kinds_of_pass(self) -> tuple[dict[str, Column], int]:
+        columns: dict[str, Column] = {}
+        rows = self._count = 0
         for cells in self.parse():
             for name, values in cells.items():
-                column = columns.setdefault(name, _Column())
-                for row, kind in enumerate(self.kinds(values), rows):
+                column = columns.setdefault(name, Column())
+                for row, kind in enumerate(self.kinds(values)):
                     if kind not in column.kinds:
-                        if not column.place and kind not in {"integer", "number", "empty"}:
-                            column.place = row
-                        column.kinds.add(kind)
+                        column.kinds[kind] = self.first_row + rows + row, _shown(values[row])
             rows += len(next(iter(cells.values())))
             self._count += 1
         return columns, rows
@@ -151,183 +228,68 @@ class TextTable(ArrayFile):
         self._kept.clear()
 
 
-class CsvFile(TextTable):
-    """Open CSV or TSV file, compressed with gzip or not. The first row has the names of the columns."""
-
-    @override
-    def parse(self) -> Iterator[Cells]:
-        with self._opened() as stream:
-            tabs = self._path.name.lower().removesuffix(".gz").endswith(".tsv")
-            lines = csv.reader(stream, delimiter="\t" if tabs else ",", strict=True, skipinitialspace=True)
-            try:
-                names = self._names(next(lines, []))
-                for first in itertools.count(1, _BATCH_ROWS):
-                    rows = list(itertools.islice(lines, _BATCH_ROWS))
-                    if not rows:
-                        return
-                    self._check_widths(rows, len(names), first)
-                    rows = [row for row in rows if row]
-                    if rows:
-                        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-                        columns.pop("", None)  # the index of a frame of pandas, which has no name
-                        yield columns
-            except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-                raise ConversionError(self.name, [f"line {lines.line_num:,} cannot be read: {error}"]) from error
-
-    def _opened(self) -> TextIO:
-        if self._path.name.lower().endswith(".gz"):
-            return gzip.open(self._path, "rt", encoding="utf-8-sig", newline="")
-        return self._path.open(encoding="utf-8-sig", newline="")
-
-    def _names(self, names: list[str]) -> list[str]:
-        names = [name.strip() for name in names]
-        repeated = sorted({name for name in names[1:] if names.count(name) > 1 or not name})
-        if not names or all(_kind_of_text(name) in {"integer", "number"} for name in names):
-            problem = "the first row has numbers" if names else "the file is empty"
-            raise ConversionError(self.name, [f"{problem}, expected the names of the columns"])
-        if repeated:
-            problem = f"the columns {join_names([repr(name) for name in repeated], ITEMS_MAX)} have no unique name"
-            raise ConversionError(self.name, [problem])
-        return names
-
-    def _check_widths(self, rows: Sequence[Sequence[str]], width: int, first: int) -> None:
-        wrong = [(number, row) for number, row in enumerate(rows, first) if row and len(row) != width]
-        if wrong:
-            number, row = wrong[0]
-            problem = f"row {number:,} has {len(row):,} cells, expected {width:,} ({len(wrong):,} such rows)"
-            raise ConversionError(self.name, [problem])
-
-    @staticmethod
-    @override
-    def kinds(cells: Sequence[str]) -> Iterable[str]:
-        for dtype, kind in ((np.int64, "integer"), (np.float64, "number")):
-            with suppress(ValueError, OverflowError):
-                np.array(cells).astype(dtype)
-                return [kind]
-        return map(_kind_of_text, cells)
-
-    @staticmethod
-    @override
-    def values(cells: Sequence[str], array: Array) -> Rows:
-        if array.text:
-            return list(cells)
-        if array.shape:
-            return np.array([_list_in(cell) for cell in cells], array.dtype).reshape(-1, *array.shape)
-        if array.dtype == np.bool_:
-            return np.array([_WORDS[cell.lower()] for cell in cells], np.bool_)
-        if array.dtype.kind == "f":
-            return np.array([cell or "nan" for cell in cells], np.str_).astype(array.dtype)
-        return np.array([int(cell) for cell in cells], array.dtype)
+def batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield rows in lists of the number of rows of a batch."""
+    batch = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _BATCH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
-class JsonLinesFile(TextTable):
-    """Open file of JSON lines: an object for each row. The names within objects have slashes: ``obs/joints``."""
-
-    @override
-    def parse(self) -> Iterator[Cells]:
-        names: list[str] = []
-        with self._path.open("rb") as stream:
-            first = 0
-            while True:
-                rows: list[dict[str, Any]] = []
-                for line in iter(lambda: stream.readline(_LINE_MAX_BYTES), b""):
-                    if line.strip():
-                        rows.append(self._row(line, first + len(rows)))
-                    if len(rows) == _BATCH_ROWS:
-                        break
-                if not rows:
-                    return
-                names = names or [*rows[0]]
-                for number, row in enumerate(rows, first):
-                    if row.keys() != set(names):
-                        other = sorted(row.keys() ^ set(names))
-                        problem = f"row {number:,} differs from the first row in {join_names(other, ITEMS_MAX)}"
-                        raise ConversionError(self.name, [f"{problem}, expected the same names in every row"])
-                first += len(rows)
-                yield {name: [row[name] for row in rows] for name in names}
-
-    def _row(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConversionError(self.name, [f"row {number:,} is not JSON: {error}"]) from error
-        if not isinstance(value, dict):
-            raise ConversionError(self.name, [f"row {number:,} is {type(value).__name__}, expected an object"])
-        return dict(_leaves(value, ""))
-
-    @staticmethod
-    @override
-    def kinds(cells: Sequence[Any]) -> Iterable[str]:
-        return map(_kind_of_value, cells)
-
-    @staticmethod
-    @override
-    def values(cells: Sequence[Any], array: Array) -> Rows:
-        if array.text:
-            return [cell if isinstance(cell, str) else json.dumps(cell) for cell in cells]
-        if array.dtype.kind == "f":
-            cells = [np.nan if cell is None else cell for cell in cells]
-        return np.array(cells, array.dtype).reshape(-1, *array.shape)
+def _shown(cell: Any) -> str:
+    text = cell if isinstance(cell, str) else json.dumps(cell)
+    return repr(text if len(text) <= _CELL_SHOWN_CHARS else f"{text[: _CELL_SHOWN_CHARS - 3]}...")
 
 
-def _kind_of_text(cell: str) -> str:
-    if not cell:
-        return "empty"
-    if cell.lower() in _WORDS:
-        return "word"
-    if cell[0] in "[(":
-        try:
-            return _kind_of_list(_list_in(cell))
-        except ValueError:
-            return "text"
-    for parse, kind in ((int, "integer"), (float, "number")):
-        with suppress(ValueError):
-            parse(cell)
-            return kind if "_" not in cell else "text"
-    return "text"
+def kind_of_list(value: Any) -> str:
+    """Return the kind of a list of numbers: the shape, and the kind that all elements have."""
+    if (flat := _flattened(value)) is None:
+        return UNREADABLE
+    shape, elements = flat
+    kinds = {kind_of_number(element) for element in elements}
+    if kinds <= {INTEGER, LONG}:
+        kind = LONG if LONG in kinds else INTEGER
+    elif HUGE in kinds or kinds == {WORD}:
+        kind = HUGE if HUGE in kinds else WORD
+    elif kinds & {WORD, LONG}:
+        return UNREADABLE
+    else:
+        kind = NUMBER
+    return f"{list(shape)} of {kind}"
 
 
-def _kind_of_value(cell: Any) -> str:
-    if cell is None:
-        return "empty"
-    if isinstance(cell, bool):
-        return "word"
-    if isinstance(cell, (int, float)):
-        return "integer" if isinstance(cell, int) else "number"
-    return "text" if isinstance(cell, str) else _kind_of_list(cell)
+def kind_of_number(value: Any) -> str:
+    """Return the kind of a JSON value that is not a container."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return WORD
+    if isinstance(value, int):
+        return integer_kind(value)
+    return NUMBER if isinstance(value, float) else TEXTS
 
 
-def _leaves(value: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _flattened(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
+    """Return the shape and the elements of nested lists of numbers, or None if the lists are not an array."""
+    shape: list[int] = []
+    level = [value]
+    while level and all(isinstance(item, list) for item in level):
+        if len({len(item) for item in level}) > 1:
+            return None
+        shape.append(len(level[0]))
+        level = [inner for item in level for inner in item]
+    is_numeric = level and all(item is None or isinstance(item, (bool, int, float)) for item in level)
+    return (tuple(shape), level) if is_numeric else None
+
+
+def leaves_of(value: Mapping[str, Any], path: str, whole: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested objects, with the path of their names. Objects in `whole` are values."""
     for name, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _leaves(inner, f"{path}{name}/")
+        if isinstance(inner, dict) and f"{path}{name}" not in whole:
+            yield from leaves_of(inner, f"{path}{name}/", whole)
         else:
             yield f"{path}{name}", inner
-
-
-def _list_in(cell: str) -> Any:
-    """Return the numbers of a list in a cell, as JSON, Python or numpy print lists: ``[1, 2]``, ``(1, 2)``, ``[1. 2.]``.
-
-    Raises:
-        ValueError: If the cell is not such a list.
-    """
-    if len(cell) > _CELL_MAX_CHARS:
-        raise ValueError("the list is too long")
-    text = cell.strip().replace("(", "[").replace(")", "]")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        inner = text[1:-1]
-        if text[-1:] != "]" or "[" in inner or "," in inner.strip().strip(","):
-            raise ValueError("not a list of numbers") from None
-        return [float(number) for number in inner.replace(",", " ").split()]
-
-
-def _kind_of_list(value: Any) -> str:
-    try:
-        numbers: NDArray[Any] = np.array(value)
-    except ValueError:
-        return "lists of other lengths"
-    if numbers.dtype.kind not in "biuf" or not numbers.size:
-        return "lists without numbers"
-    return f"{list(numbers.shape)} of {'integer' if numbers.dtype.kind in 'iu' else 'number'}"

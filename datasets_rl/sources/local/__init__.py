@@ -34,6 +34,7 @@ from datasets_rl.sources.base import (
     group_by_size,
     none_kept,
 )
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
 from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.sources.address_files import AddressFiles
+    from datasets_rl.sources.flat.folders import DataFolder
 
 __all__ = ["SOURCE", "Local"]
 
@@ -102,8 +104,11 @@ class Local(Source):
 
     @override
     def recognize_last(self, files: AddressFiles) -> str:
-        forms = formats_of(files.paths) if files.is_local else {}
+        folders = data_folders(files.paths) if files.is_local else {}
+        forms = formats_of(files.paths, folders) if files.is_local else {}
         path = next(iter(forms), "")
+        if path in folders:
+            return f"{shown_path(path, folders) or 'it'} is a folder of {FORMATS[forms[path]].title}"
         return f"{path} is a file of {FORMATS[forms[path]].title}" if path else ""
 
     @override
@@ -116,8 +121,9 @@ class Local(Source):
         description = Description.read(document, entry.id)
         form, paths = description.data_files(inside, entry.id)
         numbers = _selected_files(selection, description, len(paths))
+        folders = data_folders([path for path in inside if path != FILE], form)
         data = {
-            paths[number]: (number, replace(inside[paths[number]], magic=FORMATS[form].magic, kind=FORMATS[form].title))
+            paths[number]: (number, _assets_of(paths[number], form, inside, folders))
             for number in numbers
             if selection.keeps_file(inside[paths[number]].path)
         }
@@ -129,6 +135,7 @@ class Local(Source):
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
+        sizes = [sum(asset.size or 0 for asset in assets) for _, assets in data.values()]
         described = replace(
             entry,
             title=description.name,
@@ -140,12 +147,15 @@ class Local(Source):
             score=None if description.score is None else Score(*description.score),
         )
         return Listing(
-            (*stated, *tables, *(asset for _, asset in data.values())),
+            (*stated, *tables, *(asset for _, assets in data.values() for asset in assets)),
             tuple(
-                Shard(tuple(data[path][1].path for path in group), [[path, data[path][0]] for path in group])
-                for group in group_by_size(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
+                Shard(
+                    tuple(asset.path for path in group for asset in data[path][1]),
+                    [[path, data[path][0]] for path in group],
+                )
+                for group in group_by_size(data, sizes, _SHARD_BYTES)
             ),
-            common=tuple(asset.path for asset in (*stated, inside[first], *tables)),
+            common=tuple(asset.path for asset in (*stated, *data[first][1], *tables)),
             params={
                 "document": document,
                 "format": form,
@@ -157,6 +167,24 @@ class Local(Source):
             entry=described,
             revision=folder.revision,
         )
+
+
+def _assets_of(path: str, form: str, assets: Mapping[str, Asset], folders: Mapping[str, DataFolder]) -> list[Asset]:
+    """Return the assets of a data file: a single asset, or the assets of the folder for which the file stands.
+
+    Raises:
+        ConversionError: If the folder is in an archive, where the files of the folder cannot be opened by path.
+    """
+    if path in folders:
+        _check_unpacked(path, assets, folders[path])
+        return [assets[member] for member in folders[path].members]
+    return [replace(assets[path], magic=FORMATS[form].magic, kind=FORMATS[form].title)]
+
+
+def _check_unpacked(path: str, assets: Mapping[str, Asset], folder: DataFolder) -> None:
+    if assets[path].urls[0].startswith("tar:"):
+        problem = f"it is in a folder of {FORMATS[folder.format].title}, which is read only outside of an archive"
+        raise ConversionError(path, [problem], hint="unpack the archive, and give the folder")
 
 
 def _parse_description(text: str, name: str) -> dict[str, Any]:
@@ -219,7 +247,12 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
     Raises:
         ConversionError: If there is none.
     """
-    data = {path: assets[path] for path in formats_of([*assets])}
+    folders = data_folders(assets)
+    paths = formats_of([*assets], folders)
+    for path in paths.keys() & folders.keys():
+        _check_unpacked(path, assets, folders[path])
+    members = {member for path in paths.keys() & folders.keys() for member in folders[path].members}
+    data = {path: asset for path, asset in assets.items() if path in paths or path in members}
     if not data:
         names, known = ", ".join(sorted(assets)[:5]), join_names([form.title for form in FORMATS.values()])
         problem = f"it has neither {FILE} nor a file of {known}. The first files are {names}"

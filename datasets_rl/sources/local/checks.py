@@ -55,8 +55,9 @@ def _check_episodes(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> 
     if not problems and (alone or plan.by == "flags"):
         problems += _jump_problems(file, plan, ends)
     if problems:
-        options = f'by = "{plan.by}" if the episodes are whole, or the array that marks the episodes'
-        raise ConversionError(file.name, problems, hint=f"state in dataset.toml, [episodes], {options}")
+        options = f'by = "{plan.by}" if the episodes are whole. Otherwise add an array that marks the episodes'
+        hint = f"state in dataset.toml, [episodes], {options}, such as episode_lengths"
+        raise ConversionError(file.name, problems, hint=hint)
 
 
 def _resets_of_clocks(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:

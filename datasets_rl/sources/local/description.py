@@ -1,6 +1,7 @@
 """Parser of ``dataset.toml``, the description of the files in its folder.
 
     name = "Gripper, second run"        shown in listings
+    columns = ["obs_0", "action"]       the columns of a CSV file without a header
     license = "CC-BY-4.0"
     environment = "Gripper-v1"          shown in listings, and searched by
 
@@ -30,6 +31,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
 from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout
 from datasets_rl.sources.flat.names import overlap
@@ -52,7 +54,7 @@ SHORT: Mapping[str, Key] = {
 }
 """Keys that a description names without ``next``."""
 _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
-_LISTS = ("files", "known_issues")
+_LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
@@ -95,6 +97,8 @@ class Description(Layout):
             values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
             if not all(isinstance(item, str) for item in values[name]):
                 problems.append(f"{name} is {value!r}, expected a list of strings")
+        if values["columns"] and len({*values["columns"]}) < len(values["columns"]):
+            problems.append("columns has a name twice, expected a different name for each column")
         for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
@@ -118,8 +122,12 @@ class Description(Layout):
             ConversionError: If there are no data files, or the data files have several formats.
         """
         others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
-        candidates = [path for path in others if _matches(path, self.files)] if self.files else others
-        formats = formats_of(candidates)
+        folders = data_folders(others, self.format)
+        inside = {member for folder in folders.values() for member in folder.members} - folders.keys()
+        candidates = [path for path in others if path not in inside]
+        if self.files:
+            candidates = [path for path in candidates if _matches(shown_path(path, folders) or path, self.files)]
+        formats = formats_of(candidates, folders)
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
@@ -134,6 +142,9 @@ class Description(Layout):
             if not candidates:
                 problem = f"none of {len(others):,} files matches {criterion}"
             raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
+        if self.columns and chosen != "csv":
+            problem = f"{FILE}: columns names the columns of a CSV file, but the files are {FORMATS[chosen].title}"
+            raise ConversionError(name, [problem], hint=f"remove columns from {FILE}")
         return chosen, data
 
 

@@ -34,7 +34,7 @@ from datasets_rl.sources.flat.ends import (
     union,
 )
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import EPISODE_NUMBERS, NAMES, OF_EPISODES
+from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
 from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.doubts import (
@@ -57,16 +57,24 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session)(_id)?$|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
     re.IGNORECASE,
 )
-_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout", re.IGNORECASE)
+_SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
 _NUMBERS_ROWS = re.compile(rf"{COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
+_DISCOUNT: Key = ("discount",)
+_SPLITS = "indices"
+"""Name of the rows at which imitation's arrays are split, without row 0."""
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
 """Names of values of episodes, which do not mark rows."""
+_RETURNS = re.compile(r"(^|_)(ep|episode)s?_(rets?|returns?|rewards?)$", re.IGNORECASE)
+_BLOCK_EPISODES = 256
+_D3RLPY_0 = {"create_mask", "mask_size"}
 _WAYS: Mapping[str, tuple[str, ...]] = {
     r"start|first": ("starts",),
+    r"reset": ("starts", "last-rows"),
+    r"terminal|done": ("last-rows",),
     r"length|(^|_)lens?($|_)": ("lengths",),
     r"step|frame": ("steps",),
     r"(^|_)ends?($|_)|last": ("ends", "last-rows"),
@@ -217,11 +225,50 @@ def _is_axis(file: ArrayFile, layout: Layout) -> bool:
     flags = [array for key, array in arrays.items() if key in _FLAGS]
     if equal is not None and equal[0].shape[0] == 1 and flags and all(flag.shape == (1,) for flag in flags):
         return False  # rows of a single environment
-    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows):
+    if equal is None or _padding_arrays(file, [*fields.values()], equal[0].rows) or _has_returns(file, fields):
         return equal is not None
     stated = f"the observations are {equal[0]} beside {equal[1]} of steps: the second axis may count rows, or agents"
     options = 'by = "axis" if row t of episode e is [e, t], or by = "file" if the file is a single episode'
     raise ConversionError(file.name, [stated], hint=f"state in dataset.toml, [episodes], {options}")
+
+
+def _has_returns(file: ArrayFile, fields: Mapping[Key, str]) -> bool:
+    """Return whether an array has the sums of the rewards over the second axis, which are the returns of episodes.
+
+    Raises:
+        ConversionError: If the last rows of an episode are zeros, which may be padding.
+    """
+    names = [name for key, name in fields.items() if key == NEXT_REWARD or is_observation(key) or key[:1] == ACTION]
+    reward = fields.get(NEXT_REWARD, "")
+    if not reward or len(file.arrays[reward].shape) != 1:
+        return False
+    sums = np.asarray(file.read_all(reward)).astype(np.float64).sum(axis=1)
+    returns = [name for name in file.arrays if name not in names and _RETURNS.search(_last_name(name))]
+    returns = [
+        name for name in returns if file.arrays[name].rows == len(sums) and file.arrays[name].dtype.kind in "fiu"
+    ]
+    values = [np.asarray(file.read_all(name)).reshape(len(sums), -1) for name in returns]
+    if not any(one.shape[1] == 1 and np.allclose(one[:, 0], sums, rtol=1e-4, atol=1e-6) for one in values):
+        return False
+    if (padded := _padded_episodes(file, names)).size:
+        problem = f"the last row of episode {padded[0]:,} is zero, or the row before, in {join_names(names)}"
+        hint = 'store the lengths of the episodes as an array "lengths" in the file, or state [episodes] by = "axis"'
+        raise ConversionError(
+            file.name, [f"{problem} ({len(padded):,} such episodes), which may be padding"], hint=hint
+        )
+    return True
+
+
+def _padded_episodes(file: ArrayFile, names: Sequence[str]) -> _Index:
+    """Return the numbers of the episodes with a last row that is zero, or equal to the row before, in all arrays."""
+    padded: list[_Index] = []
+    for number, blocks in enumerate(zip(*(file.blocks(name, _BLOCK_EPISODES) for name in names), strict=True)):
+        arrays = [np.asarray(block).reshape(len(block), np.shape(block)[1], -1)[:, -2:] for block in blocks]
+        values = np.concatenate(arrays, axis=2)
+        is_zero, is_same = ~values[:, -1].any(axis=1), (values[:, 0] == values[:, -1]).all(axis=1)
+        is_padding = is_zero | is_same if values.shape[1] > 1 else is_zero
+        padded.append(number * _BLOCK_EPISODES + np.flatnonzero(is_padding))
+    return np.concatenate([np.empty(0, np.int64), *padded])
 
 
 def _separates(file: ArrayFile, layout: Layout, members: Sequence[Member], way: str) -> bool:
@@ -260,6 +307,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         ConversionError: If arrays with names that speak of episodes contradict each other or do not fit, or if the
             meaning of an array is not certain.
     """
+    _check_alignment(file, plan)
     rows = _rows_of_steps(file, plan)
     names = [plan.marks] if plan.marks else []
     if plan.by == "file":
@@ -273,6 +321,8 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
         marks = ", ".join(f"{name} marks {len(counts):,} episodes" for name, (_, counts) in stated.items())
         problems.append(f"{marks}, expected equal ends of episodes")
     by, counts = next(iter(stated.values()), (plan.by, np.empty(0, np.int64)))
+    if by == "file" and file.absent_marks:
+        problems.append(f"it has no array {file.absent_marks}, which marks the episodes of such files")
     flags, of_episodes = _flags_of_episodes(file, plan, rows, len(counts))
     problems += [
         f"{name} is {file.arrays[name]}, expected a flag for each of {rows:,} rows"
@@ -288,6 +338,20 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marked = replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
     check_episodes(file, marked)
     return marked
+
+
+def _check_alignment(file: ArrayFile, plan: Plan) -> None:
+    """Check that a file does not have the rewards of d3rlpy 0.x, which are one row further down.
+
+    Raises:
+        ConversionError: If the file has the settings that only d3rlpy 0.x stores, and no alignment is stated.
+    """
+    if not plan.layout.alignment and file.scalars.keys() >= _D3RLPY_0:
+        problem = "d3rlpy 0.x wrote the file, and reads the reward of row t as the reward before the action of row t"
+        hint = (
+            'state alignment = "same-row" in dataset.toml if the reward of row t is the one after the action of row t'
+        )
+        raise ConversionError(file.name, [problem], hint=hint)
 
 
 def with_flags_of_episodes(file: ArrayFile, plan: Plan) -> Plan:
@@ -331,12 +395,9 @@ def _marked(
     stated: dict[str, tuple[str, _Index]] = {}
     problems, misfits, unusable = [], [], []
     for name in names:
-        array = file.arrays[name]
-        is_named = array.text and not array.shape and array.rows == rows
-        is_value = not is_named and (not _is_number(file, name) or _VALUES.search(_last_name(name)) is not None)
-        ways = ("column",) if name == plan.marks or is_named else _allowed_ways(name)
-        if is_value or (ways is MARKED and array.dtype.kind == "f"):
-            unusable.append(name)
+        array, ways = file.arrays[name], _usable_ways(file, plan, name, rows)
+        if array.problem and speaks_of_episodes(name):
+            problems.append(f"{name} cannot be read: {array.problem}")
             continue
         fits = {way: counts for way in ways if (counts := _counts(file, name, way, rows)) is not None}
         if len({counts.tobytes() for counts in fits.values()}) > 1:
@@ -345,7 +406,7 @@ def _marked(
             stated[name] = next(iter(fits.items()))
         elif name == plan.marks:
             problems += _problems_of_column(file, name, rows)
-        elif array.dtype.kind == "f" or is_named:
+        elif not ways or array.text or array.dtype.kind == "f":
             unusable.append(name)
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
             misfits.append(name)
@@ -358,7 +419,7 @@ def _marked(
             problems.append(
                 f"{name} is {file.arrays[name]}, expected the {' or '.join(ways)} of episodes of {rows:,} rows"
             )
-    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, unusable, rows)]
+    return stated, problems if is_marked else [*problems, *_unmarked_problems(file, plan, unusable, rows)]
 
 
 def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
@@ -370,16 +431,50 @@ def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
     return [f"{name} is {file.arrays[name]}, expected the number of the episode of each of {rows:,} rows"]
 
 
-def _unmarked_problems(file: ArrayFile, names: Sequence[str], rows: int) -> Iterator[str]:
+def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str, ...]:
+    """Return the ways in which an array may mark the episodes; none for values of episodes, and for other than numbers."""
+    array, last = file.arrays[name], _last_name(name)
+    if name == plan.marks or (array.text and not array.shape and array.rows == rows and speaks_of_episodes(name)):
+        return ("column",)
+    if not _is_number(file, name) or _VALUES.search(last) or COUNTS_EPISODES.search(last):
+        return ()
+    ways = _allowed_ways(name)
+    if ways is not MARKED:
+        return ways
+    if array.dtype.kind == "f":
+        return ()
+    # A flag of a first or of a last row has a name that says so.
+    return ("column", "steps") if array.rows == rows else ways
+
+
+def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: int) -> Iterator[str]:
     """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
     for name in names:
         # A single value is a value of the single episode, and a number for each row may be the length of an object.
         speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
         if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
             yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
+    for name in plan.left_out:
+        if not speaks_of_episodes(name) and _is_number(file, name) and _may_mark(file, name, rows):
+            yield f"{name} is {file.arrays[name]} with numbers as of first rows, last rows or lengths of episodes"
+    for part in plan.parts:
+        if part.column.key == _DISCOUNT and file.arrays[part.array].rows == rows:
+            discounts = np.asarray(file.read_all(part.array)).reshape(rows, -1)
+            if (zeros := np.flatnonzero((discounts[:-1] == 0).all(1))).size:
+                yield f"{part.array} is 0 at row {zeros[0]:,}, as after a termination ({len(zeros):,} such rows)"
     for name, number in file.scalars.items():
         if COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
             yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
+
+
+def _may_mark(file: ArrayFile, name: str, rows: int) -> bool:
+    """Return whether an array of an unknown name has the numbers of rows, or lengths, of several episodes."""
+    array = file.arrays[name]
+    if array.dtype.kind not in "iu" or not 1 < array.rows < rows:
+        return False
+    values = np.asarray(file.read_all(name)).reshape(-1).astype(np.int64)
+    is_ascending = values[0] >= 0 and values[-1] <= rows and (np.diff(values) > 1).all()
+    return bool(is_ascending or ((values > 0).all() and values.sum() == rows))
 
 
 def _counts_one_episode(file: ArrayFile, name: str, rows: int) -> bool:
@@ -396,12 +491,19 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
         counts, _ = marked_episodes(file, way, name, rows)
     except ConversionError:
         return None
+    # Numbers that differ in nearly every row count rows, and not episodes.
+    if (
+        is_per_row
+        and rows > 1
+        and len(counts) > (rows // 2 if way == "steps" else rows - 1)
+        and way in {"column", "steps"}
+    ):
+        return None
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
-    if way == "column" and len(counts) == rows > 1 and _last_name(name).lower() not in EPISODE_NUMBERS:
-        return None  # another number for each row of the file
-    if is_per_row and way == "starts" and not np.asarray(next(file.blocks(name, 1)))[0]:
-        return None  # a flag of first rows is set in row 0
+    first = np.asarray(next(file.blocks(name, 1)))[0]
+    if way == "starts" and not (first if is_per_row else first == 0 or _last_name(name) == _SPLITS):
+        return None  # row 0 is a first row
     return counts if counts.sum() == rows else None
 
 

@@ -21,6 +21,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Decision, Entry, Listing, Selection
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.measured import measure
 from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.local import SOURCE, data_assets
@@ -206,7 +207,7 @@ def check_files(path: Path | str) -> FilesCheck:
         seen.first,
         seen.last,
         tuple(reader.decisions),
-        tuple(seen.jumps({number: name for name, number in files})),
+        tuple(seen.jumps(_shown_files(path, listing))),
     )
 
 
@@ -245,8 +246,8 @@ def _reader_of(path: Path, listing: Listing) -> LocalReader:
 
 def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescription:
     layout = Description.read(listing.params["document"], path.name)
-    names = [name for shard in listing.shards for name, _ in shard.part]
-    for name in dict.fromkeys([listing.params["first"], *names]):
+    numbers = {name: number for shard in listing.shards for name, number in shard.part}
+    for name in dict.fromkeys([listing.params["first"], *numbers]):
         with reader.open_file(name) as file:
             if is_empty(file, layout):
                 continue
@@ -256,8 +257,8 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
             return FilesDescription(
                 path,
                 path / FILE if f"{path.name}/{FILE}" in {asset.path for asset in listing.assets} else None,
-                len(names),
-                name,
+                len(numbers),
+                _shown_files(path, listing)[numbers[name]],
                 tuple(_uses(file, plan)),
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),
@@ -265,7 +266,14 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 tuple(_use("", array, file.arrays[array]) for array in plan.left_out),
                 tuple(map(str, measure(file, plan, ends))),
             )
-    raise ConversionError(str(path), [f"none of {len(names):,} files has a step"])
+    raise ConversionError(str(path), [f"none of {len(numbers):,} files has a step"])
+
+
+def _shown_files(path: Path, listing: Listing) -> dict[int, str]:
+    """Return the path of each file below `path` by number, or of the folder for which the file stands."""
+    paths = (asset.path.removeprefix(f"{path.name}/") for asset in listing.assets)
+    folders = data_folders(paths, listing.params["format"])
+    return {number: shown_path(name, folders) or path.name for shard in listing.shards for name, number in shard.part}
 
 
 def _uses(file: ArrayFile, plan: Plan) -> Iterator[ArrayUse]:

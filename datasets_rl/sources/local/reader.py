@@ -18,6 +18,7 @@ from datasets_rl.sources.base import Decision
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
 from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
+from datasets_rl.sources.flat.folders import data_folders
 from datasets_rl.sources.flat.measured import counted
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
@@ -60,6 +61,9 @@ _RULES = {
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
     **doubts.RULES,
     **EQUAL,
+    "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
+    "decimal-comma": "the numbers of a CSV file have a decimal comma",
+    "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
     "following rows. The count is that of the compared rows",
     "states-measured": "states of the simulator were compared with the observations, and are from before the action of the row. "
@@ -102,6 +106,10 @@ class LocalReader(FlatReader):
         """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
         paths = {path.removeprefix(f"{name}/"): file for path, file in files.items() if path != f"{name}/{FILE}"}
+        folders = data_folders(paths, facts["format"])
+        # A file stands for a folder.
+        members = {member for folder in folders.values() for member in folder.members} - folders.keys()
+        paths = {path: file for path, file in paths.items() if path not in members}
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}

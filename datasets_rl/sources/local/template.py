@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionError, InvalidArgumentError, join_names
+from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
+from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import formats_of, open_arrays
-from datasets_rl.sources.flat.names import doubtful_meaning, usual_keys
+from datasets_rl.sources.flat.names import doubtful_meaning
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import SHORT, Description
@@ -41,6 +43,7 @@ _ROW_ELEMENTS = 4
 _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
+_ROW_CHARS = 400
 _NAMES = 5
 """Number of arrays that a question names."""
 
@@ -69,6 +72,7 @@ class _Seen:
     question: str = ""
     answers: str = ""
     """How the description answers the question."""
+    optional: Sequence[str] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
     agreed: frozenset[str] = frozenset()
@@ -93,22 +97,26 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
     try:
         form, paths = Description().data_files(data, name)
     except ConversionError:
-        form, paths = "", sorted(data)
+        form, paths = "", []
     title = f"name = {_quoted(name.rpartition('/')[2])}"
     if not form:
         choices = [*_format_lines(data)]
         return Draft("\n".join([title, *choices, 'license = ""']), ("which format has the data?",))
     lines = [title, f'format = "{form}"', 'license = ""']
     if alone:
-        lines.insert(2, f"files = [{_quoted(glob.escape(paths[0]))}]")
-    seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1)
+        chosen = shown_path(paths[0], data_folders(data)) or paths[0]
+        lines.insert(2, f"files = [{_quoted(glob.escape(chosen))}]")
+    try:
+        seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1)
+    except NoHeaderError as error:
+        return _without_header(lines, error)
     if not seen.arrays:
         return Draft("\n".join(lines), ("which arrays are the observations and the actions?",))
     lines += ["", "[episodes]", *_episode_lines(seen)]
     readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
     keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
-    known = {*keys, seen.marks, *seen.agreed}
+    known = {*keys, seen.marks, *seen.agreed, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
     unnamed = [
         array
@@ -126,20 +134,23 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
     asked = {*filter(speaks_of_episodes, seen.arrays)} if seen.question else set()
-    others = [array for array in seen.arrays if array not in known | asked]
+    others = [array for array in seen.arrays if array not in {*keys, seen.marks, *seen.agreed} | asked]
     lines += [f"# ... = {_quoted(array)}    {seen.comment(array)}{_meaning(array)}" for array in others[:ITEMS_MAX]]
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
-    questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
     objects = [array for array in seen.arrays if array not in readable] if missing else []
+    questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
     questions += _object_questions(paths[0].rpartition("/")[2], objects)
     if keys or unnamed or not objects:
         questions += [f"which array is the {root}?" for root in missing]
-    if unnamed:
-        names = join_names(unnamed, _NAMES)
-        questions.append(f"which fields are {names}? Arrays without a field are left out")
-        questions += [f"{array} may be {meaning}" for array in unnamed if (meaning := doubtful_meaning(array))]
-    return Draft("\n".join(lines), tuple(questions))
+    return Draft("\n".join(lines), (*questions, *_name_questions(unnamed)))
+
+
+def _name_questions(arrays: Sequence[str]) -> Iterator[str]:
+    """Yield the questions about arrays of unknown names."""
+    if arrays:
+        yield f"which fields are {join_names(arrays, _NAMES)}? Arrays without a field are left out"
+    yield from (f"{array} may be {meaning}" for array in arrays if (meaning := doubtful_meaning(array)))
 
 
 def _object_questions(name: str, arrays: Sequence[str]) -> Iterator[str]:
@@ -153,21 +164,18 @@ def _object_questions(name: str, arrays: Sequence[str]) -> Iterator[str]:
         return
     loaded = f"numpy.load({name!r}, allow_pickle=True)"
     way = f"numpy.save('episodes.npy', {loaded}[{arrays[0]!r}])"
-    if usual_keys(arrays):
-        each = f"for name in {[*arrays]} for number, value in enumerate(data[name])"
-        way = f"data = {loaded}; numpy.savez('episodes.npz', **{{f'{{name}}_{{number}}': value {each}}})"
     shown = join_names(arrays, _NAMES)
     yield f"are {shown} episodes? Python objects are not read: save the episodes as arrays, import numpy; {way}"
 
 
 def _format_lines(data: Mapping[str, Asset]) -> Iterator[str]:
     """Yield the choices among the formats of files, with the arrays of the first file of each format."""
-    formats = formats_of([*data])
+    formats = formats_of([*data], data_folders(data))
     for form in dict.fromkeys(formats.values()):
         paths = sorted((path for path, own in formats.items() if own == form), key=natural_order)
         try:
             arrays = _look_at(data[paths[0]], form, paths[0], alone=False).arrays
-        except ConversionError:
+        except (ConversionError, MissingDependencyError):
             arrays = {}  # an error only if the format is chosen
         shown = join_names([f"{array} {described}" for array, described in arrays.items()], _NAMES)
         more = f"{len(paths):,} files, the first {paths[0]}" if len(paths) > 1 else paths[0]
@@ -179,7 +187,19 @@ def _meaning(array: str) -> str:
     return f": {meaning}?" if meaning else ""
 
 
+def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
+    """Return the draft for a table without names of the columns, with the first rows."""
+    names = ", ".join(_quoted(f"column_{number}") for number in range(len(error.rows[0])))
+    asked = ["# obs_0, obs_1, ..., action, reward, terminated, truncated or episode are recognized", "# first rows:"]
+    shown = [f"#   {_quoted(', '.join(row)[:_ROW_CHARS])}" for row in error.rows]
+    question = f"what are the {len(error.rows[0]):,} columns? The first row has numbers instead of names"
+    return Draft("\n".join([*lines, f"# columns = [{names}]    # {question}", *asked, *shown]), (question,))
+
+
 def _episode_lines(seen: _Seen) -> Iterator[str]:
+    if not seen.question and not seen.by:
+        yield "# by = ...    # by default, the arrays of the file show how episodes end"
+        return
     if not seen.question:
         # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
         opened = "# " if seen.is_open else ""
@@ -228,17 +248,19 @@ def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
     try:
         plan = plan_layout(rows, layout)
     except ConversionError:  # names are missing, which the draft asks for
-        if rows.way:
-            return _Seen(rows.arrays, rows.way, _padding_of(rows), values=values)
-        by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        return _Seen(rows.arrays, by, marks, values=values, is_open=True)
+        by, marks = rows.way, _padding_of(rows)
+        # Arrays that speak of episodes decide when the names are complete.
+        if not by and not any(map(speaks_of_episodes, rows.arrays)):
+            by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
+        return _Seen(rows.arrays, by, marks, optional=rows.optional, values=values, is_open=not rows.way)
     try:
         plan = with_success(rows, with_evidence(rows, plan))
         check_rows(rows, plan, find_ends(rows, plan, read_flags(rows, plan)), alone=alone)
     except ConversionError as error:
         return _asking(error, rows.arrays, values)
     agreed = frozenset(rows.arrays) - {*plan.left_out}
-    return _Seen(rows.arrays, plan.by, plan.marks or _padding_of(rows), values=values, agreed=agreed)
+    marks = plan.marks or _padding_of(rows)
+    return _Seen(rows.arrays, plan.by, marks, optional=rows.optional, values=values, agreed=agreed)
 
 
 def _unnamed(file: ArrayFile) -> _Seen | None:
@@ -251,7 +273,9 @@ def _unnamed(file: ArrayFile) -> _Seen | None:
         return None
     joined, is_certain = found
     question = "" if is_certain else "each numbered group may be an episode, an agent or a sensor"
-    return _Seen(joined.arrays, joined.way, "", question, f'by = "{joined.way}" for episodes', _first_values(joined))
+    return _Seen(
+        joined.arrays, joined.way, "", question, f'by = "{joined.way}" for episodes', values=_first_values(joined)
+    )
 
 
 def _padding_of(file: ArrayFile) -> str:
@@ -276,7 +300,7 @@ def _first_values(file: ArrayFile) -> dict[str, str]:
     for name in names:
         try:
             found[name] = ", ".join(map(_row_text, next(blocks[name])[:_FIRST_ROWS]))
-        except (ConversionError, StopIteration):  # an error only if the array is used
+        except (ConversionError, MissingDependencyError, StopIteration):  # an error only if the array is used
             continue
     return found
 
