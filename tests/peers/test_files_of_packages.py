@@ -198,7 +198,6 @@ def test_a_buffer_that_d3rlpy_dumps_has_an_array_for_each_episode(d3rlpy, conver
 
 @WARNS
 def test_a_file_that_d3rlpy_loads_as_version_1_is_read_as_d3rlpy_reads_it(d3rlpy, convert, tmp_path):
-    pytest.importorskip("datasets_rl.sources.flat.pickle_ways", reason="episode_terminals are not read yet")
     folder = tmp_path / "d3rlpy"
     folder.mkdir()
     with h5py.File(folder / "dataset.h5", "w") as file:
@@ -206,7 +205,7 @@ def test_a_file_that_d3rlpy_loads_as_version_1_is_read_as_d3rlpy_reads_it(d3rlpy
         for name, values in {"observations": OBS, "actions": ACTION, "rewards": REWARD[:, None]}.items():
             file[name] = values
         for name, values in flags.items():
-            file[name] = values.astype(np.float32)[:, None]
+            file[name] = values.astype(np.float32)
     with (folder / "dataset.h5").open("rb") as stream:
         episodes = d3rlpy.io.load_v1(stream)
     assert [len(episode) for episode in episodes] == LENGTHS.tolist()
@@ -270,7 +269,6 @@ def test_a_pickled_buffer_of_tianshou_is_refused_by_the_name_of_its_class(tiansh
 @WARNS
 @pytest.mark.parametrize("packed", [[], ["obs", "new_obs"]])
 def test_batches_that_rllib_writes_as_json_are_read(convert, tmp_path, packed):
-    pytest.importorskip("datasets_rl.sources.flat.rllib", reason="batches of RLlib are not read yet")
     writers = pytest.importorskip("ray.rllib.offline.json_writer", reason="pip install ray dm-tree lz4")
     batches = pytest.importorskip("ray.rllib.policy.sample_batch")
     writer = writers.JsonWriter(str(tmp_path / "out"), compress_columns=packed)
@@ -401,7 +399,6 @@ def test_a_frame_of_pandas_in_parquet_is_read(convert, tmp_path, options):
 @WARNS
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_store_of_zarr_as_diffusion_policy_saves_it_is_read(convert, tmp_path, version):
-    pytest.importorskip("datasets_rl.sources.flat.zarrs", reason="stores of zarr are not read yet")
     zarr = pytest.importorskip("zarr", reason="pip install zarr")
     root = zarr.open_group(tmp_path / "buffer.zarr", mode="w", zarr_format=version)
     values = {"data/obs": OBS, "data/action": ACTION, "meta/episode_ends": np.cumsum(LENGTHS)}
