@@ -77,6 +77,8 @@ class ArrayFile(ABC):
     """Whether the arrays are columns of a table."""
     way: str = ""
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
+    episode_names: Sequence[str] = ()
+    """Names or numbers of the episodes, where the names of arrays or groups have them."""
     absent_marks: str = ""
     """Name of the array that marks the episodes in files of this kind, if the file lacks the array, or empty."""
     padding: Sequence[str] = ()
@@ -210,6 +212,8 @@ class Hdf5Arrays(ArrayFile):
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
+        if text and self.arrays[name].shape:
+            raise ConversionError(self.name, [f"{name} is {self.arrays[name]}, expected a text for each row"])
         for start in range(0, self.arrays[name].rows, rows):
             with library_errors(self.name, f"{name}: "):
                 values = dataset[start : start + rows]
@@ -338,6 +342,11 @@ class TableArrays(ArrayFile):
                 )
                 raise ConversionError(self.name, [problem])
             yield values
+
+    def lists(self, name: str, rows: int) -> Iterator[Any]:
+        """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
+        for block in self._file.blocks([name], rows=rows):
+            yield block[name]
 
     def first_bytes(self, name: str) -> bytes:
         """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""

@@ -48,7 +48,7 @@ FORMATS: Mapping[str, Format] = {
     "hdf5": Format("HDF5", (".hdf5", ".h5"), "arrays.Hdf5Arrays", b"\x89HDF\r\n\x1a\n"),
     "npz": Format("npz", (".npz",), "trees.open_npz", b"PK"),
     "parquet": Format("Parquet", (".parquet",), "ray_tables.open_table", b"PAR1", beside=_FRAMES),
-    "arrow": Format("Arrow", (".arrow", ".feather"), "ray_tables.open_table", b"ARROW1", beside=_FRAMES),
+    "arrow": Format("Arrow", (".arrow", ".feather"), "ray_tables.open_table", beside=_FRAMES),
     "pickle": Format("pickle", (".pkl", ".pickle"), "trees.PickleFile"),
     "npy": Format("npy", (".npy",), "trees.ObjectsFile", b"\x93NUMPY"),
     NPY: Format("npy files", (), "npy_folders.NpyFolder", b"\x93NUMPY"),

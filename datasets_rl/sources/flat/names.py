@@ -28,6 +28,19 @@ EPISODE_NUMBERS = ("episode_index", "episode_id", "episode")
 """Names of a column that has the number of the episode of each row."""
 FRAME_NUMBERS = re.compile(r"frame(_?(index|idx|id|number|num|no))?", re.IGNORECASE)
 """Names of a column that has the number of the frame of each row, in a video or in an episode."""
+COUNTS_STEPS = re.compile(rf"^(time)?steps?(_index|_id|_idx|s)?$|^{FRAME_NUMBERS.pattern}$|^t$", re.IGNORECASE)
+"""Last names of arrays that may number the rows of each episode."""
+COUNTS_EPISODES = re.compile(
+    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
+    re.IGNORECASE,
+)
+"""Last names of a number of episodes."""
+RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
+"""Last names of the sums of the rewards of episodes."""
+_SPEAKS = re.compile(
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
+    re.IGNORECASE,
+)
 NAMES: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: (
         "observation",
@@ -124,6 +137,8 @@ _CORE = frozenset(
     {OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, (NEXT, *OBSERVATION), ("info",)}
 )
 """Keys of arrays that most files have."""
+_ENDS = frozenset({NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE})
+_MASKS = ("mask", "masks")
 OF_EPISODES = frozenset({NEXT_SUCCESS, ("goal",), ("desired_goal",), ("language_instruction",)})
 """Keys that arrays with a row for each episode have, too."""
 STATES: Mapping[Key, tuple[str, ...]] = {
@@ -133,7 +148,7 @@ STATES: Mapping[Key, tuple[str, ...]] = {
 }
 """Names of the states of a simulator, where another array has the observations."""
 DOUBTFUL: Mapping[str, str] = {
-    **dict.fromkeys(("mask", "masks"), "1 - terminated, or the steps that are not padding"),
+    **dict.fromkeys(_MASKS, "1 - terminated, or the steps that are not padding"),
     **dict.fromkeys(("task", "tasks", "task_id", "task_index"), "an instruction, a goal, or a number of the task"),
     **dict.fromkeys(("lang", "language"), "an instruction, or an embedding of the instruction"),
     **dict.fromkeys(
@@ -176,6 +191,23 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     if any(key[:2] == IMAGE for key in keys.values()):
         keys = {name: (*OBSERVATION, "state") if key == OBSERVATION else key for name, key in keys.items()}
     return keys
+
+
+def last_name(array: str) -> str:
+    """Return the name of an array without the groups that it is in."""
+    return array.rpartition("/")[2]
+
+
+def speaks_of_episodes(array: str) -> bool:
+    """Return whether the name of an array says that the array marks episodes."""
+    return _SPEAKS.search(last_name(array)) is not None
+
+
+def bears_on_episodes(array: str) -> bool:
+    """Return whether an array, by its name, marks or contradicts ends of episodes: also flags and next observations."""
+    name = last_name(array)
+    is_mark = speaks_of_episodes(name) or COUNTS_STEPS.search(name) is not None or name.lower() in _MASKS
+    return is_mark or any(key in _ENDS or key[:2] == (NEXT, *OBSERVATION) for key in usual_keys([name]).values())
 
 
 def doubtful_meaning(name: str) -> str:

@@ -218,8 +218,9 @@ def _dtype_problems(name: str, array: Array, *, numeric: bool) -> Iterator[str]:
         yield f"{name} has {'strings' if array.text else 'images'}, expected numbers"
     elif array.problem:
         yield f"{name} cannot be read: {array.problem}"
-    elif not array.text and array.dtype not in SUPPORTED:
-        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+    elif array.shape if array.text else array.dtype not in SUPPORTED:
+        kind = f"texts {[array.rows, *array.shape]}" if array.text else f"dtype {array.dtype}"
+        objects = "Python objects" if array.dtype.hasobject else kind
         yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
 
 

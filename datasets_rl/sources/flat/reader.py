@@ -235,7 +235,8 @@ class FlatReader(EpisodeReader):
                 raise ConversionError(
                     rows.name,
                     [f"{problem} ({jumps.sum():,} such rows)"],
-                    hint=f"state in {self.stated_in} how the files mark the ends of episodes",
+                    hint=f"state in {self.stated_in} how the files mark the ends of episodes, "
+                    'or [episodes] by = "seams" if an episode ends in each such row',
                 )
         block.truncated |= jumps
         self.counts["seam-without-flag"] += int(jumps.sum())

@@ -39,6 +39,7 @@ from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
+    missing_numbers,
     no_episode_numbers_error,
 )
 from datasets_rl.sources.selection import IMAGES, read_numbers
@@ -164,6 +165,7 @@ class Local(Source):
                 "chosen": bool(selection.episodes),
                 "tables": paths,
                 "images": selection.options.get(IMAGES.name, ""),
+                "missing_files": missing_numbers(paths),
             },
             entry=described,
             revision=folder.revision,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -58,6 +59,8 @@ _LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
+_NUMBER = re.compile(r"\d+(?=\D*$)")
+_ENDING = re.compile(r"(\.[^\W\d]\w*)+$")
 _EPISODES = ("by", "array", "table", "final", "final_known")
 
 
@@ -147,6 +150,20 @@ class Description(Layout):
             problem = f"{FILE}: columns names the columns of a CSV file, but the files are {FORMATS[chosen].title}"
             raise ConversionError(name, [problem], hint=f"remove columns from {FILE}")
         return chosen, data
+
+
+def missing_numbers(names: Iterable[str]) -> int:
+    """Return how many numbers are missing between those of names, such as 1 of ``demo_0`` and ``demo_2``.
+
+    Most numbers of a series are present. Others are dates or seeds.
+    """
+    series: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        stem = _ENDING.sub("", name)  # .hdf5 has a number, too
+        if match := _NUMBER.search(stem):
+            series.setdefault((stem[: match.start()], stem[match.end() :]), set()).add(int(match[0]))
+    gaps = ((len(numbers), max(numbers) - min(numbers) + 1 - len(numbers)) for numbers in series.values())
+    return sum(missing for present, missing in gaps if missing <= present)
 
 
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:

@@ -20,7 +20,7 @@ from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
-from datasets_rl.sources.flat.names import doubtful_meaning
+from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.flat.videos import FilesBeside
 from datasets_rl.sources.local.checks import check_rows
@@ -28,7 +28,6 @@ from datasets_rl.sources.local.description import SHORT, Description
 from datasets_rl.sources.local.evidence import (
     arranged,
     check_files_beside,
-    speaks_of_episodes,
     unnamed_episodes,
     with_evidence,
     with_success,
@@ -38,6 +37,8 @@ from datasets_rl.ted.keys import Key, natural_order
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Names of the columns in which pandas stores an index without a name."""
 _FIRST_ROWS = 3
 _ROW_ELEMENTS = 4
 """Number of elements of a row that the draft shows."""
@@ -128,7 +129,7 @@ def draft(
         for array, shown in seen.arrays.items()
         # An array with another number of rows than the actions is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or missing) and array in readable
-        if not speaks_of_episodes(array)
+        if not speaks_of_episodes(array) and not _INDEX.fullmatch(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
