@@ -180,6 +180,13 @@ def test_texts_and_images_of_other_rows_are_not_equal_rows(convert):
     assert rules(convert(still, text))["equal-rows"] == 1
 
 
+def test_episodes_with_other_texts_are_not_equal(convert):
+    twice = {name: np.tile(values.T, 2).T for name, values in flat().items()}
+    twice["text"] = np.repeat(["left", "right"], ROWS)
+
+    assert "equal-episodes" not in rules(convert(twice, '[fields]\ninstruction = "text"'))
+
+
 @pytest.mark.parametrize(
     ("names", "count"),
     [(["demo_1", "demo_2", "demo_5"], 2), (["ep_20240101", "ep_20240301"], None), (["a1", "b7"], None)],
@@ -305,6 +312,8 @@ MARKS = {
     "episode_lengths": np.array(LENGTHS),
     "episode_id": np.repeat([7, 8, 9], LENGTHS),
     "timestep": np.concatenate([np.arange(length) for length in LENGTHS]),
+    "demo_id": np.repeat([7, 8, 9], LENGTHS),
+    "is_last": np.isin(np.arange(ROWS), STOPS - 1),
 }
 
 

@@ -437,6 +437,18 @@ def test_frames_of_two_cameras_are_stored_in_the_form_that_the_user_chooses(tmp_
     assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
 
 
+@pytest.mark.parametrize("form", ["encoded", "video", "raw"])
+def test_rows_with_other_frames_are_not_equal_rows(tmp_path, settings, form):
+    still = {"episode": NUMBERS, "frame": WITHIN, **dict.fromkeys(["action_0", "action_1"], np.zeros(STEPS))}
+    filmed({f"{number}.mp4": rows for number, rows in enumerate(ROWS)}, **still)(tmp_path / "mine")
+
+    stored = StoredDataset(
+        download(str(tmp_path / "mine"), settings=settings, selection=Selection(options={"images": form}))
+    )
+
+    assert counts(stored).get("equal-rows", 0) == 0
+
+
 def per_episode(change=lambda _: None, rows=ROWS, names=("0", "1", "2"), **columns):
     """Return a writer of a table with a video for each episode, and a change of the files."""
     videos = {f"{name}.mp4": rows[number] for number, name in enumerate(names)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def equal_rows(columns: Sequence[Any]) -> _Index:
         columns: The values of each field, [T, ...], or a list of T texts or byte strings. Beside frames of videos, which are
             not decoded here, no row is known to be equal.
     """
-    if not all(isinstance(values, (np.ndarray, list)) for values in columns):
+    if not _are_comparable(columns):
         return np.empty(0, np.int64)
     arrays = sorted(
         (flat(values) for values in columns if isinstance(values, np.ndarray)), key=lambda one: one.shape[1]
@@ -69,16 +70,17 @@ def episode_hashes(columns: Sequence[Any], ends: _Flags) -> NDArray[np.uint64]:
     """Return a hash of each whole episode of a block, [n], of a sample of the elements of every value.
 
     Args:
-        columns: The values of each field, [T, ...]. Texts and encoded images are not hashed.
+        columns: As of `equal_rows`.
         ends: Mask of the last rows of episodes, [T].
     """
+    if not _are_comparable(columns):
+        return np.empty(0, np.uint64)
     starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
     rows = np.zeros(len(ends), np.uint64)
     draw = np.random.default_rng(0)
     for values in columns:
-        if isinstance(values, np.ndarray):
-            words = _words(sampled(flat(values)))
-            rows += words @ draw.integers(1, 1 << 63, words.shape[1], np.uint64)
+        words = _checksums(values) if isinstance(values, list) else _words(sampled(flat(values)))
+        rows += words @ draw.integers(1, 1 << 63, words.shape[1], np.uint64)
     # The rows of another episode may be the same in another order.
     places = np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
     rows = (rows ^ (rows >> np.uint64(29))) * (2 * places.astype(np.uint64) + np.uint64(1))
@@ -93,6 +95,16 @@ def flat(values: NDArray[Any]) -> NDArray[Any]:
 def sampled(values: NDArray[Any]) -> NDArray[Any]:
     """Return every k-th element of rows, [T, n], so that at most 64 elements are left."""
     return values[:, :: -(-values.shape[1] // _COMPARED)] if values.shape[1] > _COMPARED else values
+
+
+def _are_comparable(columns: Sequence[Any]) -> bool:
+    return all(isinstance(values, (np.ndarray, list)) for values in columns)
+
+
+def _checksums(items: Sequence[str | bytes]) -> NDArray[np.uint64]:
+    """Return the checksums of texts or byte strings, [T, 1]."""
+    sums = (crc32(item.encode() if isinstance(item, str) else item) for item in items)
+    return np.fromiter(sums, np.uint64, len(items)).reshape(-1, 1)
 
 
 def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
