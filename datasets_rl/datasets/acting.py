@@ -5,15 +5,17 @@ The methods of `BaseDatasetExperienceReplay` with the same names have the descri
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.datasets.metadata import metadata_value
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look import StepReader, describe
 from datasets_rl.preprocessing.arguments import PreprocessArguments
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.adapters.d3rlpy import D3rlpyOptions
+    from datasets_rl.adapters.lerobot import LeRobotFrames
+    from datasets_rl.adapters.robomimic import RobomimicOptions, RobomimicSequences
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
@@ -63,14 +68,83 @@ def as_dict(
     compact: bool,
 ) -> dict[str, Any]:
     """Return all transitions of a dataset as a flat dict of arrays."""
-    steps: Any = dataset.storage.steps if isinstance(dataset.storage, DeviceStorage) else dataset.storage
-    if isinstance(steps, PaddedTrajectories):
-        raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
+    steps = single_steps(dataset)
     if layout != "d4rl" and dataset.final_unknown is None:
         steps = select_final_known(steps, "drop_truncated")
     if not timeouts:
         steps = select_without_timeouts(steps)
     return flat_dict(steps, layout, framework, device, compact=compact)
+
+
+def single_steps(dataset: BaseDatasetExperienceReplay) -> DatasetStorage | View:
+    """Return the storage of the steps that a dataset shows, in the files.
+
+    Raises:
+        InvalidArgumentError: If the elements are whole episodes.
+    """
+    steps: Any = dataset.storage.steps if isinstance(dataset.storage, DeviceStorage) else dataset.storage
+    if isinstance(steps, PaddedTrajectories):
+        raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
+    return steps  # type: ignore[no-any-return]  # of two classes
+
+
+def as_lerobot(
+    dataset: BaseDatasetExperienceReplay,
+    delta_timestamps: Mapping[str, Sequence[float]] | None,
+    *,
+    episodes: Sequence[int] | None,
+    image_transforms: Callable[[Any], Any] | None,
+    fps: float | None,
+    tolerance_s: float,
+) -> LeRobotFrames:
+    """Return the steps that a dataset shows behind the interface of ``LeRobotDataset``."""
+    from datasets_rl.adapters.lerobot import LeRobotFrames
+    from datasets_rl.exporting import Content
+
+    steps = View.of(single_steps(dataset))
+    content = Content(dataset.stored, _shown_episodes(dataset, steps), steps.fields, fps)
+    if delta_timestamps is not None and not content.frame_rate:
+        raise InvalidArgumentError(
+            f"{dataset.manifest.id} does not state its steps per second, which delta_timestamps need",
+            hint=Remedy("pass {}, the number of steps per second", Argument("fps")),
+        )
+    options: dict[str, Any] = {"episodes": episodes, "image_transforms": image_transforms, "tolerance_s": tolerance_s}
+    return LeRobotFrames(content, steps, delta_timestamps, **options)
+
+
+def as_robomimic(
+    dataset: BaseDatasetExperienceReplay,
+    obs_keys: Sequence[str],
+    dataset_keys: Sequence[str],
+    options: RobomimicOptions,
+) -> RobomimicSequences:
+    """Return the steps that a dataset shows behind the interface of robomimic's ``SequenceDataset``."""
+    from datasets_rl.adapters.robomimic import WITHOUT_EFFECT, RobomimicSequences
+
+    if options.get("lang") is not None:
+        raise InvalidArgumentError(
+            f"lang is {options['lang']!r}, expected None", hint="embed the instruction, and add it to the batches"
+        )
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
+    return RobomimicSequences(View.of(single_steps(dataset)), obs_keys, dataset_keys, **given)
+
+
+def as_d3rlpy(dataset: BaseDatasetExperienceReplay, options: D3rlpyOptions) -> Any:
+    """Return the steps that a dataset shows behind d3rlpy's ``ReplayBuffer``."""
+    from datasets_rl.adapters.d3rlpy import replay_buffer
+
+    arrays = as_dict(dataset, "d4rl", "numpy", None, timeouts=True, compact=False)
+
+    def count_actions() -> int | None:
+        return getattr(dataset.specs["action"], "n", None)
+
+    return replay_buffer(arrays, single_steps(dataset).episodes, count_actions, **options)
+
+
+def _shown_episodes(dataset: BaseDatasetExperienceReplay, steps: View) -> NDArray[np.int64] | None:
+    """Return the indices of the stored episodes with rows in a view, or None for all."""
+    table = dataset.stored.episodes
+    return None if steps.rows is None else np.unique(table.episode_of(steps.rows.split_at(table.starts).starts))
 
 
 def export(
@@ -92,9 +166,7 @@ def export(
             hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
         )
     steps = View.of(dataset.selected_steps())
-    table = dataset.stored.episodes
-    shown = None if steps.rows is None else np.unique(table.episode_of(steps.rows.split_at(table.starts).starts))
-    content = Content(dataset.stored, shown, steps.fields, fps, images)
+    content = Content(dataset.stored, _shown_episodes(dataset, steps), steps.fields, fps, images)
     return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.arguments import Transform
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.adapters.d3rlpy import D3rlpyOptions
+    from datasets_rl.adapters.lerobot import LeRobotFrames
+    from datasets_rl.adapters.robomimic import RobomimicOptions, RobomimicSequences
     from datasets_rl.exporting import ExportFormat
     from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
@@ -499,8 +502,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                   trajectories
         ========= ================================================================================================
 
-        Arrays are [N, ...], rewards and flags [N]. Floating-point values are float32, and so are flags unless the table
-        says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
+        Arrays are [N, ...], rewards and flags [N], and so are discrete actions of "ogbench". Floating-point values are
+        float32, and so are flags unless the table says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
 
         With numpy and with torch on the CPU, the observations, actions and rewards of the whole dataset, and the flags
         of "d4rl", are views of the files, mapped copy-on-write: no memory is used until an array is read, and writing to
@@ -527,6 +530,94 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             UnknownKeyError: If the dataset has no observation or action.
         """
         return acting.as_dict(self, layout, framework, device, timeouts=timeouts, compact=compact)
+
+    def as_lerobot(
+        self,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        *,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Callable[[Any], Any] | None = None,
+        fps: float | None = None,
+        tolerance_s: float = 1e-4,
+    ) -> LeRobotFrames:
+        """Return the steps behind the interface of ``LeRobotDataset``, for the training programs of LeRobot.
+
+            >>> frames = dataset.as_lerobot({"action": [0, 0.1, 0.2]}, fps=10)
+            >>> frames[0]["action"].shape, frames.meta.stats["action"]["mean"]
+            >>> train, held_out = frames.split(0.1)
+
+        Nothing is exported. The features have the names of an export to LeRobot: ``observation.state``,
+        ``observation.images.top``, ``action``, ``next.reward``. Transforms of this buffer are not applied. As in LeRobot,
+        there is no observation after the last action of an episode.
+
+        Args:
+            delta_timestamps: Seconds from each frame by the name of a feature, [W] each.
+            episodes: Numbers of the episodes to read. All by default.
+            image_transforms: Function of an image, uint8 [..., C, H, W], for the images of each item.
+            fps: Steps per second, instead of the number in the manifest. If neither is known, timestamps count steps.
+            tolerance_s: Largest difference between a number of seconds and the time of its frame.
+
+        Raises:
+            InvalidArgumentError: If an episode or a feature does not exist, seconds are not those of a frame, the steps
+                per second are not known and seconds are given, or elements are whole episodes.
+        """
+        return acting.as_lerobot(
+            self,
+            delta_timestamps,
+            episodes=episodes,
+            image_transforms=image_transforms,
+            fps=fps,
+            tolerance_s=tolerance_s,
+        )
+
+    def as_robomimic(
+        self,
+        obs_keys: Sequence[str],
+        dataset_keys: Sequence[str] = ("actions", "rewards", "dones"),
+        **options: Unpack[RobomimicOptions],
+    ) -> RobomimicSequences:
+        """Return the steps behind the interface of ``SequenceDataset``, for the training programs of robomimic.
+
+            >>> sequences = dataset.as_robomimic(["robot0_eef_pos", "object"], seq_length=10, frame_stack=2)
+            >>> sequences[0]["obs"]["object"].shape, sequences[0]["actions"].shape
+
+        The items have the values of a robomimic file with the same demonstrations. Transforms of this buffer are not applied.
+
+        Args:
+            obs_keys: Names of observations, below the key ``observation``.
+            dataset_keys: Names of other fields: ``actions``, ``rewards``, ``dones``, ``states``, or dotted keys. A field that
+                the dataset does not have consists of zeros.
+            **options: Arguments of ``SequenceDataset``: `seq_length`, `frame_stack`, `pad_seq_length`, `pad_frame_stack`,
+                `get_pad_mask`, `goal_mode`, `load_next_obs`, `hdf5_normalize_obs`, `filter_by_attribute`, `action_keys`,
+                `action_config` and `demo_limit`. Those about the file have no effect: `hdf5_path`, `hdf5_cache_mode` and
+                `hdf5_use_swmr`.
+
+        Raises:
+            InvalidArgumentError: If an argument is invalid, an episode is too short for a sequence without padding, next
+                observations are not known, or elements are whole episodes. The message lists all problems.
+            UnknownKeyError: If the dataset has no such observation.
+        """
+        return acting.as_robomimic(self, obs_keys, dataset_keys, options)
+
+    def as_d3rlpy(self, **options: Unpack[D3rlpyOptions]) -> Any:
+        """Return the steps as a ``ReplayBuffer`` of d3rlpy, without a copy, for d3rlpy's algorithms.
+
+            >>> buffer = load("d4rl/hopper-medium-v2").as_d3rlpy()
+            >>> TD3PlusBCConfig().create().fit(buffer, n_steps=100_000)
+
+        The transitions and the random numbers are those of ``MDPDataset`` with the arrays of ``as_dict("d4rl")``: d3rlpy
+        leaves the last step of an episode out that is not terminated. The buffer is read-only. Transforms of this buffer are
+        not applied.
+
+        Args:
+            **options: Arguments of ``MDPDataset``: `transition_picker`, `trajectory_slicer`, `action_space` and
+                `action_size`.
+
+        Raises:
+            InvalidArgumentError: If elements are whole episodes, or no transition remains.
+            MissingDependencyError: If d3rlpy is not installed.
+        """
+        return acting.as_d3rlpy(self, options)
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
         """Publish the stored dataset on the Hugging Face hub.

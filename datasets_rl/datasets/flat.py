@@ -71,6 +71,7 @@ def flat_dict(
         columns["masks"] = _masks(storage)
     if layout == "ogbench":
         columns["terminals"] = ends.float()
+        columns["actions"] = _mapped(columns["actions"], _numbers_of_actions)
     elif layout == "rlpd":
         columns["dones"] = ends
         columns["actions"] = _mapped(columns["actions"], _clipped)
@@ -113,7 +114,7 @@ def _compact_columns(storage: Any) -> dict[str, Any]:
     rows = torch.from_numpy(np.insert(np.arange(len(storage)), stops, stops - 1))
     final = torch.from_numpy(np.insert(np.zeros(len(storage), np.bool_), stops, values=True))
     steps = {
-        "actions": _floats(_column(storage, ACTION)),
+        "actions": _mapped(_floats(_column(storage, ACTION)), _numbers_of_actions),
         "rewards": storage.column(NEXT_REWARD)[:, 0].float(),
         "masks": _masks(storage),
         "terminals": ends.float(),
@@ -201,6 +202,11 @@ def _mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 def _floats(value: Any) -> Any:
     return _mapped(value, lambda part: part.float() if part.is_floating_point() else part)
+
+
+def _numbers_of_actions(value: Tensor) -> Tensor:
+    """Return discrete actions [N, 1] as [N], as OGBench has them: its agents take the logits of a batch [B]."""
+    return value if value.is_floating_point() or value.ndim != 2 or value.shape[1] != 1 else value[:, 0]
 
 
 def _clipped(value: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from .learner import make_mlp as make_mlp
 from .learner import observation_normalizer as observation_normalizer
 from .learner import reward_scaling as reward_scaling
 from .learner import warm_up as warm_up
+from .lerobot import make_train_eval_datasets as make_train_eval_datasets
 from .observations import ObservationEncoder as ObservationEncoder
 from .observations import stack_observations as stack_observations
 from .online import OnlineEpisodes as OnlineEpisodes

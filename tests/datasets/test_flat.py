@@ -199,10 +199,11 @@ def stacked(flat, count):
     return np.concatenate(frames, axis=-1)
 
 
-@pytest.fixture(params=["scene-play-v0", "visual-cube-single-play-v0"])
+@pytest.fixture(params=["scene-play-v0", "visual-cube-single-play-v0", "powderworld-easy-play-v0"])
 def ogbench(request, tmp_path):
-    """A dataset of states or images, and its file."""
-    kind = "cube" if request.param.startswith("visual") else "scene"
+    """A dataset of states, images, or images and discrete actions, and its file."""
+    kinds = {"scene": "scene", "visual": "cube", "powderworld": "powder"}
+    kind = kinds[request.param.partition("-")[0]]
     rng = np.random.default_rng(5)
     file = tmp_path / "raw" / f"{request.param}.npz"
     write_file(file, [draw(rng, length, kind=kind) for length in (7, 3, 12)])
@@ -224,6 +225,8 @@ class TestCompact:
             rows = valid if name == "actions" else slice(None)  # the last action of an episode has no result
             assert np.array_equal(flat[name][rows], array[rows]), name
         assert {len(array) for array in flat.values()} == {22 + 3}
+        regular = dataset.as_dict("ogbench")
+        assert np.array_equal(regular["actions"], expected["actions"][valid])
 
     def test_frames_are_stacked_as_those_of_the_loader(self, ogbench):
         dataset, file = ogbench

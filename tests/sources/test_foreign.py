@@ -34,9 +34,13 @@ FOLDERS = {
     "MCAP by its bytes": ({"run": b"\x89MCAP0\r\n."}, "run is a bag of ROS 2 (MCAP)", "rosbags"),
     "ROS 1": ({"a.bag": b"#ROSBAG V2.0\n"}, "a.bag is a bag of ROS 1", "rosbags"),
     "ML-Agents": ({"Crawler.demo": b"\x0a\x1e"}, "Crawler.demo is a demonstration of Unity ML-Agents", "mlagents"),
-    "TFRecords": ({"a.tfrecord-00000-of-00001": b"\x10"}, "is a file of TFRecords without features.json", "tensorflow"),
+    "TFRecords": ({"a.tfrecord-00000-of-00001": b"\x10"}, "is a file of TFRecords without features.json", "tfrecord"),
     "ttyrec": ({"1/a.ttyrec3.bz2": b"BZh"}, "1/a.ttyrec3.bz2 is a recording of a terminal (ttyrec)", "nle"),
-    "MineRL": ({"v1/univ.json": b"{}", "v1/recording.mp4": b"."}, "v1/univ.json is a recording of MineRL", "minerl"),
+    "MineRL": (
+        {"v1/univ.json": b"{}", "v1/recording.mp4": b"."},
+        "v1/univ.json is a recording of MineRL",
+        "numpy and av",
+    ),
     "checkpoint": ({"model.pt": b"PK\x03\x04"}, "model.pt is a checkpoint of a policy or a network", "RecordEpisodes"),
     "stable-baselines": ({"ppo.zip": _agent()}, "ppo.zip is a checkpoint of a policy or a network", "RecordEpisodes"),
     "pointer": ({"a.dat": POINTER}, "a.dat is a pointer of git-LFS", "git lfs pull"),
@@ -139,39 +143,3 @@ def test_a_table_beside_a_checkpoint_is_read(tmp_path, monkeypatch):
     np.savez(tmp_path / "run/data.npz", **arrays, rewards=np.zeros(6), dones=done)
 
     assert load(str(tmp_path / "run")).episodes.lengths.tolist() == [3, 3]
-
-
-def test_the_program_for_bags_pairs_each_state_with_the_last_command(tmp_path, monkeypatch):
-    rosbag2 = pytest.importorskip("rosbags.rosbag2", reason="pip install rosbags")
-    from rosbags.typesys import Stores, get_typestore
-
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    types = get_typestore(Stores.ROS2_HUMBLE)
-    time = types.types["builtin_interfaces/msg/Time"](0, 0)
-    header = types.types["std_msgs/msg/Header"](time, "")
-    layout = types.types["std_msgs/msg/MultiArrayLayout"]([], 0)
-    state, command = types.types["sensor_msgs/msg/JointState"], types.types["std_msgs/msg/Float64MultiArray"]
-    with rosbag2.Writer(tmp_path / "bag", version=9) as writer:
-        topics = {
-            kind: writer.add_connection(f"/{name}", kind.__msgtype__, typestore=types)
-            for name, kind in {"states": state, "commands": command}.items()
-        }
-
-        def write_message(at, kind, message):
-            writer.write(topics[kind], at, types.serialize_cdr(message, kind.__msgtype__))
-
-        none = np.zeros(0)
-        for at, value in enumerate([0.0, 1.0, 2.0, 3.0]):
-            write_message(10 * at, state, state(header, [], np.array([value]), none, none))
-            if at:
-                write_message(10 * at + 5, command, command(layout, np.array([-value])))
-        write_message(50, state, state(header, [], np.array([4.0]), none, none))
-    with pytest.raises(ConversionError, match="is a bag of ROS 2"):
-        downloading.download(str(tmp_path / "bag"))
-
-    programs()["record_bag"](tmp_path / "bag", "local/bag", "/states", "/commands")
-
-    rows = load("local/bag")[:]
-    assert rows["observation"].flatten().tolist() == [1.0, 2.0, 3.0]
-    assert rows["action"].flatten().tolist() == [-1.0, -2.0, -3.0]
-    assert rows["next", "observation"].flatten().tolist() == [2.0, 3.0, 4.0]

@@ -8,11 +8,7 @@ meta/info.json  stats.json  tasks.parquet  episodes/chunk-000/file-000.parquet
 from __future__ import annotations
 
 import json
-import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +20,26 @@ from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metad
 from datasets_rl.exporting.content import Content, column_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.formats.parquet import arrow_array
 from datasets_rl.exporting.images import encode_images
+from datasets_rl.exporting.lerobot_features import (
+    AXES,
+    AXES_MAX,
+    COUNTERS,
+    FLAGS,
+    IMAGE_SAMPLES,
+    LANGUAGE,
+    FeatureStatistics,
+    counter_fields,
+    default_task,
+    depth_fields,
+    feature,
+    feature_fields,
+    has_many_axes,
+    is_language,
+    next_states,
+    parse_language,
+    ranked,
+    task_field,
+)
 from datasets_rl.exporting.videos import (
     VIDEO_FILE_BYTES,
     Clip,
@@ -35,11 +51,9 @@ from datasets_rl.exporting.videos import (
     check_encoder,
 )
 from datasets_rl.format.schema import Field
-from datasets_rl.format.statistics import Moments
 from datasets_rl.progress import Report
-from datasets_rl.read.depth import Depth
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,28 +61,10 @@ if TYPE_CHECKING:
 _VERSION = "v3.0"
 _FILE_BYTES = 100 << 20
 _FILES_PER_CHUNK = 1000
-_IMAGE_SAMPLES = 100
-_AXES_MAX = 5
-_AXES = ("height", "width", "channels")
 _VIDEO_SHARE = 0.05  # assumed bytes per byte of pixels
-_DEPTH_SIDE = 16  # at least, of what the encoder accepts
 _DEPTH_SHARE = 0.4  # of depths in single precision
 _PATTERN = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 _VIDEO_PATH = f"videos/{{video_key}}/{_PATTERN}.mp4"
-_FLAGS = (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
-_COUNTERS: Mapping[str, str] = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
-_LANGUAGE = {
-    "language_persistent": ("role", "content", "style", "timestamp", "camera", "tool_calls"),
-    "language_events": ("role", "content", "style", "camera", "tool_calls"),
-}
-"""Texts that are JSON lists of structs with these fields, and columns of such lists in LeRobot."""
-_INSTRUCTIONS = frozenset({"language_instruction", "instruction", "task", "natural_language_instruction"})
 
 
 class LeRobot(ExportFormat):
@@ -82,24 +78,24 @@ class LeRobot(ExportFormat):
 
     @override
     def problems(self, content: Content) -> Iterator[str]:
-        if odd := [field for field in content.actions if _has_many_axes(field)]:
-            yield f"the format has arrays of at most {_AXES_MAX} axes, and {names_of(odd)} has more"
+        if odd := [field for field in content.actions if has_many_axes(field)]:
+            yield f"the format has arrays of at most {AXES_MAX} axes, and {names_of(odd)} has more"
 
     @override
     def losses(self, content: Content) -> Iterator[str]:
         yield from dropped_final_losses(content)
         if not content.frame_rate:
             yield "the dataset states no frame rate: 1 is written, so that timestamps count steps"
-        if odd := [field for field in content.fields if _has_many_axes(field)]:
-            yield f"{names_of(odd)}: left out, having more than {_AXES_MAX} axes"
+        if odd := [field for field in content.fields if has_many_axes(field)]:
+            yield f"{names_of(odd)}: left out, having more than {AXES_MAX} axes"
         named = [field for field in content.fields if len(field.shape) > 1 and content.manifest.element_names(field)]
         if named:
             yield f"{names_of(named)}: the names of the elements are left out, which LeRobot has for vectors alone"
-        if fields := _next_states(content):
+        if fields := next_states(content):
             yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
-        if fields := [field for field, is_equal in _counters(content).items() if not is_equal]:
+        if fields := [field for field, is_equal in counter_fields(content).items() if not is_equal]:
             yield f"{names_of(fields)}: replaced by the counters of LeRobot, which differ"
-        depths = _depths(content)
+        depths = depth_fields(content)
         encoded = [field for field in _video_fields(content) if field.key not in content.clips]
         if fields := [field for field in encoded if field not in depths]:
             check_encoder("writing videos")
@@ -138,19 +134,19 @@ class _Writer:
 
     def __init__(self, content: Content, target: Path) -> None:
         self._content, self._target = content, target
-        self._task = _task(content)
-        self._fields = _feature_fields(content)
+        self._task = task_field(content)
+        self._fields = feature_fields(content)
         self._fps = content.frame_rate or 1
         self._tasks: dict[str, int] = {}
         videos = _video_fields(content)
         self._videos = {name: self._video_writer(name, one) for name, one in self._fields.items() if one in videos}
-        depths = _depths(content)
+        depths = depth_fields(content)
         self._stats = {
-            name: _Stats(field, has_channels=is_image(field) or (field in depths and name in self._videos))
+            name: FeatureStatistics(field, has_channels=is_image(field) or (field in depths and name in self._videos))
             for name, field in self._fields.items()
             if not field.text
         }
-        self._every = max(1, content.steps // _IMAGE_SAMPLES)
+        self._every = max(1, content.steps // IMAGE_SAMPLES)
         self._rows = self._episodes = self._file = self._file_bytes = 0
         self._data: Any = None
         self._records: Any = None
@@ -170,7 +166,7 @@ class _Writer:
         }
         terminated, truncated = (batch.steps[key].reshape(-1) for key in (NEXT_TERMINATED, NEXT_TRUNCATED))
         flags = (terminated | truncated, terminated, truncated)
-        columns |= {dotted_name(key): pa.array(values) for key, values in zip(_FLAGS, flags, strict=True)}
+        columns |= {dotted_name(key): pa.array(values) for key, values in zip(FLAGS, flags, strict=True)}
         tasks = self._task_numbers(batch)
         frames = np.arange(batch.count) - np.repeat(batch.table.starts, batch.lengths)
         counters = (
@@ -180,7 +176,7 @@ class _Writer:
             self._rows + np.arange(batch.count),
             tasks,
         )
-        columns |= {name: pa.array(values) for name, values in zip(_COUNTERS, counters, strict=True)}
+        columns |= {name: pa.array(values) for name, values in zip(COUNTERS, counters, strict=True)}
         table = pa.table(columns, schema=self._schema())
         for start, length in zip(batch.table.starts.tolist(), batch.lengths.tolist(), strict=True):
             self._data.write_table(table.slice(start, length), length)
@@ -229,7 +225,7 @@ class _Writer:
         def path_of(file: int) -> Path:
             return self._target / _VIDEO_PATH.format(video_key=name, **_file_index(file))
 
-        if depth := _depths(self._content).get(field):
+        if depth := depth_fields(self._content).get(field):
             return DepthVideos(path_of, self._fps, depth)
         clips = self._content.clips.get(field.key)
         return EncodedVideos(path_of, self._fps) if clips is None else StoredVideos(path_of, self._fps, clips)
@@ -238,15 +234,15 @@ class _Writer:
         import pyarrow as pa
 
         names = {name: _arrow_type(field) for name, field in self._fields.items() if name not in self._videos}
-        names |= {dotted_name(key): pa.bool_() for key in _FLAGS}
-        names |= {name: pa.from_numpy_dtype(np.dtype(dtype)) for name, dtype in _COUNTERS.items()}
+        names |= {dotted_name(key): pa.bool_() for key in FLAGS}
+        names |= {name: pa.from_numpy_dtype(np.dtype(dtype)) for name, dtype in COUNTERS.items()}
         features = {name: _hub_feature(one, name) for name, one in self._features().items() if name in names}
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         return pa.schema(list(names.items()), metadata)
 
     def _features(self) -> dict[str, Any]:
         names_of_field = self._content.manifest.element_names
-        features = {name: _describe(field, names_of_field(field)) for name, field in self._fields.items()}
+        features = {name: feature(field, names_of_field(field)) for name, field in self._fields.items()}
         for name, videos in self._videos.items():
             rows, columns, channels = self._fields[name].shape
             about: dict[str, Any] = {
@@ -261,9 +257,9 @@ class _Writer:
                 about |= {"pix_fmt": videos.pixel_format, **videos.depth.law}
                 info |= {"is_depth_map": True, "depth_unit": videos.depth.unit}
             info |= {f"video.{key}": value for key, value in about.items()}
-            features[name] |= {"dtype": "video", "names": [*_AXES], "info": info}
-        features |= {dotted_name(key): {"dtype": "bool", "shape": [1], "names": None} for key in _FLAGS}
-        return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _COUNTERS.items()}
+            features[name] |= {"dtype": "video", "names": [*AXES], "info": info}
+        features |= {dotted_name(key): {"dtype": "bool", "shape": [1], "names": None} for key in FLAGS}
+        return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in COUNTERS.items()}
 
     def _column(self, batch: EpisodeBatch, name: str, field: Field) -> pa.Array:
         import pyarrow as pa
@@ -273,7 +269,7 @@ class _Writer:
             return pa.array([{"bytes": image, "path": None} for image in images], _arrow_type(field))
         if field.text:
             texts = vocabulary_list(batch, field.key, column_of(batch, field))
-            return pa.array(map(_parse_language, texts) if _is_language(field) else texts, _arrow_type(field))
+            return pa.array(map(parse_language, texts) if is_language(field) else texts, _arrow_type(field))
         array = pixels(column_of(batch, field))
         self._stats[name].update(array)
         return arrow_array(array, _arrow_type(field))
@@ -288,9 +284,9 @@ class _Writer:
 
     def _task_numbers(self, batch: EpisodeBatch) -> NDArray[np.int64]:
         if self._task is None:
-            number = self._tasks.setdefault(_default_task(self._content), 0)
+            number = self._tasks.setdefault(default_task(self._content), 0)
             return np.full(batch.count, number, np.int64)
-        codes, ranks = _ranked(column_of(batch, self._task))
+        codes, ranks = ranked(column_of(batch, self._task))
         texts = vocabulary_list(batch, self._task.key, codes)
         numbers = [self._tasks.setdefault(text, len(self._tasks)) for text in texts]
         return np.asarray(numbers, np.int64)[ranks]
@@ -360,73 +356,6 @@ class _Writer:
         parquet.write_table(table, self._target / "meta" / "tasks.parquet")
 
 
-class _Stats(Moments):
-    """Moments of each element of a field, of cameras of each channel."""
-
-    MAX_ELEMENTS = sys.maxsize
-
-    def __init__(self, field: Field, *, has_channels: bool) -> None:
-        self._of_pixels, self._has_channels, self._samples = is_image(field), has_channels, 0
-        super().__init__(field.shape[-1:] if has_channels else (math.prod(field.shape),))
-
-    @override
-    def update(self, block: NDArray[Any]) -> None:
-        self._samples += len(block)
-        super().update(block / 255 if self._of_pixels else block)
-
-    @override
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics as in stats.json.
-
-        Statistics of cameras are [channels, 1, 1], of pixels between 0 and 1.
-        """
-        axes = (-1, 1, 1) if self._has_channels else (-1,)
-        numbers = {name: np.reshape(value, axes).tolist() for name, value in super().to_json().items()}
-        return {name: numbers[name] for name in ("min", "max", "mean", "std")} | {"count": [self._samples]}
-
-
-def _feature_fields(content: Content) -> dict[str, Field]:
-    """Return the fields by feature name: ``observation.state``, ``observation.images.top``, or the dotted key."""
-    fields: dict[str, Field] = {}
-    replaced = {*_counters(content), *_next_states(content), _task(content)}
-    for field in content.fields:
-        if field not in replaced and not _has_many_axes(field) and field.key not in _FLAGS:
-            name = _feature_name(content, field)
-            fields[name if name not in fields else dotted_name(("observation", "images", *field.key))] = field
-    return fields
-
-
-def _feature_name(content: Content, field: Field) -> str:
-    key: Key = field.key
-    if field not in content.observations:
-        return dotted_name(key) if key != ("task",) else "task_"  # LeRobot adds the text of the task under this name
-    inner = key[1:] if key[0] == "observation" else key
-    if is_image(field) or (content.images == "video" and field in _depths(content)):
-        # The reader of LeRobot's datasets, as TorchRL, names cameras observation.image.CAM.
-        inner = inner[1:] if inner[:1] == ("images",) or (inner[:1] == ("image",) and inner[1:]) else inner
-        return ".".join(("observation", "images", *inner)) if inner not in {(), ("image",)} else "observation.image"
-    return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
-
-
-def _is_language(field: Field) -> bool:
-    return field.text and field.name in _LANGUAGE
-
-
-@lru_cache(maxsize=64)
-def _parse_language(text: str) -> Any:
-    return json.loads(text) if text else []
-
-
-def _has_many_axes(field: Field) -> bool:
-    return len(field.shape) > _AXES_MAX
-
-
-def _next_states(content: Content) -> list[Field]:
-    """Return the fields under "next" that have a field of the same name at t."""
-    roots = {field.key[0] for field in content.states} | {"observation"}
-    return [field for field in content.next_fields if field.key[1] in roots]
-
-
 def _video_fields(content: Content) -> list[Field]:
     """Return the fields that become videos: fields with stored videos, and with ``images="video"`` others that can."""
 
@@ -435,63 +364,12 @@ def _video_fields(content: Content) -> list[Field]:
 
     if content.images == "encoded":
         return []
-    depths = _depths(content)
+    depths = depth_fields(content)
     return [
         field
-        for field in _feature_fields(content).values()
+        for field in feature_fields(content).values()
         if field.key in content.clips or (content.images == "video" and (can_be_video(field) or field in depths))
     ]
-
-
-def _depths(content: Content) -> dict[Field, Depth]:
-    """Return what depths mean, of the fields that are images of a depth camera by the metadata, and that can be videos."""
-    found = {}
-    stated = (content.manifest.stated(name) for name in ("units", "depth_laws"))
-    units, laws = (value if isinstance(value, Mapping) else {} for value in stated)
-    for field in content.fields:
-        law = laws.get(field.name)
-        is_camera = len(field.shape) == 3 and field.shape[2] == 1 and min(field.shape[:2]) >= _DEPTH_SIDE
-        if is_camera and field.name in units and field.read_dtype != np.uint8:
-            with suppress(ValueError):  # another unit, or no law
-                found[field] = Depth.of_law(units[field.name], law if isinstance(law, Mapping) else {})
-    return found
-
-
-def _counters(content: Content) -> dict[Field, bool]:
-    """Return the fields that LeRobot's counters replace, and whether these have the same values."""
-    found = {}
-    for field in content.fields:
-        is_number = field.shape in {(), (1,)} and not field.text
-        if field.name in _COUNTERS:
-            found[field] = is_number and _equals_counter(content, field)
-        elif field.name == "frame" and is_number and not field.shared and _equals_counter(content, field):
-            found[field] = True
-    return found
-
-
-def _equals_counter(content: Content, field: Field) -> bool:
-    values, lengths = content.steps_of(field.key).reshape(-1), content.lengths
-    frames = np.arange(content.steps) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    match field.name:
-        case "timestamp":
-            return bool(np.allclose(values, frames / (content.frame_rate or 1), rtol=0, atol=1e-4))
-        case "frame" | "frame_index":
-            return np.array_equal(values, frames)
-        case "episode_index":
-            return np.array_equal(values, np.repeat(np.arange(len(lengths)), lengths))
-        case "index":
-            return np.array_equal(values, np.arange(content.steps))
-    task = _task(content)
-    return np.array_equal(values, _ranked(content.steps_of(task.key))[1] if task else np.zeros(content.steps))
-
-
-def _ranked(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the distinct codes in the order of appearance, and the position of each code among them, [N]."""
-    distinct, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    return distinct[order], ranks[positions]
 
 
 def _file_index(file: Any) -> dict[str, Any]:
@@ -509,33 +387,12 @@ def _clip_columns(clips: Mapping[str, Sequence[Clip]]) -> Iterator[tuple[str, ND
         yield f"videos/{camera}/to_timestamp", np.asarray([clip.stop for clip in of_episodes])
 
 
-def _task(content: Content) -> Field | None:
-    texts = [field for field in content.fields if field.text]
-    named = [field for field in texts if field.key[-1] in _INSTRUCTIONS]
-    return next(iter([*named, *texts]), None)
-
-
-def _default_task(content: Content) -> str:
-    return str(content.manifest.metadata.get("environment") or content.manifest.id)
-
-
-def _describe(field: Field, names: Sequence[str]) -> dict[str, Any]:
-    """Return a feature of info.json. `names` are the names of the elements, if any."""
-    if is_image(field):
-        return {"dtype": "image", "shape": list(field.shape), "names": [*_AXES]}
-    if field.text:
-        return {"dtype": "language" if _is_language(field) else "string", "shape": [1], "names": None}
-    shape = list(field.shape or (1,))
-    # LeRobot names the elements of vectors alone: of other arrays, the names are the names of the axes.
-    return {"dtype": field.read_dtype.name, "shape": shape, "names": [*names] if names and len(shape) == 1 else None}
-
-
 def _hub_feature(feature: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a feature in the words of the library datasets."""
     if feature["dtype"] == "language":
         text: dict[str, Any] = {"dtype": "string", "_type": "Value"}
         kinds = {"timestamp": {**text, "dtype": "float32"}, "tool_calls": {"feature": text, "_type": "List"}}
-        return {"feature": {one: kinds.get(one, text) for one in _LANGUAGE[name]}, "_type": "List"}
+        return {"feature": {one: kinds.get(one, text) for one in LANGUAGE[name]}, "_type": "List"}
     if feature["dtype"] == "image":
         return {"_type": "Image"}
     value = {"dtype": feature["dtype"], "_type": "Value"}
@@ -551,9 +408,9 @@ def _arrow_type(field: Field) -> pa.DataType:
 
     if is_image(field):
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    if _is_language(field):
+    if is_language(field):
         kinds = {"timestamp": pa.float32(), "tool_calls": pa.list_(pa.string())}
-        return pa.list_(pa.struct([(name, kinds.get(name, pa.string())) for name in _LANGUAGE[field.name]]))
+        return pa.list_(pa.struct([(name, kinds.get(name, pa.string())) for name in LANGUAGE[field.name]]))
     if field.text:
         return pa.string()
     kind = pa.from_numpy_dtype(field.read_dtype)
