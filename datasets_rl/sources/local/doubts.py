@@ -98,9 +98,8 @@ def check_episodes(file: ArrayFile, plan: Plan) -> None:
         return
     ends = find_ends(file, plan, read_flags(file, plan))
     count = int((ends.lengths > 0).sum())
-    problems = [
-        f"{name} is {value}, but the file has {count:,} episodes" for name, value in stated.items() if value != count
-    ]
+    has = "one episode" if count == 1 else f"{count:,} episodes"
+    problems = [f"{name} is {value}, but the file has {has}" for name, value in stated.items() if value != count]
     for name in returns:
         differ = _other_returns(file, plan, ends, name)
         if differ is None:

@@ -500,7 +500,7 @@ def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str
 
 
 def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: int) -> Iterator[str]:
-    """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
+    """Yield which arrays speak of episodes, in a file in which nothing marks the ends of episodes."""
     for name in names:
         # A single value is a value of the single episode, and a number for each row may be the length of an object.
         is_per_row = file.arrays[name].rows == rows
@@ -515,9 +515,6 @@ def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: 
             discounts = np.asarray(file.read_all(part.array)).reshape(rows, -1)
             if (zeros := np.flatnonzero((discounts[:-1] == 0).all(1))).size:
                 yield f"{part.array} is 0 at row {zeros[0]:,}, as after a termination ({len(zeros):,} such rows)"
-    for name, number in file.scalars.items():
-        if COUNTS_EPISODES.search(last_name(name)) and number.item() not in {0, 1}:
-            yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
 
 
 def _may_mark(file: ArrayFile, name: str, rows: int) -> bool:
