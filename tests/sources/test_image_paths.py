@@ -634,3 +634,23 @@ def test_images_that_no_row_names_are_not_files_of_the_dataset(tmp_path, setting
     stored = StoredDataset(download(str(folder), settings=settings))
 
     assert sorted(file.path.rpartition("/")[2] for file in stored.manifest.raw) == ["dataset.toml", "log.csv"]
+
+
+def test_next_vectors_without_next_images_are_refused(tmp_path, settings):
+    arrays = {"obs": ACTION[:-1], "next_obs": ACTION[1:], "image": PIXELS[:-1], "action": ACTION[:-1]}
+    np.savez(tmp_path / "a.npz", **arrays)
+
+    assert "observation.image has no next observation, unlike observation.state" in refused(
+        tmp_path / "a.npz", settings
+    )
+
+
+def test_a_column_of_missing_images_beside_a_described_observation_is_left_out_and_counted(tmp_path, settings):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "log.csv").write_text("image_path,obs,action,episode\nx.png,1,2,0\ny.png,3,4,0\n")
+    (folder / "dataset.toml").write_text('[fields]\nobservation = "obs"')
+
+    stored = StoredDataset(download(str(folder), settings=settings))
+
+    assert counts(stored)["left-out"] == 1

@@ -189,7 +189,8 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
                 keys[name] = key
     # A vector beside images is a part of the observation, as the images are.
     if any(key[:2] == IMAGE for key in keys.values()):
-        keys = {name: (*OBSERVATION, "state") if key == OBSERVATION else key for name, key in keys.items()}
+        vectors = {OBSERVATION, (NEXT, *OBSERVATION)}
+        keys = {name: (*key, "state") if key in vectors else key for name, key in keys.items()}
     return keys
 
 

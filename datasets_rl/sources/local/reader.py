@@ -238,12 +238,13 @@ def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
     if any(field.key == NEXT_REWARD for field in plan.layout.fields):
         return  # stated by the user
     rows = next(file.arrays[name].rows for name in plan.step_arrays)
+    left_out = {name: file.arrays[name] for name in plan.left_out if file.arrays[name].rows == rows}
     maybe = [
         name
-        for name in plan.left_out
-        if (array := file.arrays[name]).rows == rows and array.shape in {(), (1,)} and array.dtype.kind in "iuf"
+        for name, array in left_out.items()
+        if array.shape in {(), (1,)} and array.dtype.kind in "iuf" and not array.text and not array.encoded
     ]
-    if maybe and not any(array.text for array in (file.arrays[name] for name in maybe)):
+    if maybe:
         problem = f"no array is described or named as the reward, and {join_names(maybe, ITEMS_MAX)} may be the reward"
         hint = f"state in {FILE}, [fields], reward = {maybe[0]!r}, or reward = 0.0 for steps without rewards"
         raise ConversionError(file.name, [problem], hint=hint)
