@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test quick lint slow lowest coverage mutations bench docs clean
+.PHONY: demo test quick lint slow lowest coverage mutations bench gpu docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -52,6 +52,10 @@ mutations: .venv/test.stamp  ## faults that are planted in the package, and whic
 bench: .venv/test.stamp  ## timings at full size, with their limits; needs the machine alone, and 5 GB of the temporary folder
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch cpprb
 	$(BIN)/python -m pytest -m bench -s
+
+gpu: .venv/test.stamp  ## the tests that need a GPU, then values, kernels and microseconds of batches on it; DEVICE=cpu for what needs none
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python tests/gpu.py $(if $(DEVICE),--device $(DEVICE))
 
 docs: .venv/docs.stamp  ## the documentation as a site, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datasets_rl.buffers.arguments import check_batch_size
 from datasets_rl.buffers.read_path import Drawn, ReadPath
-from datasets_rl.storages.packed import unchecked
+from datasets_rl.ted.unchecked import unchecked
 from datasets_rl.transforms.base import Transform
 
 _INDEX = "index"

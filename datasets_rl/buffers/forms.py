@@ -8,21 +8,24 @@ format="jax"           {"observation": ..., "next.reward": ...}         arrays o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy import ndarray
 from tensordict import is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.libraries import importing
 from datasets_rl.storages.base import Storage
+from datasets_rl.storages.packed import as_array
 from datasets_rl.ted.keys import NEXT, Key, as_key, keys_named
 
 BatchForm = Literal["tensordict", "dict", "numpy", "jax"]
 """What `sample` returns a batch as."""
+_FORMS = get_args(BatchForm)
 
 
 def check_form(form: Any) -> None:
@@ -32,8 +35,8 @@ def check_form(form: Any) -> None:
         InvalidArgumentError: If there is no such form.
         MissingDependencyError: If the form is "jax", and jax is not installed.
     """
-    if form not in get_args(BatchForm):
-        raise InvalidArgumentError(f"format is {form!r}, expected one of {', '.join(map(repr, get_args(BatchForm)))}")
+    if form not in _FORMS:
+        raise InvalidArgumentError(f"format is {form!r}, expected one of {', '.join(map(repr, _FORMS))}")
     if form == "jax":
         _jax()
 
@@ -55,32 +58,41 @@ def as_form(batch: Any, form: BatchForm) -> Any:
         )
     if form == "tensordict":
         return batch
-    arrays: dict[str, Any] = {}
-    _add_leaves(batch, "", _CONVERTERS[form], arrays)
+    leaves: dict[Key, Any] = {}
+    _add_leaves(batch, (), leaves)
+    return columns_as(leaves, form)
+
+
+def columns_as(columns: Mapping[Key, Any], form: BatchForm) -> dict[str, Any]:
+    """Return the leaves of a batch as a flat dict, see the module, for each form but "tensordict".
+
+    Args:
+        columns: Arrays and tensors by key. Other values are returned unchanged.
+        form: The form.
+    """
+    if form == "dict":
+        return {
+            ".".join(key): torch.from_numpy(leaf) if type(leaf) is ndarray else leaf for key, leaf in columns.items()
+        }
+    convert = _for_jax if form == "jax" else as_array
+    arrays = {".".join(key): leaf if type(leaf) is ndarray else convert(leaf) for key, leaf in columns.items()}
     # A single call for all arrays: each call costs as much as the gather of a small batch.
     return _jax().device_put(arrays) if form == "jax" else arrays
 
 
-def _add_leaves(batch: Any, prefix: str, convert: Callable[[Tensor], Any], arrays: dict[str, Any]) -> None:
-    """Add the converted leaves of a TensorDict to a flat dict."""
+def _add_leaves(batch: Any, path: Key, leaves: dict[Key, Any]) -> None:
+    """Add the leaves of a TensorDict to a flat dict."""
     for name, value in batch.items():
-        if isinstance(value, Tensor):
-            arrays[prefix + name] = convert(value)
-        elif is_tensor_collection(value) and not is_non_tensor(value):
-            _add_leaves(value, f"{prefix}{name}.", convert, arrays)
+        if is_tensor_collection(value) and not is_non_tensor(value):
+            _add_leaves(value, (*path, name), leaves)
         else:
-            arrays[prefix + name] = value
+            leaves[(*path, name)] = value
 
 
-def _for_jax(leaf: Tensor) -> Any:
-    return leaf.numpy(force=True) if leaf.is_cpu else _jax().dlpack.from_dlpack(leaf.detach().contiguous())
-
-
-_CONVERTERS: dict[str, Callable[[Tensor], Any]] = {
-    "dict": lambda leaf: leaf,
-    "numpy": lambda leaf: leaf.numpy(force=True),
-    "jax": _for_jax,
-}
+def _for_jax(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.is_cpu:
+        return as_array(leaf)
+    return _jax().dlpack.from_dlpack(leaf.detach().contiguous())
 
 
 def _jax() -> Any:
@@ -110,7 +122,7 @@ def given_rows(rows: Any, storage: Storage) -> Any:
             f"rows have the shape {list(index.shape)}, expected {expected}",
             hint="an index of another shape is read by buffer[rows]",
         )
-    if index.is_cpu:
+    if index.is_cpu and not (axes == 1 and _are_within(index, len(storage))):
         sizes = torch.as_tensor(getattr(storage, "shape", (len(storage),)))
         places = index.unsqueeze(1) if axes == 1 else index
         outside = ((places < 0) | (places >= sizes)).any(1).nonzero().view(-1)
@@ -121,6 +133,12 @@ def given_rows(rows: Any, storage: Storage) -> Any:
                 f"{row}, expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
             )
     return storage.ravel(index.to(torch.int64))
+
+
+def _are_within(index: Tensor, size: int) -> bool:
+    """Return whether rows are in [0, size): two steps of numpy, in place of ten of torch that also find the rows."""
+    rows = index.numpy()
+    return bool(not rows.size or (rows.min() >= 0 and rows.max() < size))
 
 
 def _integers(rows: Any) -> Tensor:

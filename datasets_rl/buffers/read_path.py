@@ -27,7 +27,9 @@ from datasets_rl.buffers.fields import field_of, key_of
 from datasets_rl.buffers.forms import given_rows
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
+from datasets_rl.storages.packed import Column
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import NestedKey
@@ -101,13 +103,14 @@ class ReadPath(Composed):
         parts = self._components
         lock, storage = parts.lock, parts.storage
         with lock.reading if storage.read_only else lock:
-            if (waiting := self.take_waiting(size, fields)) is not None:
+            if self.waiting and (waiting := self.take_waiting(size, fields)) is not None:
                 return waiting
-            before = parts.sampler.position if ahead else None
+            sampler, writer = parts.sampler, parts.writer
+            before = sampler.position if ahead else None
             index, info = self.choose_rows(storage, size)
-            if parts.writer.tracks_generations:
-                info["index_generation"] = parts.writer.generations_of(storage.unravel(index))
-            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out, before=before, size=size)
+            if writer.tracks_generations:
+                info["index_generation"] = writer.generations_of(storage.unravel(index))
+            drawn = Drawn(storage, index, info, fields, sampler.ran_out, _UNREAD, False, before, size)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
                 lock.begin_read()
@@ -117,8 +120,6 @@ class ReadPath(Composed):
 
     def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
         """Return the next batch that was drawn earlier, or None if the next batch has another size."""
-        if not self.waiting:
-            return None
         try:
             if self.waiting[0].size not in {None, size}:
                 return None
@@ -162,9 +163,35 @@ class ReadPath(Composed):
             try:
                 data = self.read(drawn)
             finally:
-                self.discard(drawn)
+                if drawn.announced:
+                    self.discard(drawn)
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
         return self.finish(data, info), info
+
+    @property
+    def returns_stored_fields(self) -> bool:
+        """Whether a batch is what the storage returns for the rows of the sampler, with the info, and nothing else."""
+        parts = self._components
+        return not (parts.transforms or parts.collate_fn is not None or self.has_own_rows)
+
+    def take_columns(self, drawn: Drawn) -> dict[Key, Column] | None:
+        """Read a drawn batch as its leaves by key, without info. None if the batch has to be made by `make`."""
+        storage, index = drawn.storage, drawn.index
+        if drawn.data is not _UNREAD or not isinstance(storage, EpisodicStorage):
+            return None
+        if self._components.pin_memory or not self.returns_stored_fields or not _is_rows(index):
+            return None
+        try:
+            columns = storage.take_columns(index, drawn.fields)
+        finally:
+            self.discard(drawn)
+        drawn.info["index"] = index
+        return columns
+
+    def columns_of_info(self, info: dict[Any, Any]) -> dict[Key, Column]:
+        """Return the info of a sampler as leaves of a batch: none, because batches of this class contain no info."""
+        del info
+        return {}
 
     def discard(self, drawn: Drawn) -> None:
         """End the use of a drawn batch: writers no longer wait for its read."""
@@ -290,6 +317,11 @@ class ReadPath(Composed):
         """Return the number of stored steps. With a `ConsumingSampler`, the number of steps that can still be drawn."""
         sampler: Any = self.sampler
         return sampler.available_count(self.storage) if getattr(sampler, "consumes", False) else len(self.storage)
+
+
+def _is_rows(index: Any) -> bool:
+    """Return whether an index is rows, [B]. A custom sampler may return another index."""
+    return isinstance(index, Tensor) and index.ndim == 1
 
 
 def _clone_leaf(leaf: Any) -> Any:

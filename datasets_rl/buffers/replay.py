@@ -19,7 +19,7 @@ from datasets_rl.buffers.batches import can_read_runs, runs_of_batches
 from datasets_rl.buffers.compiled import GraphHandle, can_compile, sample_in_graph
 from datasets_rl.buffers.components import Components
 from datasets_rl.buffers.display import as_html, as_text
-from datasets_rl.buffers.forms import BatchForm, as_form, check_form, select_fields
+from datasets_rl.buffers.forms import BatchForm, as_form, check_form, columns_as, select_fields
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.sample_units import SampleUnit
@@ -185,39 +185,71 @@ class ReplayBuffer(WritePath):
         """
         if format is not None:
             check_form(format)
-        batch, info = self._sample(batch_size, keys, rows)
-        batch = batch if format is None else as_form(batch, format)
+        batch, info = self._sample(batch_size, keys, rows, format)
         return (batch, info) if return_info else batch
 
-    def _sample(self, batch_size: int | None, keys: Any = None, rows: Any = None) -> tuple[Any, dict[Any, Any]]:
-        """Return a batch and its info, see `sample`."""
+    def _sample(
+        self,
+        batch_size: int | None,
+        keys: Any = None,
+        rows: Any = None,
+        form: BatchForm | None = None,
+        *,
+        with_info: bool = True,
+    ) -> tuple[Any, dict[Any, Any]]:
+        """Return a batch in a form and its info, see `sample`."""
         names = None if keys is None else _field_names(keys)
         fields = None if names is None else self._fields_to_read(names)
         if rows is not None:
             if batch_size is not None:
                 raise InvalidArgumentError("rows and batch_size were given, expected only one")
-            batch, info = self.make(self.draw_rows(rows, fields))
+            batch, info = self._make_as(self.draw_rows(rows, fields), form, names, with_info)
         elif is_dynamo_compiling() and can_compile(self):
             size: Any = self.batch_size if batch_size is None else batch_size
             check_batch_size(size)
-            batch, info = sample_in_graph(self, self._graph, size)
+            batch, info = self._finish_as(*sample_in_graph(self, self._graph, size), form, names, with_info)
         else:
             if self._prefetch is not None and batch_size in {None, self.batch_size}:
-                drawn, (batch, info) = self._prefetch.next()
-                fields = None
+                drawn, made = self._prefetch.next()
+                batch, info = self._finish_as(*made, form, names, with_info)
             else:
                 drawn = self.draw(batch_size, fields=fields)
-                batch, info = self.make(drawn)
+                batch, info = self._make_as(drawn, form, names, with_info)
             self._ran_out = drawn.last
-        if names is not None and (fields is None or len(info) > 1):
-            batch = select_fields(batch, names, info)
         return batch, info
+
+    def _make_as(
+        self, drawn: Drawn, form: BatchForm | None, names: tuple[str | Key, ...] | None, with_info: bool
+    ) -> tuple[Any, dict[Any, Any]]:
+        """Read and finish a drawn batch, in a form, with some fields. Most forms need no TensorDict."""
+        info, has_fields = drawn.info, names is None or drawn.fields is not None
+        if form is not None and form != "tensordict" and has_fields and (names is None or not info):
+            columns = self.take_columns(drawn)
+            if columns is not None:
+                return columns_as({**columns, **self.columns_of_info(info)} if with_info else columns, form), info
+        batch, info = self.make(drawn)
+        return self._finish_as(batch, info, form, None if has_fields and len(info) <= 1 else names, with_info)
+
+    def _finish_as(
+        self, batch: Any, info: dict[Any, Any], form: BatchForm | None, names: Any, with_info: bool
+    ) -> tuple[Any, dict[Any, Any]]:
+        """Return some fields of a batch in a form, and the info."""
+        if names is not None:
+            batch = select_fields(batch, names, info)
+        if not with_info:
+            batch = self.without_info(batch, info)
+        return (batch if form is None else as_form(batch, form)), info
+
+    def without_info(self, batch: Any, info: dict[Any, Any]) -> Any:
+        """Return a batch without the info of its sampler: batches of this class contain no info."""
+        del info
+        return batch
 
     def _fields_to_read(self, names: tuple[str | Key, ...]) -> tuple[Key, ...] | None:
         """Return the keys of the fields of a batch if the storage can read only these fields, else None."""
-        parts, storage = self._components, self.storage
-        alone = not parts.transforms and parts.collate_fn is None and not self.has_own_rows
-        return storage.keys_named(names) if alone and isinstance(storage, EpisodicStorage) else None
+        storage = self.storage
+        is_read = isinstance(storage, EpisodicStorage) and self.returns_stored_fields
+        return storage.keys_named(names) if is_read else None  # type: ignore[attr-defined]  # episodic
 
     def batches(self, count: int | None = None, batch_size: int | None = None) -> Iterator[Any]:
         """Yield batches, as `sample` does. Over a dataset, this is faster than calls of `sample`.

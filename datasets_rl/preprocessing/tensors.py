@@ -23,7 +23,6 @@ from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import StoredImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -40,6 +39,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 from datasets_rl.ted.steps import values_after
+from datasets_rl.ted.unchecked import nest_leaves
 
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 

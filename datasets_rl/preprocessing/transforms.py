@@ -28,11 +28,11 @@ from datasets_rl.preprocessing.steps import STEPS, snake, step_class
 from datasets_rl.preprocessing.steps._fields import FIXED, Change, map_fields, rename_fields, require_keys
 from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
-from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import StoredImages, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
 from datasets_rl.ted.table import concatenated_ranges
+from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.transforms import CatFrames, Transform
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.base import key_list

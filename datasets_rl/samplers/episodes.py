@@ -32,7 +32,7 @@ def _dataset_of(sampler: SeededSampler, storage: Storage) -> str:
             f"a {type(sampler).__name__} samples the episodes of a stored dataset, and the storage is a {type(storage).__name__}",
             hint="use a SamplerWithoutReplacement or a SliceSamplerWithoutReplacement",
         )
-    return hashlib.sha256(storage.episodes.records.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(storage.episodes.records).data).hexdigest()[:16]
 
 
 class EpisodeSampler(SeededSampler):

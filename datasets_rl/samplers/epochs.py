@@ -30,13 +30,25 @@ Index = NDArray[np.int64]
 Uneven = Literal["keep", "drop", "pad"]
 
 _UNKNOWN = -1
-_SEEDS = 1 << 62
+SEEDS = 1 << 62
+LISTED_MAX = 1 << 20
+"""Largest number of elements whose random order is that of `torch.randperm`, which takes 20 ms for these."""
 
 
 def seeded(*parts: object) -> Generator:
     """Return a generator with a seed that follows from all parts, the same on every machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+def shuffled(count: int, generator: Generator | None) -> Index:
+    """Return the numbers below `count` in random order, int64 [count]."""
+    if count <= LISTED_MAX:
+        order: Index = torch.randperm(count, generator=generator).numpy()
+        return order
+    from datasets_rl.samplers.permutation import permuted  # deferred: imports numba
+
+    return permuted(range(count), count, int(torch.randint(SEEDS, (), generator=generator)))
 
 
 @dataclass(eq=False)
@@ -115,6 +127,7 @@ class _Lane:
         self._stops = np.zeros(1, np.int64)  # after the units of the first 0, 1, ... items
         self._firsts = [0]  # the first item of each pool
         self._pool: _Pool | None = None
+        self._single: bool | None = None
         if all_items.known:
             self._extend(len(self.items))
 
@@ -183,8 +196,18 @@ class _Lane:
             self._pool = _Pool(start, owners, units)
         return self._pool
 
+    def _is_of_single_units(self) -> bool:
+        """Return whether all pools have one item of one unit, as of slices, so that no pool has an order."""
+        if self._single is None and self._is_whole():
+            are_whole = self._order.pool == 1 and not self._remainder.parts
+            self._single = are_whole and bool((np.diff(self._stops) == 1).all())
+        return bool(self._single)
+
     def take(self, start: int, stop: int) -> tuple[Index, Index]:
         """Return the items and the numbers of the units [start, stop), as far as the rank has such units."""
+        if self._is_of_single_units():
+            owners = self.items[start:stop]
+            return owners, np.zeros(len(owners), np.int64)
         pieces = []
         while start < stop and self.has(start):
             pool = self.pool(start)
@@ -268,7 +291,7 @@ class Epochs:
         world_size: int | None = None,
         uneven: Uneven = "keep",
     ) -> None:
-        is_seed = seed is None or (type(seed) is int and 0 <= seed < _SEEDS)
+        is_seed = seed is None or (type(seed) is int and 0 <= seed < SEEDS)
         check(
             unless(is_seed, f"seed is {seed!r}, expected None or an integer >= 0"),
             choice_problems("keep", "drop", "pad", uneven=uneven),
@@ -331,10 +354,10 @@ class Epochs:
         items = self._items
         if self._remainder is None:
             order, count = self._order, len(items)
-            permuted = np.arange(count)
+            numbers = np.arange(count)
             if self.shuffle:
-                permuted = torch.randperm(count, generator=seeded(self.epoch, "items", order.seed)).numpy()
-            remainder = _Remainder(permuted[items.lengths[permuted] != 0])
+                numbers = shuffled(count, seeded(self.epoch, "items", order.seed))
+            remainder = _Remainder(numbers if items.lengths.all() else numbers[items.lengths[numbers] != 0])
             for number, (ranks, drawn) in enumerate(self.history):
                 key = (self.epoch, *self.history[:number])
                 remainder = _after(remainder, items, order, key, ranks, drawn)
@@ -412,7 +435,7 @@ class Epochs:
     def draw_seed(self, generator: Generator | None) -> None:
         """Draw the seed, unless the seed is known."""
         if self.seed is None:
-            self.seed = 0 if self.share else int(torch.randint(_SEEDS, (), generator=generator))
+            self.seed = 0 if self.share else int(torch.randint(SEEDS, (), generator=generator))
 
     def _is_over(self, count: int) -> bool:
         stop = self._stop(count)
@@ -536,7 +559,7 @@ class Epochs:
         ):
             problems.append(f"history is {history!r}, expected a list of pairs: a number of ranks, a number of units")
         seed, dataset = state.get("seed"), state.get("dataset")
-        if seed is not None and (type(seed) is not int or not 0 <= seed < _SEEDS):
+        if seed is not None and (type(seed) is not int or not 0 <= seed < SEEDS):
             problems.append(f"seed is {seed!r}, expected an integer >= 0")
         elif self.given_seed is not None and seed not in {None, self.given_seed}:
             problems.append(f"seed is {seed!r}, expected {self.given_seed}, the seed of this sampler")

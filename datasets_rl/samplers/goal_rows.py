@@ -1,17 +1,38 @@
-"""Rows of goals, in a compiled loop, in place of twenty calls of numpy."""
+"""Rows of goals, and their states, in compiled loops, in place of twenty calls of numpy."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
+from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from datasets_rl.loop_compiler import compile_for
+from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
+from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 STRATEGIES = ("geometric", "interpolate", "future", "final", "episode")
 _GEOMETRIC, _INTERPOLATE, _, _FINAL, _EPISODE = range(5)
+_ROWS_AHEAD, _LINE = 32, 8
+"""Rows of which the memory is requested ahead, and words of a cache line."""
+
+
+@numba.njit(numba.int64(numba.int64, numba.float64, numba.int64, numba.int64, numba.int64), cache=True)
+def _place_of(strategy: int, ahead: float, place: int, first: int, limit: int) -> Any:
+    """Return the place of a trajectory goal of a step, see `choose_goals`."""
+    following = min(place + 1, limit)
+    if strategy == _GEOMETRIC:
+        return place + np.int64(min(ahead, float(limit - place)))
+    if strategy == _INTERPOLATE:
+        return np.int64(np.rint(following * ahead + limit * (1 - ahead)))
+    if strategy == _FINAL:
+        return limit
+    start = first if strategy == _EPISODE else following
+    return start + np.int64(ahead * (limit - start + 1))
 
 
 @compile_for(
@@ -55,18 +76,154 @@ def choose_goals(
         if len(random) and random[number] and not (len(current) and current[number]):
             rows[number], final[number], goal_limits[number] = random_rows[number], False, limit
             continue
-        following = min(place + 1, limit)
-        if len(current) and current[number]:
-            goal = place
-        elif strategy == _GEOMETRIC:
-            goal = place + np.int64(min(ahead[number], float(limit - place)))
-        elif strategy == _INTERPOLATE:
-            goal = np.int64(np.rint(following * ahead[number] + limit * (1 - ahead[number])))
-        elif strategy == _FINAL:
-            goal = limit
-        else:
-            first = firsts[number] if strategy == _EPISODE else following
-            goal = first + np.int64(ahead[number] * (limit - first + 1))
+        is_current = len(current) and current[number]
+        goal = place if is_current else _place_of(strategy, ahead[number], place, firsts[number], limit)
         inside = min(goal, lasts[number])
         rows[number] = order[inside] if len(order) else inside
         final[number], goal_limits[number] = goal > inside, goal
+
+
+_DRAWS = (numba.float64[::1], numba.boolean[::1], numba.boolean[::1], numba.int64[::1])
+"""The random choices for the goals of a rule: see `choose_goals`."""
+
+
+@compile_for(
+    numba.int64(
+        RECORDS,
+        FINALS,
+        KNOWN,
+        *(numba.int64[::1],) * 3,
+        numba.int64[:, ::1],
+        numba.int64,
+        *_DRAWS,
+        *_DRAWS,
+        numba.int64[:, ::1],
+    )
+)
+def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is what the loop saves
+    records: Any,
+    finals: Any,
+    known: Any,
+    firsts: Any,
+    lasts: Any,
+    numbers: Any,
+    targets: Any,
+    address: int,
+    value_ahead: Any,
+    value_current: Any,
+    value_random: Any,
+    value_rows: Any,
+    actor_ahead: Any,
+    actor_current: Any,
+    actor_random: Any,
+    actor_rows: Any,
+    out: Any,
+) -> int:
+    """Choose the goals of rows of a stored dataset, and read their states and rewards.
+
+    Args:
+        records: All records, see `gather_records`.
+        finals: The final states of each episode.
+        known: Whether they are known.
+        firsts: The first row of each episode, [E].
+        lasts: The last row of each episode, [E].
+        numbers: Words of a record, words of a window, bytes of a record at which its episode and the state are, bytes of a
+            state, whether final states are goals, whether rewards are those of the next states, whether rewards are
+            negative, the strategies of both rules, and the steps to a subgoal, 0 without subgoals.
+        targets: The bytes of an output row at which each goal has its state, its row, and whether it is a final state, for
+            the value goal, and for the actor goal, or for the subgoal, the actor goal and the target on the way to it.
+            Then come the bytes of the mask and of the reward, [G + 1, 3].
+        address: Address of the rows, int64 [B], contiguous.
+        value_ahead: The random choices for the value goals, see `choose_goals`, as the next three arguments.
+        value_current: Likewise.
+        value_random: Likewise.
+        value_rows: Likewise.
+        actor_ahead: The random choices for the actor goals, empty for none, as the next three arguments.
+        actor_current: Likewise.
+        actor_random: Likewise.
+        actor_rows: Likewise.
+        out: Output, words [B, W].
+
+    Returns:
+        0. -1 if a row or a goal is outside of [0, N), -2 if an episode is outside of [0, E). Then `out` is incomplete.
+    """
+    stride, width, episode, source, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    with_finals, of_next, negative, subgoal = numbers[5], numbers[6], numbers[7], numbers[10]
+    value_strategy, actor_strategy, actor_goal = numbers[8], numbers[9], 2 if subgoal else 1
+    count, total, goals = len(out), len(records) // stride - 1, len(targets) - 1
+    rows = carray(int64_pointer(address), count)
+    episode_word, episode_shift = episode // 8, episode % 8 * 8
+    record_bytes, final_bytes, row_bytes = stride * 8, (width - stride) * 8, out.shape[1] * 8
+    in_bytes, final_items = records.view(np.uint8), finals.reshape(-1).view(np.uint8)
+    flat = out.reshape(-1)
+    out_bytes, out_floats = flat.view(np.uint8), flat.view(np.float32)
+    owners = np.empty(count, np.int64)
+    for step in range(-_ROWS_AHEAD, count + _ROWS_AHEAD):
+        if step + _ROWS_AHEAD < count:
+            later = max(min(rows[step + _ROWS_AHEAD], total), 0) * stride
+            for word in range(later, later + stride, _LINE):  # the step is read next
+                prefetch(records, word)
+        done = step - _ROWS_AHEAD
+        if done >= 0:
+            start = done * row_bytes
+            for goal in range(goals):
+                if out_bytes[start + targets[goal, 2]]:
+                    read = owners[done] * final_bytes + source
+                    copy_items(final_items, read, out_bytes, start + targets[goal, 0], size)
+                else:
+                    read = flat[(start + targets[goal, 1]) >> 3] * record_bytes + source
+                    copy_items(in_bytes, read, out_bytes, start + targets[goal, 0], size)
+        if step < 0 or step >= count:
+            continue
+        row = rows[step]
+        if row < 0 or row >= total:
+            return -1
+        owner = (records[row * stride + episode_word] >> episode_shift) & 0xFFFFFFFF
+        if owner >= len(firsts):
+            return -2
+        first, last = firsts[owner], lasts[owner]
+        if first < 0 or last >= total or row < first:  # of a damaged table
+            return -2
+        limit = last + (1 if with_finals and known[owner] else 0)
+        owners[step] = owner
+        start, reached, high = step * row_bytes, False, limit
+        current, random, strategy, ahead = False, False, value_strategy, 0.0
+        for goal in range(goals):
+            # Numbers, because arrays would be counted as they change their names, which takes longer than the choice.
+            if goal == 0:
+                current = len(value_current) > 0 and value_current[step]
+                random = len(value_random) > 0 and value_random[step]
+                strategy, ahead = value_strategy, value_ahead[step]
+            elif goal == actor_goal:
+                current = len(actor_current) > 0 and actor_current[step]
+                random = len(actor_random) > 0 and actor_random[step]
+                strategy, ahead = actor_strategy, actor_ahead[step]
+            if goal not in (0, actor_goal):
+                # A subgoal, or the target on the way to the actor goal, which was chosen before.
+                place = min(row + subgoal, limit if goal < actor_goal else high)
+            elif current:
+                place = row
+            else:
+                place = -1 if random else _place_of(strategy, ahead, row, first, limit)
+            if goal == actor_goal:
+                high = limit if place < 0 else place
+            if place < 0:
+                found = value_rows[step] if goal == 0 else actor_rows[step]
+                if found < 0 or found >= total:
+                    return -1
+            else:
+                found = min(place, last)
+            is_final = place > last
+            flat[(start + targets[goal, 1]) >> 3] = found
+            out_bytes[start + targets[goal, 2]] = is_final
+            for word in range(found * stride + source // 8, found * stride + (source + size + 7) // 8, _LINE):
+                prefetch(records, word)
+            prefetch(records, found * stride + (source + size - 1) // 8)
+            if goal == 0 and of_next:
+                reached = found == min(row + 1, last) and is_final == (row == last)
+            elif goal == 0:
+                reached = found == row and not is_final
+        success = np.float32(1 if reached else 0)
+        out_floats[(start + targets[goals, 0]) >> 2] = np.float32(1) - success
+        out_floats[(start + targets[goals, 1]) >> 2] = success - np.float32(1) if negative else success
+    return 0

@@ -16,10 +16,13 @@ from typing_extensions import override
 from datasets_rl.arguments import check, choice_problems
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.random import RandomSampler
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, as_key
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, as_key
 
 if TYPE_CHECKING:
+    from datasets_rl.samplers.goal_pass import GoalPass
     from datasets_rl.storages.base import Storage
+    from datasets_rl.storages.packed import RowSlot
+    from datasets_rl.storages.record_access import RecordAccess
     from datasets_rl.ted.trajectories import Trajectories
 
 GoalStrategy = Literal["interpolate", "future", "final", "episode"]
@@ -27,6 +30,8 @@ Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Probabilities = tuple[float, float, float]
+_KEYS_OF_EPISODES = {None, NEXT_DONE, EPISODE}
+"""Keys by which a stored dataset finds its episodes in its table."""
 _NO_MASK, _NO_ROWS = np.empty(0, np.bool_), np.empty(0, np.int64)
 
 
@@ -120,10 +125,7 @@ class _GoalRule:
         rows, limits, final = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
         choose_goals(
             STRATEGIES.index(self.strategy if self.geometric is None else "geometric"),
-            np.ascontiguousarray(draws.ahead, np.float64),
-            _NO_MASK if draws.current is None else np.ascontiguousarray(draws.current, np.bool_),
-            _NO_MASK if draws.random_rows is None else np.ascontiguousarray(draws.random, np.bool_),
-            _NO_ROWS if draws.random_rows is None else np.ascontiguousarray(draws.random_rows, np.int64),
+            *_arrays_of(draws),
             steps.places,
             steps.firsts,
             steps.lasts,
@@ -266,13 +268,13 @@ class GoalSampler(Sampler):
         uniform = torch.rand((count, len(rows)), dtype=torch.float64, generator=self._generator).numpy()
         value = self._value.draws(uniform[:used], storage)
         actor = None if self._actor is None else self._actor.draws(uniform[used:], storage)
-        info.update(self.goals_of(storage, rows, value, actor))
+        info.update(self.goals_of(storage, rows.cpu(), value, actor))
         return rows, info
 
     @override
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         draws = GoalDraws(np.zeros(len(rows), np.int64))
-        return {**self.sampler.info_of(storage, rows), **self.goals_of(storage, rows, draws, draws)}
+        return {**self.sampler.info_of(storage, rows), **self.goals_of(storage, rows.cpu(), draws, draws)}
 
     def goals_of(
         self, storage: Storage, rows: Tensor, value: GoalDraws, actor: GoalDraws | None = None
@@ -288,6 +290,8 @@ class GoalSampler(Sampler):
         Raises:
             UnknownKeyError: If the data has no `goal_key`.
         """
+        if (found := self._pass_over(storage, rows, has_actor=actor is not None)) is not None:
+            return found.read(rows.contiguous(), [*_arrays_of(value), *_arrays_of(actor)])
         steps = self._steps(storage, rows.numpy())
         value_goals = self._value.choose(steps, value)
         goals = {"value_goal": value_goals}
@@ -299,6 +303,55 @@ class GoalSampler(Sampler):
         info["mask"] = torch.from_numpy(1 - success)
         info["reward"] = torch.from_numpy(success - 1 if self.negative else success)
         return info
+
+    def _pass_over(self, storage: Storage, rows: Tensor, *, has_actor: bool) -> GoalPass | None:
+        """Return the pass that reads the goals of a stored dataset, made once, or None for other data."""
+        if not (rows.is_cpu and rows.dtype is torch.int64):
+            return None
+        access = storage.record_access(self.goal_key)
+        if access is None or not {self.end_key, self.traj_key} <= _KEYS_OF_EPISODES:
+            return None
+        records, slot = access
+        value, actor = self._value, self._actor if has_actor else None
+        # The choices that the compiled loop knows, in an order that is quick to hash.
+        name = (
+            *(self.goal_key, self.subgoal_steps, self.final_states, self.reward, self.negative),
+            *(value.strategy, value.geometric is None, None if actor is None else actor.geometric is None),
+        )
+        if (found := records.passes.get(name)) is None:
+            found = records.passes[name] = self._new_pass(records, slot, actor)
+        made: GoalPass = found
+        return made
+
+    def _new_pass(self, records: RecordAccess, slot: RowSlot, actor: _GoalRule | None) -> GoalPass:
+        """Return the pass that reads the goals of a stored dataset.
+
+        Args:
+            records: The records.
+            slot: The position of the states in a record.
+            actor: The rule of the goal of the actor, or None for no such goal.
+        """
+        from datasets_rl.samplers.goal_pass import GoalPass  # deferred: imports numba
+        from datasets_rl.samplers.goal_rows import STRATEGIES
+
+        subgoal_steps = 0 if actor is None else self.subgoal_steps or 0
+        names = ["value_goal"]
+        if actor is not None:
+            names += ["low_actor_goal", "high_actor_goal", "high_actor_target"] if subgoal_steps else ["actor_goal"]
+        value_strategy, actor_strategy = (
+            STRATEGIES.index(rule.strategy if rule.geometric is None else "geometric")
+            for rule in (self._value, actor or self._value)
+        )
+        return GoalPass(
+            records,
+            slot,
+            names,
+            (value_strategy, actor_strategy),
+            subgoal_steps=subgoal_steps,
+            final_states=self.final_states,
+            of_next=self.reward == "next",
+            negative=self.negative,
+        )
 
     def _steps(self, storage: Storage, rows: Index) -> _Steps:
         trajectories = storage.trajectories(end_key=self.end_key, traj_key=self.traj_key)
@@ -413,6 +466,19 @@ class GoalSampler(Sampler):
             f"{type(self).__name__}(p_current={rule.p_current}, p_trajectory={rule.p_trajectory}, "
             f"p_random={rule.p_random}, geometric={rule.geometric}, sampler={self.sampler!r})"
         )
+
+
+def _arrays_of(draws: GoalDraws | None) -> tuple[Floats, Mask, Mask, Index]:
+    """Return random choices as arrays for a compiled loop. An array without elements stands for none."""
+    if draws is None:
+        return np.empty(0), _NO_MASK, _NO_MASK, _NO_ROWS
+    is_random = draws.random is not None and draws.random_rows is not None
+    return (
+        np.ascontiguousarray(draws.ahead, np.float64),
+        _NO_MASK if draws.current is None else np.ascontiguousarray(draws.current, np.bool_),
+        np.ascontiguousarray(draws.random, np.bool_) if is_random else _NO_MASK,
+        np.ascontiguousarray(draws.random_rows, np.int64) if is_random else _NO_ROWS,
+    )
 
 
 def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> list[str]:

@@ -55,20 +55,24 @@ class RandomSampler(Sampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draw `batch_size` steps uniformly."""
-        count = self._share.size(len(storage))
+        share, count = self._share, len(storage)
+        if share.world_size > 1:
+            count = share.size(count)
         if not count:
             raise empty_storage_error()
         if storage.torn:
             return self._valid_rows(storage, count, batch_size), {}
-        device = storage.rows_device
-        if device is not None:
-            self._check_generator(device)
-        return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator, device=device)), {}
+        device, generator = storage.rows_device, self.generator
+        if device is not None and generator is not None:
+            self._check_generator(device, generator)
+        rows = torch.randint(count, (batch_size,), generator=generator, device=device)
+        return (share.rows(rows) if share.world_size > 1 else rows), {}
 
-    def _check_generator(self, device: torch.device) -> None:
-        if self.generator is not None and self.generator.device.type != device.type:
+    @staticmethod
+    def _check_generator(device: torch.device, generator: Generator) -> None:
+        if generator.device.type != device.type:
             raise InvalidArgumentError(
-                f"the generator is on {self.generator.device}, expected a generator on {device}, where the rows are drawn",
+                f"the generator is on {generator.device}, expected a generator on {device}, where the rows are drawn",
                 hint=f"generator=torch.Generator({device.type!r})",
             )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack, override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.samplers.epochs import shuffled
 from datasets_rl.samplers.slices import SliceOptions, SliceSampler
 from datasets_rl.ted.trajectories import Slices
 
@@ -61,7 +62,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             return
         self._remaining = np.flatnonzero(slices.counts)
         if self.shuffle:
-            self._remaining = self._remaining[torch.randperm(len(self._remaining), generator=self.generator).numpy()]
+            self._remaining = self._remaining[shuffled(len(self._remaining), self.generator)]
 
     def _choose_slices(self, slices: Slices, count: int) -> Index:
         self._begin_epoch(slices)

@@ -11,14 +11,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.epochs import LISTED_MAX, SEEDS
 from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
-
-_LISTED_MAX = 1 << 20
-"""Largest number of rows with a listed random order: torch takes 30 ms for the order, once per epoch."""
-_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -208,8 +205,8 @@ class SamplerWithoutReplacement(Sampler):
         if not self.shuffle:
             oldest = storage.write_count % storage.slot_count * storage.envs
             self._order = _Order(count, None, self._share.size(oldest))
-        elif count > _LISTED_MAX:
-            self._order = _Order(count, int(torch.randint(_SEEDS, (), generator=self.generator)))
+        elif count > LISTED_MAX:
+            self._order = _Order(count, int(torch.randint(SEEDS, (), generator=self.generator)))
         if self._order:
             self._epoch_rows = self._epoch_rows[:0].clone()
             return
@@ -315,7 +312,7 @@ def _is_order(state: Any) -> bool:
         all(type(number) is int for number in (count, first, position))
         and 0 <= position <= count
         and 0 <= first <= count
-        and (seed is None or (type(seed) is int and 0 <= seed < _SEEDS))
+        and (seed is None or (type(seed) is int and 0 <= seed < SEEDS))
     )
 
 

@@ -20,6 +20,9 @@ from datasets_rl.ted.keys import NEXT, EndKey, Key
 from datasets_rl.ted.windows import Windows, rows_in
 
 if TYPE_CHECKING:
+    from datasets_rl.storages.packed import RowSlot
+    from datasets_rl.storages.record_access import RecordAccess
+    from datasets_rl.ted.passes import ReadsInPass
     from datasets_rl.ted.trajectories import Trajectories
 
 Hook = Callable[[Any], Any]
@@ -270,6 +273,30 @@ class Storage(Stateful, ABC):
     def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
         """Return several fields of some rows, each as `pick` does."""
         return [self.pick(key, rows) for key in keys]
+
+    def record_access(self, key: Key) -> tuple[RecordAccess, RowSlot] | None:
+        """Return the records for compiled loops, and where a field is in a record.
+
+        Returns:
+            The records, of which the rows are those of this storage, and the position. None if the storage has no records,
+            or the field is not in the records.
+        """
+        del key
+        return None
+
+    def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> Any:
+        """Return the steps of these rows, int64 [B], as a transform changes them, read in one pass.
+
+        Args:
+            rows: The rows.
+            transform: The transform, of which the data of other storages is read by the transform itself.
+
+        Returns:
+            A batch [B] that does not share memory with the storage, or None if the transform has to read and to change
+            the steps itself.
+        """
+        del rows, transform
+        return None
 
     def take_next(self, rows: Tensor) -> Any:
         """Return the entries under "next" of these rows, int64 [B], as a TensorDict [B]."""

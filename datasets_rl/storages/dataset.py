@@ -18,19 +18,38 @@ from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.images.base import Items
+from datasets_rl.format.images.cache import COPIED_BYTES
 from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
+from datasets_rl.storages.packed import Column, RowArrays, RowSlot, as_array, as_tensor, row_slots
+from datasets_rl.storages.record_access import RecordAccess
+from datasets_rl.storages.record_pass import PassEpisodes, RecordPass
 from datasets_rl.storages.records import Records
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, EndKey, Key, dotted_name
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_FINAL_KNOWN,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    EndKey,
+    Key,
+    dotted_name,
+)
+from datasets_rl.ted.passes import Pass, ReadsInPass
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
+_MAX_PASSES = 64
+_STORED = np.empty(0, np.int64)
+"""The episodes of rows, for the stored episodes."""
 
 
 class DatasetStorage(EpisodicStorage):
@@ -79,7 +98,7 @@ class DatasetStorage(EpisodicStorage):
         schema = stored.schema
         self._length = len(stored)
         self._slots = {slot.name: slot for slot in row_slots(schema)}
-        self._window_views: dict[tuple[Key, ...], RowViews] = {}
+        self._window_arrays: dict[tuple[Key, ...], RowArrays] = {}
         self._columns: dict[Key, Tensor] = {}
         # Files larger than the memory are read row by row. Smaller files load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
@@ -92,14 +111,15 @@ class DatasetStorage(EpisodicStorage):
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
         self._whole = self._plan_of(tuple(self.keys()))
-        self._following = self._plan_of(tuple(key for key in self.keys() if key[0] == NEXT))
+        self._following = tuple(key for key in self.keys() if key[0] == NEXT)
 
     def _indexable(self, field: Field, items: Items, *, scattered: bool = False) -> _Items:
         if isinstance(items, ImageColumn):
             for file in field.image_form.scattered_files() if scattered else ():
                 advise_random_reads(self.stored.map(file))
             return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
-        return _as_read_only_tensor(items, scattered=scattered)
+        values = _as_read_only_tensor(items, scattered=scattered)
+        return _WideArray(values, COPIED_BYTES if scattered else _BYTES_PER_THREAD)
 
     def _is_cached(self, field: Field) -> bool:
         form = field.image_form
@@ -135,27 +155,38 @@ class DatasetStorage(EpisodicStorage):
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index in [-N, N), as strict TED, in the shape of the index."""
         rows = as_rows(index, len(self))
-        if rows.ndim == 1:
-            return self._gather(rows, self._whole)
-        return self._gather(rows.reshape(-1), self._whole).reshape(rows.shape)
+        return self.take(rows)
 
     def __len__(self) -> int:
         return self._length
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self._gather(rows, self._whole) if rows.ndim == 1 else self.get(rows)
-
-    @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        plan = self._plan_of(tuple(keys))
-        return self._gather(rows, plan) if rows.ndim == 1 else self._gather(rows.reshape(-1), plan).reshape(rows.shape)
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        plan = self._whole if keys is None else self._plan_of(tuple(keys))
+        try:
+            words, ends = self._records.gather(rows)
+        except IndexError:
+            rows = wrap_negative_rows(rows, len(self))
+            words, ends = self._records.gather(rows)
+        columns = plan.arrays(words)
+        if plan.is_narrow:
+            return columns
+        for part in plan.wide:
+            self._read_wide(part, rows, columns)
+        if ends and plan.following:
+            self._fill_final_states(columns, plan)
+        if plan.done_is_terminated:
+            columns[NEXT_DONE] = as_array(columns[NEXT_TERMINATED]).copy()
+        for key in plan.hidden:
+            del columns[key]
+        return columns
 
     def _plan_of(self, keys: tuple[Key, ...]) -> _BatchPlan:
         """Return how the fields of a batch are read. A plan is made once for the same keys."""
-        if keys not in self._plans:
-            self._plans[keys] = self._new_plan(keys)
-        return self._plans[keys]
+        plan = self._plans.get(keys)
+        if plan is None:
+            plan = self._plans[keys] = self._new_plan(keys)
+        return plan
 
     def _new_plan(self, keys: tuple[Key, ...]) -> _BatchPlan:
         parts = (
@@ -170,53 +201,115 @@ class DatasetStorage(EpisodicStorage):
             needed |= {NEXT_DONE, NEXT_TERMINATED}
         slots = self._records.slots([*self._slots.values()])
         return _BatchPlan(
-            views=RowViews([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
+            arrays=RowArrays([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
+            is_narrow=not wide and not done_is_terminated,
             wide=wide,
             following=following,
             done_is_terminated=done_is_terminated,
             hidden=tuple(needed.difference(keys)),
         )
 
-    def _gather(self, rows: Tensor, plan: _BatchPlan) -> TensorDict:
-        try:
-            records, ends = self._records.gather(rows)
-        except IndexError:
-            rows = wrap_negative_rows(rows, len(self))
-            records, ends = self._records.gather(rows)
-        count = rows.shape[0]
-        leaves: dict[Key, Tensor] = {}
-        plan.views(records, leaves)
-        for part in plan.wide:
-            self._read_wide(part, rows, leaves)
-        if ends and plan.following:
-            self._fill_final_states(leaves, plan)
-        if plan.done_is_terminated:
-            leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
-        for key in plan.hidden:
-            del leaves[key]
-        return nest_leaves(leaves, torch.Size((count,)))
+    @override
+    def record_access(self, key: Key) -> tuple[RecordAccess, RowSlot] | None:
+        if key not in self._accesses:
+            is_stored = self._is_in_record(key) and self._slots[key].memory_dtype is None
+            self._accesses[key] = (self._access, self._slots[key]) if is_stored else None
+        return self._accesses[key]
 
-    def _read_wide(self, part: _WidePart, rows: Tensor, leaves: dict[Key, Tensor]) -> None:
+    @cached_property
+    def _access(self) -> RecordAccess:
+        return self._records.access(self._bounds)
+
+    @cached_property
+    def _accesses(self) -> dict[Key, tuple[RecordAccess, RowSlot] | None]:
+        return {}
+
+    @override
+    def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
+        columns = self.columns_in_pass(rows, transform, None)
+        return None if columns is None else nest_leaves(columns, rows.shape)
+
+    def columns_in_pass(
+        self,
+        rows: Tensor,
+        transform: ReadsInPass | None,
+        keys: tuple[Key, ...] | None,
+        episodes: PassEpisodes | None = None,
+        owners: NDArray[np.int64] = _STORED,
+    ) -> dict[Key, Column] | None:
+        """Return the leaves of what `take_in_pass` returns, for some fields and for parts of the episodes.
+
+        Args:
+            rows: The rows.
+            transform: The transform, or None for the fields alone.
+            keys: Keys of the fields, or None for all.
+            episodes: The parts of the episodes, or None for the stored episodes.
+            owners: The part of each row, [B].
+        """
+        if rows.ndim != 1 or not rows.is_cpu or rows.dtype is not torch.int64:
+            return None
+        episodes = episodes or self._pass_episodes
+        name = (type(transform), () if transform is None else transform.pass_arguments(), keys)
+        try:
+            found = episodes.passes[name]
+        except KeyError:
+            if len(episodes.passes) >= _MAX_PASSES:  # of a transform that changes with each batch
+                episodes.passes.clear()
+            found = self._new_pass(transform, tuple(self.keys()) if keys is None else keys, episodes)
+            episodes.passes[name] = found
+        if found is None or not found.suits(rows.shape[0]):
+            return None
+        columns, result = found.read(rows.contiguous(), owners)
+        if result == -1:
+            columns, result = found.read(wrap_negative_rows(rows, len(self)), owners)
+        if result < 0:
+            raise self._records.unknown_episode()
+        return columns
+
+    @cached_property
+    def _pass_episodes(self) -> PassEpisodes:
+        return PassEpisodes(*self._bounds)
+
+    def _new_pass(
+        self, transform: ReadsInPass | None, keys: tuple[Key, ...], episodes: PassEpisodes
+    ) -> RecordPass | None:
+        """Return the pass that reads some fields, and the results of a transform, or None if there is no such pass."""
+        if self.wide_keys.intersection(keys) or not self.truncated_as_done:
+            return None
+        fields = {key: self._slots[key] for key in keys if key in self._slots and self._slots[key].memory_dtype is None}
+        wanted = Pass(()) if transform is None else transform.pass_over(fields)
+        if wanted is None:
+            return None
+        names = {*keys, *(entry.key for entry in wanted.entries)}
+        read = {getattr(part, "field", None) for entry in wanted.entries for part in entry.parts}
+        # An entry would be within another, or the flags of an episode that was cut would be those of the record.
+        if any(name[:length] in names for name in names for length in range(1, len(name))):
+            return None
+        if len(episodes.cut) and read & {NEXT_DONE, NEXT_TRUNCATED}:
+            return None
+        return RecordPass(self._records, episodes, self._slots, keys, wanted, masked=NEXT_FINAL_KNOWN in keys)
+
+    def _read_wide(self, part: _WidePart, rows: Tensor, columns: dict[Key, Column]) -> None:
         key, items = part.field.key, part.items
         if not part.following:
-            leaves[key] = items.index_select(0, rows)
+            columns[key] = items.index_select(0, rows)
             return
         # After the last row of an episode comes its final state, which `_fill_final_states` reads.
-        next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, rows + 1)
+        next_rows = torch.where(as_tensor(columns[NEXT_DONE]).view(-1), rows, rows + 1)
         if part.root:  # a single call, so that an image in both is read once
             both = items.index_select(0, torch.cat([rows, next_rows]))
-            leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
+            columns[key], columns[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
         else:
-            leaves[(NEXT, *key)] = items.index_select(0, next_rows)
+            columns[(NEXT, *key)] = items.index_select(0, next_rows)
 
-    def _fill_final_states(self, leaves: dict[Key, Tensor], plan: _BatchPlan) -> None:
+    def _fill_final_states(self, columns: dict[Key, Column], plan: _BatchPlan) -> None:
         # The row after the last row of an episode belongs to the next episode.
-        last = leaves[NEXT_DONE].view(-1).nonzero().squeeze(1)
-        episodes = leaves[EPISODE].index_select(0, last)
+        last = as_tensor(columns[NEXT_DONE]).view(-1).nonzero().squeeze(1)
+        episodes = as_tensor(columns[EPISODE]).index_select(0, last)
         for part in plan.wide:
             if part.following:
                 final = self._final_states()[part.field.key].index_select(0, episodes)
-                leaves[(NEXT, *part.field.key)].index_copy_(0, last, final)
+                as_tensor(columns[(NEXT, *part.field.key)]).index_copy_(0, last, final)
 
     def _final_states(self) -> dict[Key, _Items]:
         if self._finals is None:
@@ -273,7 +366,7 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
-        following: TensorDict = self._gather(rows, self._following).get(NEXT)
+        following: TensorDict = self.take_fields(rows, self._following).get(NEXT)
         return following
 
     @override
@@ -299,12 +392,11 @@ class DatasetStorage(EpisodicStorage):
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
             found = self._records.gather_windows(rows, before, length, self._bounds)
-        leaves: dict[Key, Tensor] = {}
         names = tuple(keys)
-        if names not in self._window_views:
+        if names not in self._window_arrays:
             slots = [self._slots[key] for key in keys]
-            self._window_views[names] = RowViews(slots, self.schema.record_bytes)
-        self._window_views[names](found.words, leaves)
+            self._window_arrays[names] = RowArrays(slots, self.schema.record_bytes)
+        arrays = self._window_arrays[names](found.words)
 
         def rows_at(step: int | Tensor) -> Tensor:
             steps = step if isinstance(step, int) else step.numpy()
@@ -314,7 +406,7 @@ class DatasetStorage(EpisodicStorage):
             )
             return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 
-        entries = [leaves[key] for key in keys]
+        entries = [as_tensor(arrays[key]) for key in keys]
         return Windows(entries, found.outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
@@ -386,7 +478,57 @@ class _DecodedImages:
         return torch.from_numpy(self._images.take(rows.numpy(), self._cache))
 
 
-_Items: TypeAlias = "Tensor | _DecodedImages"
+_BYTES_BEFORE_LOADING = 16 << 20
+"""The compiled loop takes half a second to load: only for a program that reads more bytes."""
+_BYTES_PER_THREAD = 16 << 20
+"""A thread copies these from the memory in less than a millisecond, which is as long as the wait for another thread."""
+
+
+class _WideArray:
+    """Values in an array with the gather method of a tensor, which copies the values in the threads of the decoders.
+
+    Torch copies in as many threads as it computes in, and each batch waits for all of them: while other programs use
+    the cores, a batch of images takes a hundred times as long.
+
+    Args:
+        values: The values, read-only, [N, ...].
+        bytes_per_thread: Number of bytes up to which a thread alone copies a batch.
+    """
+
+    def __init__(self, values: Tensor, bytes_per_thread: int) -> None:
+        self._values, self._bytes_per_thread = values, bytes_per_thread
+        self._item_bytes = values[0].nbytes if len(values) else 0
+        self._bytes_read = 0
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Return the values of these rows, [B, ...].
+
+        Raises:
+            IndexError: If a row is outside of [0, N).
+        """
+        self._bytes_read += len(rows) * self._item_bytes
+        if self._bytes_read <= _BYTES_BEFORE_LOADING or not len(rows):
+            return self._values.index_select(dim, rows)
+        from datasets_rl.format.images.loops import copy_rows  # deferred: loads numba
+
+        numbers, source = np.ascontiguousarray(rows.numpy()), self._bytes
+        values = torch.empty((len(numbers), *self._values.shape[1:]), dtype=self._values.dtype)
+        out = values.view(-1).view(torch.uint8).numpy().reshape(len(numbers), -1)
+
+        def copy_range(first: int, last: int) -> None:
+            if not copy_rows(source, numbers, out, first, last):
+                raise IndexError(f"a row is out of range, expected one of {len(self._values):,} rows")
+
+        run_on_all_cores(copy_range, len(numbers), max(self._bytes_per_thread // self._item_bytes, 1))
+        return values
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.uint8]:
+        """The values as bytes, read-only, [N, bytes]."""
+        return self._values.view(-1).view(torch.uint8).numpy().reshape(len(self._values), -1)
+
+
+_Items: TypeAlias = "_WideArray | _DecodedImages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +547,10 @@ class _WidePart:
 class _BatchPlan:
     """How the fields of a batch are read, compiled once for a set of keys."""
 
-    views: RowViews
+    arrays: RowArrays
     """The views of the narrow fields of a gathered row."""
+    is_narrow: bool
+    """Whether the fields of the batch are these views."""
     wide: tuple[_WidePart, ...]
     following: bool
     """Whether the batch contains a wide field under "next". The last value of an episode is then the final state."""

@@ -19,12 +19,15 @@ from datasets_rl.format.schema import WIDE_BYTES, Schema
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
+from datasets_rl.storages.packed import Column, RowSlot, RowViews
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import steps_of
 
 _WORD = 8
+_ALIGNED = 16
+"""Bytes of which the position of floating point numbers in a batch is a multiple: compiled graphs copy other inputs on a
+GPU. Of flags, a copy is small, and the gaps would double a record."""
 _CHUNK_BYTES = 1 << 26
 """Bytes that are moved at once."""
 
@@ -50,9 +53,10 @@ class DeviceStorage(EpisodicStorage):
         row            0         1       (final)   2         3         (final)
         position       0         1                 3         4
 
-    A batch takes a gather of positions, a gather of records, and a gather of each wide field. Nothing depends on the
-    values: no batch waits for the device, and shapes are static, so that sampling can be captured in a CUDA graph. Rows
-    that are on the device already are not checked.
+    A batch takes a gather of positions, a gather of records, and a gather of each wide field. A compiled function joins
+    the first two gathers. Nothing depends on the values: no batch waits for the device, and shapes are static, so that
+    sampling can be captured in a CUDA graph. Leaves of floating point numbers start at multiples of 16 bytes. Rows that
+    are on the device already are not checked.
 
     Args:
         steps: The steps to copy, with the fields to copy.
@@ -85,6 +89,8 @@ class DeviceStorage(EpisodicStorage):
         self._records = torch.zeros((rows + 1, self._record_bytes // _WORD), dtype=torch.int64, device=self.device)
         self._wide = {key: first[key].new_zeros((rows, *first[key].shape[1:]), device=self.device) for key in wide}
         self._plans: dict[tuple[Key, ...], _Plan] = {}
+        self.anchor = torch.zeros((), device=self.device)
+        """An input of the operators of compiled graphs, on the device, because another device excludes CUDA graphs."""
         self._copy()
 
     def _copy(self) -> None:
@@ -142,20 +148,24 @@ class DeviceStorage(EpisodicStorage):
         return self.take(wrap_negative_rows(rows, len(self)))
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self.take_fields(rows, self._keys)
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        plan = self._plan_of(self._keys if keys is None else tuple(keys))
+        positions = self._positions.index_select(0, rows.to(self.device, non_blocking=True))
+        leaves: dict[Key, Column] = {}
+        plan.views(plan.windows.index_select(0, positions), leaves)
+        for key, items, offset in plan.wide:
+            leaves[key] = items.index_select(0, positions + offset if offset else positions)
+        return leaves
 
-    @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        plan = self._plan_of(tuple(keys))
-        flat = rows.to(self.device, non_blocking=True).reshape(-1)
-        positions = self._positions.index_select(0, flat)
+    def leaves_at(self, rows: Tensor) -> dict[Key, Tensor]:
+        """Return the leaves of a batch of rows on the device, int64 [B], in operations that a compiled function traces."""
+        plan = self._plan_of(self._keys)
+        positions = self._positions.index_select(0, rows)
         leaves: dict[Key, Tensor] = {}
         plan.views(plan.windows.index_select(0, positions), leaves)
         for key, items, offset in plan.wide:
             leaves[key] = items.index_select(0, positions + offset if offset else positions)
-        batch = nest_leaves(leaves, torch.Size(flat.shape), self.device)
-        return batch if rows.ndim == 1 else batch.reshape(rows.shape)
+        return leaves
 
     def _plan_of(self, keys: tuple[Key, ...]) -> _Plan:
         if keys not in self._plans:
@@ -169,7 +179,8 @@ class DeviceStorage(EpisodicStorage):
             if slot.name in self._shared
         ]
         slots = [slot for slot in (*self._slots, *following) if slot.name in keys]
-        start = min((slot.offset // _WORD for slot in slots), default=0)
+        # A multiple of 16 bytes, so that leaves keep their alignment.
+        start = min((slot.offset // _ALIGNED for slot in slots), default=0) * (_ALIGNED // _WORD)
         stop = max((-(-slot.end // _WORD) for slot in slots), default=0)
         record = self._record_bytes // _WORD
         windows = self._records.as_strided((len(self._records) - 1, stop - start), (record, 1), start)
@@ -245,18 +256,26 @@ def _is_shared(key: Key, leaves: Mapping[Key, Tensor], schema: Schema) -> bool:
 
 
 def _layout(leaves: Mapping[Key, Tensor], shared: Collection[Key]) -> tuple[list[RowSlot], int]:
-    """Return the positions of fields in a record, and its bytes: shared fields first, then the largest items.
+    """Return the positions of fields in a record, and its bytes, a multiple of 16.
+
+    Shared fields are first, then floating point numbers, at multiples of 16, then the largest items.
 
     Args:
         leaves: The fields of a step, [1, ...].
         shared: Keys of the fields that are also read from the next record.
     """
     slots, end = [], 0
-    for key, leaf in sorted(leaves.items(), key=lambda item: (item[0] not in shared, -item[1].itemsize)):
-        offset = -(-end // leaf.itemsize) * leaf.itemsize
+    for key, leaf in sorted(leaves.items(), key=lambda item: _place(item[0], item[1], shared)):
+        unit = _ALIGNED if leaf.is_floating_point() else leaf.itemsize
+        offset = -(-end // unit) * unit
         slots.append(RowSlot(key, offset, leaf.dtype, tuple(leaf.shape[1:])))
         end = offset + leaf.nbytes
-    return slots, -(-end // _WORD) * _WORD
+    return slots, -(-end // _ALIGNED) * _ALIGNED
+
+
+def _place(key: Key, leaf: Tensor, shared: Collection[Key]) -> tuple[bool, bool, int]:
+    """Return what decides the order of a field in a record."""
+    return key not in shared, not leaf.is_floating_point(), -leaf.itemsize
 
 
 def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], device: torch.device) -> None:

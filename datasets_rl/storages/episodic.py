@@ -16,9 +16,11 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.base import ReadOnlyStorage
+from datasets_rl.storages.packed import Column
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, EndKey, Key, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
+from datasets_rl.ted.unchecked import Groups, groups_of
 
 
 class EpisodicStorage(ReadOnlyStorage, ABC):
@@ -39,8 +41,37 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
         """Return the transitions at an index, see `Storage.get`."""
 
     @abstractmethod
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        """Return the leaves of a batch of these rows by key, [B, ...], in memory that the caller may modify.
+
+        Args:
+            rows: The rows, int64 [B].
+            keys: Keys of the fields, or None for all.
+
+        Raises:
+            KeyError: If there is no such key.
+        """
+
+    @override
+    def take(self, rows: Tensor) -> TensorDict:
+        return self._batch_of(rows, None)
+
+    @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
         """Return some fields of these rows, int64 [...], as a batch, see `Storage.take_fields`."""
+        return self._batch_of(rows, tuple(keys))
+
+    def _batch_of(self, rows: Tensor, keys: tuple[Key, ...] | None) -> TensorDict:
+        if rows.ndim != 1:
+            return self._batch_of(rows.reshape(-1), keys).reshape(rows.shape)
+        columns = self.take_columns(rows, keys)
+        if (groups := self._groups.get(keys)) is None:
+            groups = self._groups[keys] = groups_of(tuple(columns))
+        return groups.build(columns, rows.shape, self.rows_device)
+
+    @cached_property
+    def _groups(self) -> dict[tuple[Key, ...] | None, Groups]:
+        return {}
 
     @cached_property
     def wide_states(self) -> frozenset[Key]:  # type: ignore[override]  # computed once

@@ -12,8 +12,9 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
-from datasets_rl.loop_compiler import compile_for, copy_items, pointer_to
+from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer, pointer_to
 
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until the copy."""
@@ -21,9 +22,9 @@ _WINDOW_WORDS_AHEAD = 2048
 """The same for windows, with records next to each other."""
 _LINE = 8
 """Words of a cache line."""
-_RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
-_FINALS = numba.types.Array(numba.int64, 2, "C", readonly=True)
-_KNOWN = numba.types.Array(numba.boolean, 1, "C", readonly=True)
+RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
+FINALS = numba.types.Array(numba.int64, 2, "C", readonly=True)
+KNOWN = numba.types.Array(numba.boolean, 1, "C", readonly=True)
 _NUMBERS = (numba.int64,) * 4
 
 
@@ -43,12 +44,12 @@ def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
     return numba.void(words, numba.int64), generate
 
 
-_prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
+prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
 
 
-@compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, numba.int64[::1], numba.int64[:, ::1], *_NUMBERS))
+@compile_for(numba.int64(RECORDS, FINALS, KNOWN, *_NUMBERS, numba.int64, numba.int64[:, ::1]))
 def gather_records(
-    records: Any, finals: Any, known: Any, rows: Any, out: Any, stride: int, width: int, done: int, episode: int
+    records: Any, finals: Any, known: Any, stride: int, width: int, done: int, episode: int, address: int, out: Any
 ) -> int:
     """Gather the window of each row: the record, and the start of the next record.
 
@@ -56,30 +57,33 @@ def gather_records(
         records: All records, words [(N + 1) * stride].
         finals: The final states of each episode, words [E, width - stride].
         known: Whether the final states of each episode are known, bool [E].
-        rows: The rows, [B].
-        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
-            word's first bytes are 0, 0, 0, and whether the next states are known.
         stride: Words of a record.
         width: Words of a window.
         done: Byte of a record that is 1 at the end of an episode.
         episode: Byte of a record at which its episode is, an int32.
+        address: Address of the rows, int64 [B], contiguous.
+        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
+            word's first bytes are 0, 0, 0, and whether the next states are known.
 
     Returns:
         The number of rows that end an episode. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
         Then `out` is incomplete.
     """
-    count, total = len(rows), len(records) // stride - 1
+    count, total = len(out), len(records) // stride - 1
+    rows = carray(int64_pointer(address), count)
     done_word, done_shift = done // 8, done % 8 * 8
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WORDS_AHEAD // width, 1), _ROWS_AHEAD)
     ends = 0
-    for number in range(count):
+    for number in range(-ahead, count):
         if number + ahead < count:
             later = rows[number + ahead]
             if 0 <= later < total:
                 for word in range(later * stride, later * stride + width, _LINE):
-                    _prefetch(records, word)
-                _prefetch(records, later * stride + width - 1)
+                    prefetch(records, word)
+                prefetch(records, later * stride + width - 1)
+        if number < 0:
+            continue
         row = rows[number]
         if row < 0 or row >= total:
             return -1
@@ -103,7 +107,7 @@ def gather_records(
 
 @compile_for(
     numba.int64(
-        _RECORDS,
+        RECORDS,
         *(numba.int64[::1],) * 3,
         numba.int64[:, :, ::1],
         numba.boolean[:, ::1],
@@ -147,12 +151,14 @@ def gather_windows(
     episode_word, episode_shift = episode // 8, episode % 8 * 8
     ahead = min(max(_WINDOW_WORDS_AHEAD // words, 1), _ROWS_AHEAD)
     steps = np.empty(words, np.int64)
-    for number in range(count):
+    for number in range(-ahead, count):
         if number + ahead < count:
             later = min(max(rows[number + ahead] - before, 0), total - width) * stride
             for word in range(later, later + words, _LINE):
-                _prefetch(records, word)
-            _prefetch(records, later + words - 1)
+                prefetch(records, word)
+            prefetch(records, later + words - 1)
+        if number < 0:
+            continue
         row = rows[number]
         if row < 0 or row >= total:
             return -1

@@ -9,8 +9,9 @@ After the last record of an episode come its final states, instead of the start 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.storages.packed import RowSlot
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
+from datasets_rl.storages.record_access import RecordAccess
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
 
 _WORD = 8
 _ADDED_WORDS = 2
@@ -31,6 +33,7 @@ _ROWS_BEFORE_LOADING, _COUNTED_ROWS = 1 << 16, 1 << 12
 """The compiled loop takes half a second to load: only for a program that reads more rows. A read counts at most once."""
 
 
+Words: TypeAlias = NDArray[np.int64]
 EpisodeBounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The first and the last row of each episode, [E] each."""
 
@@ -39,7 +42,7 @@ EpisodeBounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 class RecordWindows:
     """The records of windows around B rows."""
 
-    words: Tensor
+    words: Words
     """The records, words of 8 bytes [B, W, R]."""
     outside: Tensor
     """Which records repeat the first or the last record of the episode, bool [B, W]."""
@@ -62,7 +65,8 @@ class Records:
     def __init__(self, stored: StoredDataset, windows: Tensor) -> None:
         schema = stored.schema
         self._stored, self._windows = stored, windows
-        self._stride, self._width = windows.stride(0), windows.shape[1]
+        self.stride, self.width = windows.stride(0), windows.shape[1]
+        """Words of a record, and of a window."""
         self._done, self._episode = schema[NEXT_DONE].offset, schema[EPISODE].offset
         self._loop: Callable[..., int] | None = None
         self._rows_read = 0
@@ -70,11 +74,17 @@ class Records:
     @property
     def row_bytes(self) -> int:
         """Size of a gathered row."""
-        return (self._width + _ADDED_WORDS) * _WORD
+        return (self.width + _ADDED_WORDS) * _WORD
 
-    def slots(self, slots: Sequence[RowSlot]) -> list[RowSlot]:
-        """Return the slots of a gathered row, from the slots of a window."""
-        end = self._width * _WORD
+    def slots(self, slots: Sequence[RowSlot], leading: int = 0) -> list[RowSlot]:
+        """Return the slots of a gathered row, from the slots of a window.
+
+        Args:
+            slots: The slots of a window.
+            leading: Bytes before the window, in which the fields are that are not under "next".
+        """
+        end = leading + self.width * _WORD
+        slots = [replace(slot, offset=slot.offset + leading) if slot.name[0] == NEXT else slot for slot in slots]
         flags = [
             RowSlot(key, end + _WORD + number, torch.bool, (1,))
             for number, key in enumerate([*ROOT_FLAGS, NEXT_FINAL_KNOWN])
@@ -82,7 +92,7 @@ class Records:
         episode = RowSlot(EPISODE, end, torch.int64, ())
         return [*flags, *(episode if slot.name == EPISODE else slot for slot in slots)]
 
-    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+    def gather(self, rows: Tensor) -> tuple[Words, int]:
         """Gather the records of some rows.
 
         Args:
@@ -95,23 +105,34 @@ class Records:
             IndexError: If a row is outside of [0, N).
             IntegrityError: If the episode of a row does not exist.
         """
-        count, width = rows.shape[0], self._width
-        self._rows_read += min(count, _COUNTED_ROWS)
-        if not count or self._rows_read <= _ROWS_BEFORE_LOADING:
+        count, width = rows.shape[0], self.width
+        if self._loop is None and not self._load_loop(count):
             return self._gather_by_torch(rows)
-        if self._loop is None:
-            from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
-
-            self._loop = gather_records
         words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
-        ends = self._loop(
-            *self._arrays, rows.contiguous().numpy(), words, self._stride, width, self._done, self._episode
-        )
+        if not (rows.dtype is torch.int64 and rows.is_cpu and rows.is_contiguous()):  # the loop reads its memory
+            rows = rows.to("cpu", torch.int64).contiguous()
+        ends: int = self._loop(rows.data_ptr(), words)  # type: ignore[misc]  # loaded
         if ends == -1:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if ends == -2:
-            raise self._unknown_episode()
-        return torch.from_numpy(words), ends
+            raise self.unknown_episode()
+        return words, ends
+
+    def access(self, bounds: EpisodeBounds) -> RecordAccess:
+        """Return the records for other loops, with the first and the last row of each episode."""
+        folder = str(self._stored.folder / ROWS_FILE)
+        return RecordAccess(*self.arrays, *bounds, self.stride, self.width, self._episode, folder)
+
+    def _load_loop(self, count: int) -> bool:
+        """Return whether the compiled loop is used from now on, for a read of some rows."""
+        self._rows_read += min(count, _COUNTED_ROWS)
+        if self._rows_read <= _ROWS_BEFORE_LOADING:
+            return False
+        from datasets_rl.storages.record_kernel import gather_records  # deferred: loads numba
+
+        # numba takes another time for each keyword, and none for arguments that are bound before.
+        self._loop = partial(gather_records, *self.arrays, self.stride, self.width, self._done, self._episode)
+        return True
 
     def gather_windows(self, rows: Tensor, before: int, length: int, bounds: EpisodeBounds) -> RecordWindows:
         """Gather the records of the steps around rows, see `Storage.windows_around`.
@@ -129,18 +150,18 @@ class Records:
         from datasets_rl.storages.record_kernel import gather_windows  # deferred: loads numba
 
         count = len(rows)
-        words, outside = np.empty((count, length, self._stride), np.int64), np.empty((count, length), np.bool_)
+        words, outside = np.empty((count, length, self.stride), np.int64), np.empty((count, length), np.bool_)
         low, high = np.empty(count, np.int64), np.empty(count, np.int64)
         numbers = rows.contiguous().numpy()
-        result = gather_windows(self._arrays[0], numbers, *bounds, words, outside, low, high, before, self._episode)
+        result = gather_windows(self.arrays[0], numbers, *bounds, words, outside, low, high, before, self._episode)
         if result == -1:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
         if result == -2:
-            raise self._unknown_episode()
-        return RecordWindows(torch.from_numpy(words), torch.from_numpy(outside), low, high)
+            raise self.unknown_episode()
+        return RecordWindows(words, torch.from_numpy(outside), low, high)
 
-    def _gather_by_torch(self, rows: Tensor) -> tuple[Tensor, int]:
-        width, (_, finals, known) = self._width, self._arrays
+    def _gather_by_torch(self, rows: Tensor) -> tuple[Words, int]:
+        width, (_, finals, known) = self.width, self.arrays
         words = torch.empty((len(rows), width + _ADDED_WORDS), dtype=torch.int64)
         words[:, :width] = self._windows.index_select(0, rows)
         flags = words.view(torch.bool)
@@ -151,16 +172,16 @@ class Records:
         if len(last):
             episodes = words[:, width].index_select(0, last).numpy()
             if episodes.max() >= len(known) or episodes.min() < 0:
-                raise self._unknown_episode()
-            words[last, self._stride : width] = torch.from_numpy(finals[episodes])
+                raise self.unknown_episode()
+            words[last, self.stride : width] = torch.from_numpy(finals[episodes])
             flags[last, (width + 1) * _WORD + _KNOWN_FLAG] = torch.from_numpy(known[episodes])
-        return words, len(last)
+        return words.numpy(), len(last)
 
     @cached_property
-    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """The records, words [(N + 1) * R], the final states, words [E, W - R], and which are known, [E]."""
-        stored, size = self._stored, self._width - self._stride
-        records = self._windows.as_strided(((len(self._windows) + 1) * self._stride,), (1,)).numpy()
+        stored, size = self._stored, self.width - self.stride
+        records = self._windows.as_strided(((len(self._windows) + 1) * self.stride,), (1,)).numpy()
         finals = np.zeros((len(stored.episodes), 0), np.int64)
         if size:
             file = next(field.final_file for field in stored.schema.narrow if field.shared)
@@ -170,6 +191,7 @@ class Records:
             array.setflags(write=False)  # numba takes a read-only array for another type
         return records, finals, known
 
-    def _unknown_episode(self) -> IntegrityError:
+    def unknown_episode(self) -> IntegrityError:
+        """Return the error of a row of which the episode is not in the table."""
         problem = f"a row does not belong to any of the {len(self._stored.episodes):,} episodes"
         return IntegrityError(str(self._stored.folder / ROWS_FILE), [problem])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,9 @@ from datasets_rl.errors import UnknownKeyError
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.packed import Column, RowSlot, as_tensor
+from datasets_rl.storages.record_access import RecordAccess
+from datasets_rl.storages.record_pass import PassEpisodes
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -27,8 +30,10 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
+from datasets_rl.ted.passes import ReadsInPass
 from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable, concatenated_ranges
+from datasets_rl.ted.unchecked import nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _AT_ONCE = 1 << 20
@@ -46,6 +51,19 @@ class _Located(NamedTuple):
     """The episodes of the rows in the view, int64 [...]."""
     cut: Tensor
     """Whether an episode lost the row after each of these rows, bool [...]."""
+
+
+class _Reads(NamedTuple):
+    """How some fields of a view are read from its dataset."""
+
+    stored: tuple[Key, ...]
+    """Keys of the fields in the dataset."""
+    changed: tuple[Key, ...]
+    """Those of them with values that differ in the view."""
+    cast: tuple[Key, ...]
+    """Those of them with another dtype in the view."""
+    names: tuple[tuple[Key, Key], ...]
+    """The key in the view, and in the dataset, of each field, or none without second names."""
 
 
 class View(EpisodicStorage):
@@ -107,6 +125,7 @@ class View(EpisodicStorage):
                 self.fields.pop(NEXT_FINAL_KNOWN, None)
         self.masked = NEXT_FINAL_KNOWN in self.fields
         self._keys = (*self.fields, *self.names)
+        self._reads: dict[tuple[Key, ...] | None, _Reads] = {}
 
     @classmethod
     def of(cls, steps: DatasetStorage | View) -> View:
@@ -172,21 +191,65 @@ class View(EpisodicStorage):
         return self.take(wrap_negative_rows(as_rows(index, len(self)), len(self)))
 
     @override
-    def take(self, rows: Tensor) -> TensorDict:
-        return self.take_fields(rows, self._keys)
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        reads = self._reads.get(keys if keys is None or type(keys) is tuple else tuple(keys)) or self._new_reads(keys)
+        found = None if self.rows is None else self._locate(self.rows, rows)
+        columns = None
+        if found is not None and self._located >= _ROWS_BEFORE_LOADING:
+            # The loop knows which episodes were cut, and leaves the dtypes.
+            columns = self._columns_in_pass(rows, found, None, reads.stored)
+        changed = reads.cast
+        if columns is None:
+            columns, changed = (
+                self.dataset.take_columns(rows if found is None else found.rows, reads.stored),
+                reads.changed,
+            )
+        for key in changed:
+            columns[key] = self._change(key, as_tensor(columns[key]), found)
+        if reads.names:
+            columns = {key: as_tensor(column) for key, column in columns.items()}
+            columns = {key: columns[name] for key, name in reads.names}
+        return columns
 
     @override
-    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
-        stored = tuple(dict.fromkeys(self.names.get(key, key) for key in keys)) if self.names else tuple(keys)
-        found = None if self.rows is None else self._locate(self.rows, rows)
-        data = self.dataset.take_fields(rows if found is None else found.rows, stored)
-        for key in self._changed.intersection(stored):
-            data[key] = self._change(key, data[key], found)
-        if self.names:
-            for name in self.names.keys() & set(keys):
-                data[name] = data[self.names[name]]
-            data = data.select(*keys)
-        return data
+    def record_access(self, key: Key) -> tuple[RecordAccess, RowSlot] | None:
+        key = self.names.get(key, key)
+        return None if self.rows is not None or key in self._changed else self.dataset.record_access(key)
+
+    @override
+    def take_in_pass(self, rows: Tensor, transform: ReadsInPass) -> TensorDict | None:
+        if self.names or any(dtype is not None for dtype in self.fields.values()) or rows.ndim != 1:
+            return None
+        columns = self._columns_in_pass(rows, None if self.rows is None else self._locate(self.rows, rows), transform)
+        return None if columns is None else nest_leaves(columns, rows.shape)
+
+    def _columns_in_pass(
+        self, rows: Tensor, found: _Located | None, transform: ReadsInPass | None, keys: tuple[Key, ...] | None = None
+    ) -> dict[Key, Column] | None:
+        """Return the leaves of steps, read in one pass, see `DatasetStorage.columns_in_pass`."""
+        keys = self._keys if keys is None else keys
+        if found is None:
+            return self.dataset.columns_in_pass(rows, transform, keys)
+        owners = found.episodes.numpy()
+        return self.dataset.columns_in_pass(found.rows, transform, keys, self._pass_episodes, owners)
+
+    @cached_property
+    def _pass_episodes(self) -> PassEpisodes:
+        ranges = self.rows
+        if ranges is None:
+            return PassEpisodes(*self._bounds)
+        return PassEpisodes(np.ascontiguousarray(ranges.starts), ranges.stops - 1, self._cut_rows >= 0)
+
+    def _new_reads(self, keys: Sequence[Key] | None) -> _Reads:
+        """Return how some fields are read, made once for the same fields."""
+        chosen = self._keys if keys is None else tuple(keys)
+        names = tuple((key, self.names.get(key, key)) for key in chosen)
+        stored = tuple(dict.fromkeys(name for _, name in names))
+        changed = tuple(self._changed.intersection(stored))
+        cast = tuple(key for key in changed if self.fields.get(key) is not None)
+        reads = _Reads(stored, changed, cast, names if self.names else ())
+        self._reads[None if keys is None else chosen] = reads
+        return reads
 
     def _change(self, key: Key, values: Tensor, found: _Located | None) -> Tensor:
         """Return the values of a field in the view, from the values in the dataset, which may be overwritten."""
@@ -233,6 +296,9 @@ class View(EpisodicStorage):
     @override
     def keys(self) -> list[Key]:
         return list(self._keys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return View, (self.dataset, self.rows, self.fields, self.names)
 
     def __repr__(self) -> str:
         return f"View({len(self):,} rows, {', '.join(map(dotted_name, self._keys))} of {self.dataset!r})"

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import CompositeSpec
+from datasets_rl.ted.unchecked import entries_of
 from datasets_rl.ted.windows import Windows, steps_of
 from datasets_rl.transforms.base import (
     GATHERED,
@@ -116,7 +117,33 @@ class OverTime(Transform):
 
     def transform_batch(self, batch: Any) -> Any:
         """Transform a batch in place: use the values from the storage if `gather` has read them, else the time axis."""
+        if self._is_done(batch):
+            return batch
         return self.write_results(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """Whether a storage may read the results of this transform, see `ReadsInPass`: nothing else sees its input."""
+        return not (self._dotted or self._forward_hooks or self._forward_pre_hooks or self._calls)
+
+    def _is_done(self, batch: Any) -> bool:
+        """Return whether a storage has read the results, and remove the entry that says so."""
+        mark = self._mark
+        entries = entries_of(batch)
+        if entries is not None:
+            return entries.pop(mark, None) is not None
+        if batch.get(mark, None) is None:
+            return False
+        batch.pop(mark)
+        return True
+
+    def after_pass(self, storage: Any, rows: Tensor, batch: Any) -> None:
+        """Complete a batch of these rows that a storage has read with the results, see `ReadsInPass`.
+
+        A temporary entry says that the batch has the results already.
+        """
+        del storage
+        set_entry(batch, self._mark, rows)
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
         """Remove the temporary entries of this transform from a batch and return the entries, if any."""

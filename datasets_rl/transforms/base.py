@@ -19,6 +19,7 @@ from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key, spelled_key
+from datasets_rl.ted.unchecked import entries_of, unchecked
 
 NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey] | NestedKey
@@ -464,25 +465,22 @@ def set_entry(batch: Any, key: NestedKey, value: Any) -> None:
     path: tuple[str, ...] = (key,) if isinstance(key, str) else key
     node, last = batch, len(path) - 1
     for number, name in enumerate(path):
-        if type(node) is not TensorDict or node.is_locked or node.device is not None:
+        entries = entries_of(node)
+        if entries is None or node.device is not None:
             batch.set(key, value)
             return
-        entries: dict[str, Any] = node._tensordict  # noqa: SLF001 - see above
         if number == last:
             entries[name] = value
         elif name in entries:
             node = entries[name]
         else:
-            entries[name] = node = TensorDict._new_unsafe(  # noqa: SLF001 - the same
-                source={}, batch_size=node.batch_size, device=None, names=None
-            )
+            entries[name] = node = unchecked({}, node.batch_size)
 
 
 def pop_entry(batch: Any, name: str) -> Any:
     """Remove an entry of a batch that belongs to the caller, and return it."""
-    if type(batch) is TensorDict and not batch.is_locked:
-        return batch._tensordict.pop(name)  # noqa: SLF001 - see `set_entry`
-    return batch.pop(name)
+    entries = entries_of(batch)
+    return batch.pop(name) if entries is None else entries.pop(name)
 
 
 def gathered_keys(batch: Any, mark: str = GATHERED) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,8 @@ from typing_extensions import override
 
 from datasets_rl.arguments import axis_problems, check, size_problems
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.ted.keys import Key, as_key
+from datasets_rl.ted.passes import Field, Pass
 from datasets_rl.transforms._time import TimeAxis
 from datasets_rl.transforms.base import NestedKey, under_next
 from datasets_rl.transforms.windows import WindowTransform
@@ -70,6 +73,16 @@ class ActionChunkTransform(WindowTransform):
             if action.ndim + self.time_dim > 0:  # the rows are trajectories
                 return data
         return super().gather(storage, rows, data)
+
+    @override
+    def pass_arguments(self) -> tuple[Any, ...]:
+        return (*super().pass_arguments(), self.time_dim)
+
+    @override
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        field = fields.get(as_key(self.in_keys[0]))
+        is_step = field is not None and len(field.shape) + 1 + self.time_dim <= 0  # and not a trajectory
+        return super().pass_over(fields) if is_step else None
 
     @override
     def time_axis(self, batch: Any) -> TimeAxis:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,8 @@ from datasets_rl.arguments import axis_problems, check, choice_problems, size_pr
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, as_key
+from datasets_rl.ted.passes import Entry, Field, Outside, Pass, Values
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._bounds import include_value, join_bounds
 from datasets_rl.transforms._layout import IMAGE_AXES, channel_axis, check_layout
@@ -158,6 +159,39 @@ class CatFrames(OverTime):
         frames = cache(frames)
         values = self._frames_by_index(frames, len(rows.shape), data)
         return {**values, "outside": next(iter(read.values())).outside}
+
+    def pass_arguments(self) -> tuple[Any, ...]:
+        """Return what the pass follows from, see `ReadsInPass`."""
+        return (
+            *(self.N, self.dim, self.future, self.mask_key, self.padding, self.padding_value, self.as_inverse),
+            *(self.check_layout, self.done_key, tuple(self.in_keys), tuple(self.out_keys)),
+        )
+
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        """Return the stacks as entries of a pass, see `ReadsInPass`."""
+        zeros = self.padding != "same"
+        if self._end_key is not None or self.as_inverse or self.future or self.N > _MAX_UNCHECKED_FRAMES:
+            return None
+        if (zeros and self.padding_value != 0) or (STEPS_TO_NEXT,) in fields:
+            return None
+        entries = []
+        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            key, root = as_key(in_key), self._root_key(in_key)
+            if key not in fields:
+                return None
+            shape = fields[key].shape
+            axis = self._axis(shape)
+            if axis and axis != -len(shape):  # the frames are not one after another in memory
+                return None
+            parts = [Values(key, self._offsets, zeros)]
+            if root is not None and as_key(root) in fields:
+                before = [Values(as_key(root), range(2 - self.N, 1), zeros)] if self.N > 1 else []
+                parts = [*before, Values(key, (0,))]
+            joined = (self.N * shape[0], *shape[1:]) if axis else (self.N, *shape)
+            entries.append(Entry(as_key(out_key), tuple(parts), joined))
+        if self.mask_key is not None:
+            entries.append(Entry(as_key(self.mask_key), (Outside(self._offsets),)))
+        return Pass(tuple(entries))
 
     @override
     def own_reads(self, storage: Any) -> Collection[Key]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
@@ -135,9 +136,44 @@ def take_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
         storage: Storage to read from.
         rows: Rows of the batch, int64 [B].
     """
+    data = _take_in_pass(transforms, storage, rows)
+    if data is not None:
+        return data
     keys = own_reads(transforms, storage)
     data = storage.take_without(rows, tuple(keys)) if keys else storage.take(rows)
     return add_gathered(transforms, storage, rows, data)
+
+
+def _take_in_pass(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
+    """Return the steps at rows as the first transform changes them, or None if the transform has to do so itself.
+
+    Later transforms that read other rows would see its results where they expect the entries of the storage.
+    """
+    first: Any = transforms[0] if transforms else None
+    kind: Any = type(first)
+    if not _reads_in_pass(kind) or any(hasattr(type(later), "gather") for later in transforms[1:]):
+        return None
+    if not first.can_be_replaced or not hasattr(type(storage), "take_in_pass"):
+        return None
+    data = storage.take_in_pass(rows, first)
+    if data is not None:
+        first.after_pass(storage, rows, data)
+    return data
+
+
+@lru_cache(maxsize=256)
+def _reads_in_pass(kind: type) -> bool:
+    """Return whether a pass has the results of transforms of a class: no subclass changes what the transform does."""
+    for number, owner in enumerate(kind.__mro__):
+        if "pass_over" in vars(owner):
+            changed = {
+                name
+                for part in kind.__mro__[:number]
+                for name, value in vars(part).items()
+                if callable(value) or isinstance(value, property)
+            }
+            return changed <= {"__init__"}
+    return False
 
 
 def own_reads(transforms: Sequence[Any], storage: Any) -> Collection[Key]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,8 @@ from datasets_rl.arguments import check, size_problems
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED, Key
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED, Key, as_key
+from datasets_rl.ted.passes import Bootstraps, Discount, Entry, Field, Part, Pass, RewardSum, StepCount, Values
 from datasets_rl.ted.windows import rows_in
 from datasets_rl.transforms._time import PADDING_MASKS, OverTime, TimeAxis, find_mask, step_windows
 from datasets_rl.transforms.base import (
@@ -146,6 +147,30 @@ class MultiStepTransform(OverTime):
         values = self._compiled_values(windows.entries, outside) or self._values(windows.entries, outside)
         values["next"] = next_entries
         return values if usable is None else {**values, "usable": usable}
+
+    def pass_arguments(self) -> tuple[Any, ...]:
+        """Return what the pass follows from, see `ReadsInPass`."""
+        keys = (*self.reward_keys, None, *self.done_keys)
+        return self.n_steps, self.gamma, keys, self.done_key, torch.get_default_dtype()
+
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        """Return the targets as entries of a pass, see `ReadsInPass`."""
+        rewards = [as_key(under_next(name)) for name in self.reward_keys]
+        kept = [as_key(under_next(name)) for name in self.done_keys]
+        if self._end_key is not None or torch.get_default_dtype() is not torch.float32 or not rewards:
+            return None
+        if not {NEXT_TERMINATED, *rewards, *kept} <= fields.keys() or {*rewards} & {*kept}:
+            return None
+        if any(len(fields[key].shape) != 1 or fields[key].dtype not in _LOOP_DTYPES for key in rewards):
+            return None
+        entries = [Entry(key, (Values(key, (0,)),), fields[key].shape) for key in kept]
+        for key, name in zip(rewards, self.reward_keys, strict=True):
+            original = as_key(under_next(prefixed_key("original_", name)))
+            entries.append(Entry(key, (RewardSum(key),)))
+            entries.append(Entry(original, (Values(key, (0,)),), fields[key].shape))
+        results: dict[str, Part] = {STEPS_TO_NEXT: StepCount(), "gamma": Discount(), "nonterminal": Bootstraps()}
+        entries += [Entry((name,), (part,)) for name, part in results.items()]
+        return Pass(tuple(entries), self.n_steps, self.gamma)
 
     @override
     def own_reads(self, storage: Any) -> Collection[Key]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,22 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED, Key, as_key
+from datasets_rl.ted.passes import (
+    Alive,
+    Bootstraps,
+    Discount,
+    Ended,
+    Entry,
+    Field,
+    Outside,
+    Part,
+    Pass,
+    RewardSum,
+    RewardSums,
+    StepCount,
+    Values,
+)
 from datasets_rl.transforms._bounds import repeat_bounds
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import STEPS_TO_NEXT, NestedKey, any_like, flat_key, get_entry, set_entry, under_next
@@ -97,6 +113,36 @@ class QChunkTransform(OverTime):
         values = dict(zip(self._keys, read, strict=True))
         results = self._compiled_results(values, outside)
         return {"action": values["action"], **results, "next": storage.take_next(last), "outside": outside}
+
+    def pass_arguments(self) -> tuple[Any, ...]:
+        """Return what the pass follows from, see `ReadsInPass`."""
+        return self.chunk_size, self.gamma, self.at_end, self.in_keys[0], self.out_keys[0], self.done_key
+
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        """Return the chunks as entries of a pass, see `ReadsInPass`."""
+        action = as_key(self.in_keys[0])
+        flags = [fields.get(key) for key in (NEXT_DONE, NEXT_TERMINATED, NEXT_REWARD)]
+        if self._end_key is not None or self.at_end == "cross" or action not in fields:
+            return None
+        if any(field is None or field.shape != (1,) for field in flags) or fields[NEXT_REWARD].dtype != torch.float32:
+            return None
+        chunk: dict[str, Part] = {
+            "action": Values(action, range(self.chunk_size)),
+            "next_action": Values(action, range(1, self.chunk_size + 1)),
+            "reward": RewardSums(NEXT_REWARD),
+            "mask": Alive(),
+            "terminal": Ended(),
+            "valid": Outside(range(self.chunk_size), inverted=True),
+        }
+        others: dict[Key, Part] = {
+            NEXT_REWARD: RewardSum(NEXT_REWARD, rounded=True),
+            (STEPS_TO_NEXT,): StepCount(),
+            ("gamma",): Discount(),
+            ("nonterminal",): Bootstraps(),
+        }
+        entries = {as_key(self._chunk(name)): part for name, part in chunk.items()} | others
+        made = tuple(Entry(key, (part,)) for key, part in entries.items())
+        return Pass(made, self.chunk_size, self.gamma, shortens=False)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -11,10 +11,11 @@ from typing_extensions import Self, override
 
 from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.returns import discounted, float_rewards
-from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
-from datasets_rl.ted.windows import Windows
+from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED, Key, as_key
+from datasets_rl.ted.passes import Entry, Field, Outside, Pass, TimeSteps, Values
+from datasets_rl.ted.windows import Windows, rows_in
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
-from datasets_rl.transforms.base import NestedKey, flat_key, number_tensor, set_entry
+from datasets_rl.transforms.base import NestedKey, flat_key, get_entry, number_tensor, set_entry
 from datasets_rl.transforms.returns import RewardSums
 from datasets_rl.transforms.windows import fill_values, fill_windows
 
@@ -152,7 +153,7 @@ class SequenceTransform(RewardSums):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         table = self.sums_by_row(storage, rows)
         trajectories = self.trajectories(storage)
-        owners, places = trajectories.locate(rows.numpy())
+        owners, places = trajectories.locate(rows.cpu().numpy())
         windows = self.take_windows(storage, [*self._keys.values()], rows, range(self._reach + 1), data)
         to_go = _select_windows(table["0"], windows)
         shift, outside, after = self._align(windows.outside)
@@ -164,6 +165,43 @@ class SequenceTransform(RewardSums):
             "outside": outside,
         }
         return self._padded(values, after, fill_windows)
+
+    def pass_arguments(self) -> tuple[Any, ...]:
+        """Return what the pass follows from, see `ReadsInPass`."""
+        return (
+            *(self.length, self.pad_side, self.pad_action, self.pad_done, self.max_timestep, self.extra_return),
+            *(self.normalizes, self.observation_key, self.action_key, self.done_key, self.out_keys[0]),
+        )
+
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        """Return the sequences as entries of a pass, without returns to go, see `ReadsInPass`."""
+        observation, action = as_key(self.observation_key), as_key(self.action_key)
+        others = self.pad_done is not None or self.max_timestep is not None or self.extra_return or self.pad_action
+        if self._end_key is not None or others or self.pad_side == "left" or not {observation, action} <= fields.keys():
+            return None
+        steps = range(self.length)
+        return Pass(
+            (
+                Entry(observation, (Values(observation, steps, zeros=not self.normalizes),)),
+                Entry(action, (Values(action, steps, zeros=True),)),
+                Entry(("timesteps",), (TimeSteps(steps),)),
+                Entry(MASK, (Outside(steps, inverted=True),)),
+            )
+        )
+
+    @override
+    def after_pass(self, storage: Any, rows: Tensor, batch: Any) -> None:
+        outside = ~get_entry(batch, MASK)
+        table = self.sums_by_row(storage, rows)
+        windows = Windows([], outside, _rows_around(storage, rows, self.length), rows)
+        to_go = _select_windows(table["0"], windows)
+        fill_windows(to_go, outside, 0)
+        set_entry(batch, self.out_keys[0], to_go if self.reward_scale == 1 else to_go * self.reward_scale)
+        if self.normalizes:
+            observation = self._normalized(get_entry(batch, self.observation_key))
+            fill_windows(observation, outside, 0)
+            set_entry(batch, self.observation_key, observation)
+        super().after_pass(storage, rows, batch)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -195,9 +233,7 @@ class SequenceTransform(RewardSums):
         """
         outside, observation = values["outside"], values["observation"]
         if self.normalizes:
-            mean, std = (value.to(observation.device) for value in (self.mean, self.std))
-            floats = observation.dtype == torch.float32
-            values["observation"] = observation.sub_(mean).div_(std) if floats else (observation - mean) / std
+            values["observation"] = self._normalized(observation)
         if self.pad_done is not None:
             dones = values.pop("terminated").flatten(outside.ndim)
             values["dones"] = (dones.squeeze(-1) if dones.shape[-1] == 1 else dones.any(-1)).long()
@@ -214,6 +250,12 @@ class SequenceTransform(RewardSums):
         if self.max_timestep is not None:
             timesteps.clamp_(max=self.max_timestep)
         return values
+
+    def _normalized(self, observation: Tensor) -> Tensor:
+        """Return normalized observations, in the same memory if it can hold them."""
+        mean, std = (value.to(observation.device) for value in (self.mean, self.std))
+        floats = observation.dtype == torch.float32
+        return observation.sub_(mean).div_(std) if floats else (observation - mean) / std
 
     @property
     def _keys(self) -> dict[str, NestedKey]:
@@ -281,6 +323,15 @@ def _shifted(values: Tensor, shift: _Shift | None, length: int) -> Tensor:
         chosen, sources = (part.to(values.device) for part in shift)
         values[chosen] = values[chosen.unsqueeze(1), sources[:, :length]]
     return values
+
+
+def _rows_around(storage: Any, rows: Tensor, length: int) -> Callable[[int | Tensor], Tensor]:
+    """Return `Windows.rows_at` for the windows from rows, of a small storage."""
+
+    def rows_at(step: int | Tensor) -> Tensor:
+        return rows_in(storage.windows_around(rows, range(length))[0])(step)
+
+    return rows_at
 
 
 def _select_windows(table: Tensor, windows: Windows) -> Tensor:

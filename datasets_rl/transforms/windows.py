@@ -15,7 +15,8 @@ from typing_extensions import Self, override
 from datasets_rl.arguments import check, choice_problems, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.keys import NEXT, Key, as_key
+from datasets_rl.ted.passes import Entry, Field, Outside, Pass, Values
 from datasets_rl.transforms._bounds import include_value, repeat_bounds
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
@@ -352,6 +353,30 @@ class WindowTransform(OverTime):
                 fill_values(value, outside, 0)
             values.update(entry.part(value, outside, entry.offsets))
         return values
+
+    def pass_arguments(self) -> tuple[Any, ...]:
+        """Return what the pass follows from, see `ReadsInPass`."""
+        return (
+            *(tuple(self.in_keys), tuple(self.out_keys), tuple(self._offsets), self.pad, self.mask, self.done_key),
+            tuple(self.mask_keys.items()),
+        )
+
+    def pass_over(self, fields: Mapping[Key, Field]) -> Pass | None:
+        """Return the windows and their masks as entries of a pass, see `ReadsInPass`."""
+        entries: dict[Key, Entry] = {}
+        if self._end_key is not None or self.pad == "drop":
+            return None
+        for key, out_key, offsets in zip(self.in_keys, self.out_keys, self._offsets, strict=True):
+            field, mask_key = as_key(key), self.mask_keys.get(key)
+            if field not in fields:
+                return None
+            if mask_key is None and self.mask is not None:
+                mask_key = suffixed_key(key, self.mask)
+            entries[as_key(out_key)] = Entry(as_key(out_key), (Values(field, offsets, self.pad == "zero"),))
+            if mask_key is not None:
+                part = Outside(offsets, inverted=self.mask != "is_pad")
+                entries[as_key(mask_key)] = Entry(as_key(mask_key), (part,))
+        return Pass(tuple(entries.values()))
 
     @override
     def own_reads(self, storage: Any) -> Collection[Key]:

@@ -6,7 +6,7 @@ import pytest
 from datasets_rl import GoalSampler, TensorDictReplayBuffer
 
 DISCOUNT = 0.99
-LIMITS = {256: (10, 1), 4096: (5, 2)}
+LIMITS = {256: (3, 1), 1024: (3, 2), 4096: (5, 2)}
 """Largest ratio to a plain batch, and least speed to OGBench, by batch size."""
 
 

@@ -1,5 +1,6 @@
-"""What a batch costs: against TorchRL's RandomSampler over the same transitions."""
+"""What a batch costs: against TorchRL's RandomSampler and against arrays of numpy, over the same transitions."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,39 @@ def test_sampling_is_several_times_faster_than_torchrl(ours, theirs, batch_size,
 
     for name, goal in zip(("sample", "batches"), GOALS[batch_size], strict=True):
         expect(f"{name}, {batch_size} steps, times TorchRL's speed", took["torchrl"] / took[name], at_least=goal)
+
+
+OF_TAKES = {32: 2, 256: 1 / 1.5, 4096: 1 / 2}
+"""Largest ratio to a take of numpy for each field, by batch size: the least that a loader in Python can do.
+
+A batch of 32 is above 1: a TensorDict needs a tensor for each field, and torch makes one in half of the time of a take.
+"""
+
+
+@pytest.mark.parametrize("batch_size", list(OF_TAKES))
+def test_a_batch_costs_little_beside_takes_of_numpy(ours, batch_size, compare, expect):
+    """Both have the same fields. The arrays are copies in memory, the next observations another copy of the observations."""
+    keys = [key for key in ours.storage.keys() if key != ("next", "observation")]  # noqa: SIM118 - a storage iterates over its steps
+    arrays = {".".join(key): ours.storage.column(key).clone().numpy() for key in keys}
+    arrays["next.observation"] = np.roll(arrays["observation"], -1, 0)
+
+    def takes():
+        rows = np.random.randint(0, len(ours), batch_size)  # noqa: NPY002 - as in programs for research
+        return {"index": rows} | {name: array.take(rows, 0) for name, array in arrays.items()}
+
+    torch.manual_seed(0)
+    batch = ours.sample(batch_size, format="numpy")
+    assert batch.keys() == takes().keys()
+    calls = {
+        "sample": lambda: ours.sample(batch_size),
+        "arrays": lambda: ours.sample(batch_size, format="numpy"),
+        "takes": takes,
+    }
+    took = compare(calls, rounds=60, repeat=20)
+
+    expect(f"sample({batch_size}), of takes of numpy", took["sample"] / took["takes"], at_most=OF_TAKES[batch_size])
+    if batch_size < 1000:  # most of the time of larger batches is the gather
+        expect(f"sample({batch_size}, format='numpy'), of sample", took["arrays"] / took["sample"], at_most=1 / 1.5)
 
 
 def test_a_batch_of_short_episodes_costs_little_more(ours, compare, expect):

@@ -27,7 +27,7 @@ TRANSFORMS = {
     "Decision Transformer, 20 steps": lambda: SequenceTransform.dt_corl(20),
     "Q-chunks of 5": lambda: QChunkTransform(5, 0.99),
 }
-LIMITS = {256: (5, 5, 5, 5, 5, 10, 10), 4096: (5, 3, 5, 10, 10, 10, 5)}
+LIMITS = {256: (2, 2, 3, 3, 3, 10, 3), 4096: (3, 2, 10, 10, 10, 20, 10)}
 """Largest ratio to a plain batch, by batch size, in the order of the transforms."""
 
 

@@ -11,8 +11,10 @@ from stored_data import Column, columns, trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
+    GoalSampler,
     LazyTensorStorage,
     ListStorage,
+    RandomSampler,
     ReplayBuffer,
     ReplayBufferEnsemble,
     SamplerWithoutReplacement,
@@ -253,6 +255,63 @@ class TestForms:
             "next.observation"
         ].fill(7)
         assert (seen[0]["next", "observation"] == 7).all()
+
+    @pytest.mark.parametrize("keys", [None, ["next.observation", "action"], "image"], ids=["all", "two", "wide"])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"final_unknown": "drop"},
+            {"device": "cpu"},
+            {"sampler": lambda: SliceSampler(slice_len=2)},
+            {"sampler": GoalSampler},
+            {"transform": CatFrames(2, -1, ["observation"])},
+            {"prefetch": 2},
+            {"pin_memory": True},
+        ],
+        ids=lambda options: next(iter(options), "plain"),
+    )
+    @pytest.mark.parametrize("include_info", [True, False], ids=["info", "no info"])
+    def test_every_form_has_the_entries_of_the_tensordict(self, tmp_path, options, keys, include_info):
+        one = trajectory(4, known=False)
+        two = trajectory(5, terminated=True)
+        for part in (one, two):
+            part.states["image",] = np.random.default_rng(0).integers(1, 255, (len(part) + 1, 64, 65), np.uint8)
+        write_dataset(tmp_path, [one, two], [*columns(), WIDE])
+        options = {"final_unknown": "keep"} | options
+        device = options.pop("device", None)
+        batches = {}
+
+        for form in ("tensordict", "dict", "numpy"):
+            torch.manual_seed(0)
+            dataset = load(tmp_path, 6, **options)
+            dataset = dataset if device is None else dataset.to(device)
+            batches[form] = [
+                dataset.sample(keys=keys, format=form, include_info=include_info, return_info=True) for _ in range(3)
+            ]
+
+        for (batch, info), (tensors, _), (arrays, other_info) in zip(*batches.values(), strict=True):
+            assert names(batch) == tensors.keys() == arrays.keys()
+            assert info.keys() == other_info.keys()
+            for name, tensor in tensors.items():
+                assert torch.equal(tensor, batch[tuple(name.split("."))])
+                assert np.array_equal(arrays[name], tensor.numpy())
+                assert arrays[name].flags.writeable
+
+    def test_an_index_of_several_axes_has_the_same_form(self, folder):
+        class Pairs(RandomSampler):
+            def sample(self, storage, batch_size):
+                rows, info = super().sample(storage, batch_size)
+                return rows.reshape(-1, 2), info
+
+        batches = {}
+        for form in ("tensordict", "numpy"):
+            torch.manual_seed(0)
+            batches[form] = load(folder, 6, sampler=Pairs()).sample(format=form)
+
+        assert batches["numpy"]["action"].shape[:2] == (3, 2)
+        assert np.array_equal(batches["numpy"]["action"], batches["tensordict"]["action"].numpy())
+        assert np.array_equal(batches["numpy"]["index"], batches["tensordict"]["index"].numpy())
 
     def test_arrays_of_jax_have_the_same_values(self, dataset):
         jax = pytest.importorskip("jax", reason="pip install jax")

@@ -33,6 +33,7 @@ from datasets_rl import (
     TensorStorage,
 )
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.transforms import MultiStepTransform
 
 
 def steps(count, start=0):
@@ -620,8 +621,11 @@ def _slices():
         lambda: TensorDictReplayBuffer(
             storage=LazyTensorStorage(60), batch_size=4, transform=lambda td: td.set("twice", td["obs"] * 2)
         ),
+        lambda: TensorDictReplayBuffer(
+            storage=LazyTensorStorage(60), batch_size=4, transform=MultiStepTransform(2, 0.9)
+        ),
     ],
-    ids=["plain", "memmap", "slices", "priorities", "transform"],
+    ids=["plain", "memmap", "slices", "priorities", "transform", "n-step"],
 )
 def test_a_compiled_function_samples_without_a_graph_break(make, backend):
     torch._dynamo.reset()

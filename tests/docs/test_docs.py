@@ -22,6 +22,7 @@ WITHOUT_PROGRAMS = {
     "get-started/install.md",
     "concepts/rlds.md",
     "commands.md",
+    "gpu.md",
     "performance.md",
 }
 DOCS = Path(datasets_rl.__file__).parents[1] / "docs"

@@ -268,3 +268,41 @@ def test_invalid_arguments_are_refused():
             GoalSampler(**arguments)
     with pytest.raises(UnknownKeyError, match="state"):
         ring(steps([3]), GoalSampler(goal_key="state")).sample(4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"geometric": 0.9},
+        {"final_states": True, "reward": "next", "strategy": "future"},
+        {"final_states": True, "subgoal_steps": 2, "actor": (0.1, 0.5, 0.4), "strategy": "episode"},
+        {"subgoal_steps": 3, "negative": False, "strategy": "final"},
+        {"actor": None, "p_current": 1.0, "p_trajectory": 0.0, "p_random": 0.0},
+        {"goal_key": "action"},
+        {"sampler": lambda: SliceSampler(slice_len=2)},
+    ],
+    ids=lambda options: ", ".join(map(str, options)) or "default",
+)
+def test_goals_that_are_read_in_one_pass_equal_those_that_are_located(tmp_path, options, monkeypatch):
+    given = [trajectory(2 + number % 6, seed=number, known=number % 3 > 0) for number in range(30)]
+    storage = DatasetStorage(write_dataset(tmp_path / "toy" / "data", given))
+
+    def batches():
+        torch.manual_seed(0)
+        made = {**options, **({"sampler": options["sampler"]()} if "sampler" in options else {})}
+        buffer = TensorDictReplayBuffer(storage=storage, sampler=GoalSampler(**made), batch_size=200)
+        return [buffer.sample() for _ in range(3)]
+
+    read = batches()
+    monkeypatch.setattr(DatasetStorage, "record_access", lambda *_: None)
+
+    for batch, located in zip(read, batches(), strict=True):
+        assert set(batch.keys(True, True)) == set(located.keys(True, True))
+        for key, value in located.items(True, True):
+            assert batch[key].dtype == value.dtype
+            assert torch.equal(batch[key], value), key
+    goals = GoalSampler(0, 0, 1, actor=None)
+    monkeypatch.undo()
+    with pytest.raises(IndexError, match="out of range"):
+        goals.goals_of(storage, torch.tensor([0]), GoalDraws(np.zeros(1), None, np.ones(1, bool), np.array([10**6])))

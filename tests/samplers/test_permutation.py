@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import pickle
 
 import numpy as np
@@ -24,6 +26,44 @@ def chi_square(counts) -> float:
     counts = np.asarray(counts, np.float64).reshape(-1)
     freedom, mean = counts.size - 1, counts.mean()
     return (((counts - mean) ** 2 / mean).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+def cipher(position: int, count: int, seed: int) -> int:
+    """The permutation of the docstring of the module, in Python's integers."""
+    bits = 2**64 - 1
+    rows = next(rows for rows in itertools.count(math.isqrt(count)) if rows * rows >= count)
+    columns = -(-count // rows)
+
+    def drawn(value: int, size: int) -> int:
+        value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & bits
+        value = ((value ^ value >> 27) * 0x94D049BB133111EB) & bits
+        return ((value ^ value >> 31) >> 32) * size >> 32
+
+    keys = [(seed + number * 0x9E3779B97F4A7C15) & bits for number in range(1, 9)]
+    while True:
+        left, right = divmod(position, columns)
+        for number, key in enumerate(keys):
+            if number % 2:
+                right = (right + drawn(left + key & bits, columns)) % columns
+            else:
+                left = (left + drawn(right + key & bits, rows)) % rows
+        position = left * columns + right
+        if position < count:
+            return position
+
+
+@settings(deadline=None)
+@given(
+    count=st.one_of(st.integers(1, 70), st.integers(1, 2**62)),
+    first=st.integers(0, 2**62),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_the_order_is_that_of_the_cipher(count, first, seed):
+    """The positions fill two blocks."""
+    start = first % count
+    positions = range(start, min(start + 300, count))
+
+    assert permuted(positions, count, seed).tolist() == [cipher(position, count, seed) for position in positions]
 
 
 @settings(deadline=None, max_examples=200)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from raw.images import encoded, scene
 from stored_data import Column, columns, trajectory, write_dataset
 
-from datasets_rl import SliceSampler, load
+from datasets_rl import GoalSampler, SamplerWithoutReplacement, SliceSampler, load
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.ted.episode import EncodedImages
-from datasets_rl.transforms import CatFrames, MultiStepTransform
+from datasets_rl.transforms import ActionChunkTransform, CatFrames, MultiStepTransform
 
 LENGTHS = (4, 1, 5, 2)
 IMAGE = Column(("image",), np.dtype(np.uint8), (64, 65), shared=True)
@@ -74,6 +76,67 @@ def test_a_batch_depends_on_no_value(folder):
         assert batch["next", "image"].shape == (6, 64, 65)
 
 
+@pytest.mark.parametrize("device", [*DEVICES, "meta"])
+@pytest.mark.parametrize("keys", [None, ["action"], ["next.observation", "next.reward"], ["episode", "next.reward"]])
+def test_floating_point_numbers_start_at_16_bytes(folder, device, keys):
+    dataset = load(folder, 6).to(device)
+
+    for batch in (dataset.sample(keys=keys), dataset[torch.arange(5)]):
+        for leaf in batch.values(True, True):
+            assert not leaf.is_floating_point() or leaf.storage_offset() * leaf.itemsize % 16 == 0
+            assert not leaf.is_floating_point() or leaf.is_meta or leaf.data_ptr() % 16 == 0
+
+
+COMPILED = {
+    "steps": {},
+    "epoch": {"sampler": partial(SamplerWithoutReplacement, drop_last=True)},
+    "slices": {"sampler": partial(SliceSampler, slice_len=2)},
+    "goals": {"sampler": GoalSampler},
+    "chunks": {"transform": partial(ActionChunkTransform, 3)},
+    "stacks": {"transform": partial(CatFrames, 2, -1, ["observation"])},
+    "n steps": {"transform": partial(MultiStepTransform, 2, 0.9)},
+    "rewards": {"transform": lambda: lambda batch: batch.set("twice", batch["next", "reward"] * 2)},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", [None, *DEVICES])
+@pytest.mark.parametrize("kind", [*COMPILED])
+@pytest.mark.first(1, of="device")
+def test_a_compiled_function_samples_from_a_dataset(folder, device, kind):
+    """Without a graph break, and the same batches as without compilation, from the files and on a device."""
+    torch._dynamo.reset()
+
+    def opened():
+        return load(folder, 6, **{name: make() for name, make in COMPILED[kind].items()}).to(device)
+
+    compiled, dataset = torch.compile(opened().sample, fullgraph=True, backend="eager"), opened()
+    torch.manual_seed(0)
+    batches = [compiled() for _ in range(3)]
+    torch.manual_seed(0)
+    for batch in batches:
+        expected = dataset.sample()
+        assert batch.device == expected.device
+        assert set(batch.keys(True, True)) == set(expected.keys(True, True))
+        assert (batch.exclude("slice_id") == expected.exclude("slice_id")).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_compiled_update_reads_what_was_drawn(folder, device):
+    torch._dynamo.reset()
+    dataset = load(folder, 6).to(device)
+
+    def update():
+        batch = dataset.sample()
+        return batch["index"], batch["next", "observation"] - batch["observation"]
+
+    index, difference = torch.compile(update, fullgraph=True)()
+    expected = load(folder).sample(rows=index.cpu())
+    assert torch.equal(difference.cpu(), expected["next", "observation"] - expected["observation"])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_sampling_is_captured_in_a_cuda_graph(folder):
@@ -96,8 +159,8 @@ def test_chosen_fields_alone_are_copied(folder):
     dataset = load(folder, 6).select(["action", "next.observation"]).to("cpu")
     bare = load(folder, 6).select(["action"]).to("cpu")
 
-    assert dataset.storage._record_bytes == 24  # 2 and 3 floats, and the mask
-    assert bare.storage._record_bytes == 8
+    assert dataset.storage._record_bytes == 2 * 16  # 3 floats, then 2 floats and the mask
+    assert bare.storage._record_bytes == 16
     wide = load(folder, 6).select(["depth"]).to("cpu")
     assert torch.equal(wide.sample(rows=[4, 11])["depth"], load(folder)[[4, 11]]["depth"])
     assert torch.equal(bare.sample(rows=[4])["action"], load(folder)[[4]]["action"])

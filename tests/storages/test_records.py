@@ -7,6 +7,7 @@ from stored_data import Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.schema import Column
+from datasets_rl.storages import dataset as dataset_module
 from datasets_rl.storages import records
 from datasets_rl.storages.dataset import DatasetStorage
 
@@ -16,7 +17,9 @@ FRAME = Column(("frame",), np.dtype(np.uint8), (64, 64, 1), shared=True)
 @pytest.fixture(params=["torch", "compiled"])
 def way(request, monkeypatch):
     """The gather that the test uses."""
-    monkeypatch.setattr(records, "_ROWS_BEFORE_LOADING", 1 << 60 if request.param == "torch" else 0)
+    before_loading = 1 << 60 if request.param == "torch" else 0
+    monkeypatch.setattr(records, "_ROWS_BEFORE_LOADING", before_loading)
+    monkeypatch.setattr(dataset_module, "_BYTES_BEFORE_LOADING", before_loading)
     return request.param
 
 
@@ -91,6 +94,25 @@ def test_a_row_that_does_not_exist_is_an_error(tmp_path, row):
         storage.get(torch.tensor([0, row]))
 
 
+@pytest.mark.parametrize("row", [-1, 10**6, 2**62])
+@pytest.mark.usefixtures("way")
+def test_an_image_that_does_not_exist_is_an_error(tmp_path, row):
+    """The last of many rows, which another thread copies."""
+    storage = DatasetStorage(dataset(tmp_path, "wide")[1])
+    with pytest.raises(IndexError, match="out of range"):
+        storage.pick(("frame",), torch.tensor([0] * 2000 + [row]))
+
+
+@pytest.mark.usefixtures("way")
+def test_rows_of_images_may_be_strided_or_none(tmp_path):
+    given, stored = dataset(tmp_path, "wide")
+    storage = DatasetStorage(stored)
+
+    assert storage.pick(("frame",), torch.arange(12)[::3]).equal(expected(given, ("frame",))[0:12:3])
+    assert storage.pick(("frame",), torch.tensor(3).expand(2)).equal(expected(given, ("frame",))[[3, 3]])
+    assert storage.pick(("frame",), torch.empty(0, dtype=torch.int64)).shape == (0, 64, 64, 1)
+
+
 @pytest.mark.usefixtures("way")
 def test_a_batch_is_memory_of_its_own(tmp_path):
     storage = DatasetStorage(dataset(tmp_path, "unknown")[1])
@@ -113,3 +135,24 @@ def test_an_episode_that_does_not_exist_is_damage(tmp_path):
 
     with pytest.raises(IntegrityError, match="does not belong to any of the 12 episodes"):
         DatasetStorage(stored).get(slice(None))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    "layout",
+    [lambda rows: rows.int(), lambda rows: rows.repeat_interleave(2)[::2], lambda rows: rows - 43],
+    ids=["int32", "with gaps", "negative"],
+)
+def test_rows_of_any_layout_are_read(tmp_path, layout):
+    """The loop reads the memory of the rows, and the compiler checks neither its dtype nor its strides."""
+    _, stored = dataset(tmp_path, "known")
+    storage = DatasetStorage(stored)
+    rows = torch.arange(20, 40)
+    assert len(storage) == 43
+
+    batch = storage.take(layout(rows))
+
+    assert (batch == storage.take(rows)).all()
+    assert len(storage.take(rows[:0])) == 0
+    with pytest.raises(IndexError, match="43"):
+        storage.take(torch.tensor([0, 43]))

@@ -60,6 +60,29 @@ def copy_repeated(images: Any, origins: Any, first: int, last: int) -> None:
             copy_items(images, origins[position] * size, images, position * size, size)
 
 
+@compile_for(numba.boolean(_READ_ONLY_IMAGES, _READ_ONLY, _IMAGES, numba.int64, numba.int64))
+def copy_rows(images: Any, rows: Any, out: Any, first: int, last: int) -> bool:
+    """Copy the images of the rows `first` to `last`.
+
+    Args:
+        images: Images, uint8 [N, bytes].
+        rows: Row numbers, [n].
+        out: Output, uint8 [n, bytes].
+        first: Number of the first row.
+        last: Number after the one of the last row.
+
+    Returns:
+        Whether all these rows are in [0, N). If not, the output is incomplete.
+    """
+    size = images.shape[1]
+    for number in range(first, last):
+        row = rows[number]
+        if row < 0 or row >= len(images):
+            return False
+        copy_items(images, row * size, out, number * size, size)
+    return True
+
+
 @compile_for(numba.void(_READ_ONLY_IMAGES, _READ_ONLY_IMAGES, numba.boolean[::1], numba.int64, numba.int64))
 def compare_images(images: Any, others: Any, equal: Any, first: int, last: int) -> None:
     """Compare the images `first` to `last` of two arrays.
