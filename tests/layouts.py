@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 LENGTHS = np.array([4, 6, 3])
 STEPS = int(LENGTHS.sum())
@@ -127,6 +128,41 @@ def padded(values: list[np.ndarray], more: int = 0) -> np.ndarray:
     return whole
 
 
+def tianshou(folder: Path, newest: int = 4) -> Path:
+    """Write a full ring of tianshou, whose newest step is in a row in the middle."""
+    flags = {"terminated": TERMINATED, "truncated": TRUNCATED, "done": LAST}
+    arrays = {"obs": OBS, "obs_next": NEXT_OBS, "act": ACTION, "rew": REWARD, **flags}
+    path = hdf5({f"_meta/{name}": np.roll(values, newest + 1, axis=0) for name, values in arrays.items()})(folder)
+    with h5py.File(path, "a") as file:
+        file["last_index"], file["_indices"] = np.array([newest]), np.arange(STEPS)
+        file.attrs.update(maxsize=STEPS, _size=STEPS, stack_num=1)
+    return path
+
+
+def trajectories(folder: Path, episodes: list[dict[str, Any]] | None = None) -> Path:
+    """Write a folder of the package datasets with a row for each episode, as imitation saves trajectories."""
+    own = episodes or [
+        {
+            "obs": STATES[n],
+            "acts": ACTIONS[n],
+            "infos": np.array(["{}"] * len(ACTIONS[n])),
+            "terminal": n != 1,
+            "rews": REWARDS[n],
+        }
+        for n in range(3)
+    ]
+    rows = [{name: np.asarray(values).tolist() for name, values in episode.items()} for episode in own]
+    table = pa.Table.from_pylist(rows)
+    with (
+        pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as out,
+    ):
+        out.write_table(table)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    return folder
+
+
 FLAT = {"observations": OBS, "actions": ACTION, "rewards": REWARD}
 FLAGS = {"terminals": TERMINATED, "timeouts": TRUNCATED}
 ELEMENTS = {
@@ -178,7 +214,7 @@ LAYOUTS: Mapping[str, Layout] = {
             actions=ACTION,
             rewards=REWARD,
             episode_starts=np.isin(np.arange(STEPS), STARTS),
-            episode_returns=[1.5] * 3,
+            episode_returns=[rewards.sum() for rewards in REWARDS],
         ),
         terminated=False,
     ),
@@ -369,4 +405,6 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "an npy file of episodes": Layout(dump(EPISODES, "data.npy")),
     "an npy file of a dict": Layout(dump({**FLAT, **FLAGS}, "data.npy")),
+    "tianshou's buffer": Layout(tianshou, finals=True),
+    "imitation's saved trajectories": Layout(trajectories, finals=True),
 }

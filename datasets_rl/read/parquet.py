@@ -26,6 +26,8 @@ are strings, too: JSON, in which an empty cell is an empty list, and structs hav
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
+_STREAM_MAGIC = b"\xff\xff\xff\xff"
+"""First bytes of a stream of Arrow batches, as the package datasets saves tables."""
 _RAY_TENSOR, _RAY_TENSORS = b"ray.data.arrow_tensor", b"ray.data.arrow_variable_shaped_tensor"
 
 
@@ -47,7 +49,8 @@ class TableFile:
         with self.path.open("rb") as stream:
             head = stream.read(64)
         self._parquet = head.startswith(_PARQUET_MAGIC)
-        if not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC)):
+        self._is_stream = head.startswith(_STREAM_MAGIC)
+        if not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC, _STREAM_MAGIC)):
             raise ConversionError(self.path.name, [unexpected_format(head, "a Parquet or Arrow file")], hint=AGAIN)
         with ExitStack() as closing:
             try:
@@ -103,7 +106,8 @@ class TableFile:
 
         if not self._parquet:
             # Memory-mapped, so that only the requested columns are read.
-            return pa.ipc.open_file(pa.memory_map(str(self.path)))
+            mapped = pa.memory_map(str(self.path))
+            return _Batches(pa.ipc.open_stream(mapped)) if self._is_stream else pa.ipc.open_file(mapped)
         from pyarrow import parquet
 
         return parquet.ParquetFile(self.path, page_checksum_verification=True)
@@ -160,6 +164,27 @@ class TableFile:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
         refuse(self.path.name, problems)
         return columns
+
+
+class _Batches:
+    """Batches of a memory-mapped stream, by number. A context manager."""
+
+    def __init__(self, stream: Any) -> None:
+        self.schema = stream.schema
+        self._stream = stream
+        self._batches = [*stream]
+        self.num_record_batches = len(self._batches)
+
+    def get_batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch, whose columns are views of the file."""
+        return self._batches[number]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._batches = []
+        self._stream.close()
 
 
 def _leaf_columns(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:

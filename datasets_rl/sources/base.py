@@ -30,6 +30,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdE
 from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.address import unquoted_path
+from datasets_rl.sources.flat.names import bears_on_episodes
 from datasets_rl.sources.selection import IMAGES, Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
@@ -75,7 +76,6 @@ _Item = TypeVar("_Item")
 
 _BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
 _FILE_NUMBER = re.compile(r"-\d+(?=\.\w+$)", re.ASCII)
-_MARKS_EPISODES = re.compile(r"(episodes?|eps?|traj|trajectory)_", re.IGNORECASE)
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
 AT_ADDRESS = "address"
@@ -471,6 +471,8 @@ class Source(ABC):
     by arrays."""
     many_files: bool = False
     """Whether a dataset may have several files with names that differ in a number only, for `recognize`."""
+    optional_arrays: frozenset[str] = frozenset()
+    """Names of arrays that mark ends of episodes, or have next observations, in files of this layout."""
     foreign_arrays: frozenset[str] = frozenset()
     """Names of arrays that files of this layout do not have."""
     reader: str = ""
@@ -695,12 +697,16 @@ class Source(ABC):
         found = files.ending(*self.endings) if self.arrays else []
         names = {_FILE_NUMBER.sub("", path) if self.many_files else path for path in found}
         rows = files.rows_of(found[0], self.arrays) if len(names) == 1 else None
-        if rows is None or self.foreign_arrays & files.arrays(found[0]).keys():
+        if rows is None:
             return ""
-        # Flags of rows do not say where episodes end if another array does, which no such source reads.
-        if any(_MARKS_EPISODES.match(array) and array not in self.arrays for array in files.arrays(found[0])):
+        others = {name for name in files.arrays(found[0]) if "/" not in name} - self.own_arrays()
+        if self.foreign_arrays & others or any(map(bears_on_episodes, others)):
             return ""
         return f"{found[0]} has {', '.join(self.arrays[:-1])} and {self.arrays[-1]}, of {rows:,} rows each"
+
+    def own_arrays(self) -> set[str]:
+        """Return the names of the arrays that the reader knows."""
+        return {*self.arrays, *self.optional_arrays}
 
     def recognize_last(self, files: AddressFiles) -> str:
         """Return what shows that this source can read files that no source recognizes; empty if it cannot.

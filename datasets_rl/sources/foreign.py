@@ -80,15 +80,6 @@ _FORMATS = (
         has_tables=True,
     ),
     Foreign(
-        "a tub of Donkeycar", _way("json and pillow"), re.compile(r"(^|/)(catalog_\d+\.catalog|record_\d+\.json)$")
-    ),
-    Foreign(
-        "a log of Udacity's simulator, with images by path",
-        _way("csv and pillow"),
-        re.compile(r"(^|/)driving_log\.csv$"),
-        has_tables=True,
-    ),
-    Foreign(
         "a chunk of zarr whose metadata, the hidden .zgroup and .zarray or zarr.json, are absent",
         "copy the whole folder of the store, with hidden files",
         re.compile(r"(^|/)\d+(\.\d+)+$|(^|/)c(/\d+)+$"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, concatenate_columns
+from datasets_rl.ted.episode import Episode, StoredImages, TextStates, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, is_observation
 
@@ -93,11 +93,11 @@ def split_rows(
     starts = [0, *stops.tolist()]
     # The states that decide whether the final state is known, see `Episode.final_known`.
     has = [key in finals for key in filter(is_observation, states)] or [key in finals for key in states]
-    # A batch has only whole episodes. All these states have a final state, or no state has. The writer checks the
-    # headers of encoded images in episodes only.
+    # A batch has only whole episodes. All these states have a final state, or no state has. The writer checks encoded
+    # images, and takes frames of videos, in episodes only.
     is_mixed = any(has) and not all(has)
-    is_encoded = any(isinstance(values, EncodedImages) for values in (*steps.values(), *states.values()))
-    single = len(stops) if is_mixed or is_encoded else min(int(is_begun), len(stops))
+    has_images = any(isinstance(values, StoredImages) for values in (*steps.values(), *states.values()))
+    single = len(stops) if is_mixed or has_images else min(int(is_begun), len(stops))
     for number, (start, stop) in enumerate(pairwise(starts[: single + 1])):
         rows = _sliced(states, start, stop)
         if known is None or known[number]:

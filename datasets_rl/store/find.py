@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _TAR = ".tar"
 """End of the names of archives that are read as the folder that was packed."""
+_SAVED_TABLE = "dataset_info.json"
+"""File beside the state of a table that the package datasets saved, which is not the state of a checkpoint."""
 _TUB = re.compile(r"catalog_\d+\.catalog")
 """Files of a tub of Donkeycar, which has a manifest.json of its own."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
@@ -192,8 +194,11 @@ def _has_raw_files(path: Path) -> bool:
         return False
     if (folder := path.absolute()).parent == folder or not names:
         return False
-    is_tub = any(_TUB.fullmatch(name) for name in names)
-    own = {STATE_FILE} if is_tub else {MANIFEST_FILE, STATE_FILE}
+    own = {MANIFEST_FILE, STATE_FILE}
+    if any(_TUB.fullmatch(name) for name in names):
+        own -= {MANIFEST_FILE}
+    if _SAVED_TABLE in names:
+        own -= {STATE_FILE}
     return not any(name in own or is_own_name(name) for name in names)
 
 

@@ -387,7 +387,7 @@ DREAMER_FAULTS = {
     "an episode with a negative number of rows": Fault(
         arrays("run/0.npz", sizes=np.array([-1, 9])), "states -1 rows for episode 0"
     ),
-    "lengths that are not integers": Fault(arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected integers"),
+    "lengths that are not integers": Fault(arrays("run/0.npz", sizes=np.array([5.5, 2.5])), "expected integers"),
     "a missing array that marks the episodes": Fault(arrays("run/1.npz", sizes=None), "which marks the episodes"),
 }
 

@@ -133,9 +133,10 @@ def test_files_without_rewards_have_zeros_that_are_counted(convert):
     assert rules(stored)["no-reward"] == ROWS
 
 
-def test_an_array_that_may_be_the_reward_must_be_described(convert):
+@pytest.mark.parametrize("others", [{}, {"note": np.array(["a"] * ROWS)}])
+def test_an_array_that_may_be_the_reward_must_be_described(convert, others):
     with pytest.raises(ConversionError, match="scores may be the reward"):
-        convert(flat(episode_lengths=np.array(LENGTHS), scores=np.ones(ROWS)))
+        convert(flat(episode_lengths=np.array(LENGTHS), scores=np.ones(ROWS), **others))
 
 
 def test_a_batch_with_one_more_observation_is_a_batch_of_episodes(convert):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import datasets_rl
 from datasets_rl import EpisodeWriter, downloading, load
@@ -43,16 +41,6 @@ FOLDERS = {
         "v1/univ.json is a recording of MineRL",
         "numpy and av",
     ),
-    "tub": (
-        {"catalog_0.catalog": b"{}\n", "manifest.json": b"[]\n{}\n", "images/0_cam.jpg": b"."},
-        "catalog_0.catalog is a tub of Donkeycar",
-        "json and pillow",
-    ),
-    "Udacity": (
-        {"driving_log.csv": b"center,steering\nIMG/a.jpg,0\n", "IMG/a.jpg": b"."},
-        "driving_log.csv is a log of Udacity's simulator",
-        "csv and pillow",
-    ),
     "checkpoint": ({"model.pt": b"PK\x03\x04"}, "model.pt is a checkpoint of a policy or a network", "RecordEpisodes"),
     "stable-baselines": ({"ppo.zip": _agent()}, "ppo.zip is a checkpoint of a policy or a network", "RecordEpisodes"),
     "pointer": ({"a.dat": POINTER}, "a.dat is a pointer of git-LFS", "git lfs pull"),
@@ -77,7 +65,7 @@ def test_a_folder_of_another_package_is_named_with_the_package_that_reads_it(tmp
     with pytest.raises(ConversionError) as as_own:
         downloading.download("local/mine", from_local=tmp_path / "mine")
 
-    for refused in (by_path,) if case in {"stable-baselines", "Udacity"} else (by_path, as_own):
+    for refused in (by_path,) if case == "stable-baselines" else (by_path, as_own):
         assert named in str(refused.value)
         assert way in str(refused.value.hint)
         assert "--from-local" not in str(refused.value.hint)
@@ -144,53 +132,6 @@ def programs():
     for program in re.findall(r"^```python\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL):
         exec(program, names)
     return names
-
-
-def test_the_program_for_tubs_stores_each_session_without_deleted_rows(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    tub = tmp_path / "tub"
-    (tub / "images").mkdir(parents=True)
-    rows = []
-    for index in range(12):
-        image = np.full((12, 16, 3), 20 * index, np.uint8)
-        Image.fromarray(image).save(tub / f"images/{index}_cam_image_array_.jpg")
-        name, session = f"{index}_cam_image_array_.jpg", f"21-01-01_{index // 8}"
-        rows.append({"_index": index, "_session_id": session, "_timestamp_ms": index, "cam/image_array": name})
-        rows[-1] |= {"user/angle": index / 10, "user/mode": "user", "user/throttle": -index / 10}
-    for part in range(2):
-        lines = [json.dumps(row) + "\n" for row in rows[part * 6 : part * 6 + 6]]
-        (tub / f"catalog_{part}.catalog").write_text("".join(lines))
-        (tub / f"catalog_{part}.catalog_manifest").write_text("{}")
-    last = {"paths": ["catalog_0.catalog", "catalog_1.catalog"], "current_index": 12, "deleted_indexes": [3]}
-    head = [["cam/image_array", "user/angle"], ["image_array", "float"], {}, {"created_at": 0}]
-    (tub / "manifest.json").write_text("\n".join(json.dumps(one) for one in [*head, last]))
-
-    programs()["record_tub"](tub, "local/car")
-
-    stored = load("local/car")
-    assert stored.episodes.lengths.tolist() == [6, 3]
-    assert stored[:]["action"][:, 0].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 1.0])
-    seen = stored[:]["observation", "image"].float().mean((1, 2, 3)).tolist()
-    assert seen == pytest.approx([20 * index for index in (0, 1, 2, 4, 5, 6, 8, 9, 10)], abs=2)
-
-
-@pytest.mark.parametrize("header", ["", "center,left,right,steering,throttle,brake,speed\n"])
-def test_the_program_for_udacity_splits_at_pauses(tmp_path, monkeypatch, header):
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    (tmp_path / "log/IMG").mkdir(parents=True)
-    lines = []
-    for index, second in enumerate([1, 1, 1, 5, 5]):
-        name = f"center_2019_04_02_19_25_{second:02}_{100 * index + 20:03}.jpg"
-        Image.fromarray(np.full((8, 8, 3), 40 * index, np.uint8)).save(tmp_path / "log/IMG" / name)
-        lines.append(f"C:\\Users\\a\\IMG\\{name}, l.jpg, r.jpg, 0.{index}, 0.5, 0, {index}\n")
-    (tmp_path / "log/driving_log.csv").write_text(header + "".join(lines))
-
-    programs()["record_udacity"](tmp_path / "log", "local/udacity")
-
-    stored = load("local/udacity")
-    assert stored.episodes.lengths.tolist() == [2, 1]
-    assert stored[:]["action"][:, 0].tolist() == pytest.approx([0.0, 0.1, 0.3])
-    assert stored[:]["observation", "speed"].flatten().tolist() == [0, 1, 3]
 
 
 def test_a_table_beside_a_checkpoint_is_read(tmp_path, monkeypatch):

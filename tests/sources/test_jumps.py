@@ -275,7 +275,7 @@ def test_a_clock_that_goes_back_within_an_episode_is_refused(convert, name):
         ),
         ({"traj_names": np.array(["a", "b", "c"])}, r"traj_names is text \[3\] and speaks of episodes"),
         ({"episode_infos": np.array([{}, {}], dtype=object)}, r"episode_infos is object \[2\] and speaks of episodes"),
-        ({"num_episodes": 3}, "num_episodes is 3, but nothing marks the ends of episodes"),
+        ({"num_episodes": 3}, "num_episodes is 3, but the file has one episode"),
         ({"infos/episode_id": np.tile([0.5, 1.5, 0.5], 100)}, "episode_id .* speaks of episodes"),
         ({"max_episode_steps": 200}, "an episode has 300 steps, but max_episode_steps is 200"),
     ],

@@ -94,7 +94,13 @@ def test_one_more_observation_than_actions_is_the_final_observation(folder, conv
     assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2, 3, 0, 1]
     assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, 4, 1, 2]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False] * 3 + [True, False, True]
-    assert rules(stored) == {"one-more": 6, "no-terminated": 2, "end-without-flag": 2, "final-observation-kept": 2}
+    assert rules(stored) == {
+        "one-more": 6,
+        "no-terminated": 2,
+        "end-without-flag": 2,
+        "final-observation-kept": 2,
+        "by-file": 2,
+    }
 
 
 def test_observations_of_agents_tell_whether_the_final_one_is_known(folder, convert):
@@ -342,6 +348,7 @@ def test_the_description_in_the_documentation_can_be_read():
     assert {".".join(field.key) for field in said.fields} == {
         "observation.joints",
         "observation.camera",
+        "observation.pose",
         "action",
         "contact",
         "goal",

@@ -213,5 +213,5 @@ def test_a_value_of_each_episode_is_left_out_and_counted(tmp_path, name):
 
 
 def test_paths_of_images_are_not_read_as_images(tmp_path):
-    with pytest.raises(ConversionError, match="image has strings, expected images"):
+    with pytest.raises(ConversionError, match=r"image 'a\.jpg' in row 0 does not exist"):
         stored(tmp_path, {**arrays_of("next.reward", "rewards"), "image": np.array(["a.jpg"] * ROWS)})

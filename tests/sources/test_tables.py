@@ -279,7 +279,7 @@ def test_a_name_for_the_trial_of_each_row_marks_the_episodes_or_is_refused(tmp_p
     assert (found.episodes, found.description.by, found.description.arrays) == (3, "column", ("episode_id",))
 
     (tmp_path / "a.csv").write_text(text.replace("c,5", "b,5"))
-    with pytest.raises(ConversionError, match="expected the column"):
+    with pytest.raises(ConversionError, match="episode_id is b in 2 separate ranges of rows"):
         check_files(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text(text.replace("episode_id", "trial").replace("c,5", ",5").replace("b,0", "1,0"))
     assert check_files(tmp_path / "a.csv").episodes == 4

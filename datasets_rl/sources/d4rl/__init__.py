@@ -23,6 +23,7 @@ class D4RL(Source):
     endings = (".hdf5", ".h5")
     kind = "HDF5"
     arrays: tuple[str, ...] = ("observations", "actions", "rewards", "terminals")
+    optional_arrays = frozenset({"timeouts", "next_observations"})
     foreign_arrays = frozenset({"costs"})
     reader = "datasets_rl.sources.d4rl.reader:D4RLReader"
     required: tuple[str, ...] = ()

@@ -28,7 +28,16 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.sources.base import NOT_FINITE
 from datasets_rl.sources.d4rl.layout import plan_file, with_explicit_next
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
-from datasets_rl.sources.flat.ends import Ends, find_ends, mask_of_rows, read_flags, rows_at_limit, union
+from datasets_rl.sources.flat.ends import (
+    Ends,
+    check_flags_of_most_rows,
+    find_ends,
+    mask_of_rows,
+    read_flags,
+    rows_at_limit,
+    union,
+)
+from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.measured import check_matches, match_of_rows
 from datasets_rl.sources.flat.plan import Plan
@@ -42,6 +51,7 @@ _JUMP_SHARE_MAX = 0.01
 
 _LAYOUT = Layout(alignment="same-row", by="flags", seams=True)
 _TEXTS = {
+    **EQUAL,
     "same-row": "row i of the file is transition i: the reward and the flags of the row belong to the action of the row",
     "no-timeouts-column": "the file has no column of time-outs",
     "flags-cast": "the file stores flags as numbers, 0 or 1, which were converted to booleans",
@@ -86,6 +96,7 @@ class D4RLReader(FlatReader):
     """
 
     rules = _TEXTS
+    _equal: EqualEpisodes | None = None
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._facts = facts
@@ -117,6 +128,10 @@ class D4RLReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         flags = read_flags(file, plan)
+        self._equal = EqualEpisodes() if "time_limit" not in self._facts else None
+        if self._equal is not None:  # a file of the user, which the catalog does not state
+            rows = file.arrays[next(iter(plan.flags.values()))].rows
+            check_flags_of_most_rows(file, {plan.flags[key]: set_rows for key, set_rows in flags.items()}, rows)
         self._flagged = union(flags.values())
         self._run = 0  # rows of the unfinished trajectory in previous blocks
         return find_ends(file, plan, flags)
@@ -139,6 +154,8 @@ class D4RLReader(FlatReader):
         self.counts["final-info-unknown"] += len(last) * any(column.key[0] == "info" for column in self.columns)
         if OBSERVATION in block.states:
             self.counts["zero-observation"] += _count_zero_rows(block.states[OBSERVATION])
+        if self._equal is not None and self.kept == {column.key for column in self.columns}:
+            self.counts.update(self._equal.counts([*block.steps.values(), *block.states.values()], block.ends))
         if self._time_limit is not None:
             self.counts["longer-than-time-limit"] += int(
                 (np.diff(last, prepend=-1 - self._run) > self._time_limit).sum()

@@ -70,8 +70,12 @@ class JoinedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, members: Sequence[Member]) -> None:
-        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
+        self.take_notes_of(file)
+        self._file = file
         episodes = sorted({member.episode for member in members}, key=natural_order)
+        self.episode_names = episodes
+        joined_names = {member.array for member in members}
+        self.scalars = {name: value for name, value in file.scalars.items() if name not in joined_names}
         self._members: dict[str, list[str]] = {}
         by_name: dict[str, dict[str, str]] = {}
         for member in members:
@@ -102,7 +106,6 @@ class JoinedFile(ArrayFile):
             joined[name] = replace(first, rows=int(self.lengths[name].sum()))
         if problems:
             raise ConversionError(file.name, first_problems(problems))
-        joined_names = {member.array for member in members}
         self.arrays = {**joined, **{name: array for name, array in file.arrays.items() if name not in joined_names}}
 
     @override
@@ -134,7 +137,8 @@ class BatchedFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, names: Sequence[str], steps: _Index | None = None) -> None:
-        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
+        self.take_notes_of(file)
+        self._file = file
         shapes = {name: [file.arrays[name].rows, *file.arrays[name].shape] for name in names}
         episodes = {shape[0] for shape in shapes.values()}
         rows = sorted({shape[1] for shape in shapes.values()})
@@ -181,8 +185,8 @@ class ElementsFile(ArrayFile):
     """
 
     def __init__(self, file: ArrayFile, elements: Mapping[str, Sequence[str]]) -> None:
-        self.name, self.unwritten, self.decisions, self._file = file.name, file.unwritten, file.decisions, file
-        self._elements = elements
+        self.take_notes_of(file)
+        self._file, self._elements = file, elements
         joined_columns = {column for columns in elements.values() for column in columns}
         joined = {
             name: Array(

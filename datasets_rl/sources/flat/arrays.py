@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
+from datasets_rl.ted.episode import concatenate_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ TEXT = np.dtype(np.int32)
 """Dtype of the integer codes of texts."""
 
 Rows = NDArray[Any] | list[str] | list[bytes]
-"""Rows of an array: numbers, texts, or the bytes of images."""
+"""Rows of an array: numbers, texts, or the bytes of images. Frames that stay in videos are ``VideoFrames``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Array:
     text: bool = False
     encoded: bool = False
     """Whether the rows are PNG or JPEG files. `shape` and `dtype` describe the decoded images."""
+    video: bool = False
+    """Whether the rows are frames of videos, as `shape` and `dtype` describe the decoded images."""
     problem: str = ""
     """Why the rows cannot be read, for an array of objects. The problem is an error only if the array is used."""
 
@@ -49,9 +52,14 @@ class Array:
         """Number of bytes of a row. Strings count as integer codes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
+    @property
+    def kind(self) -> str:
+        """What the elements are: the name of the dtype, or ``text`` or images."""
+        images = "encoded images" if self.encoded else "frames of videos" if self.video else ""
+        return "text" if self.text else images or self.dtype.name
+
     def __str__(self) -> str:
-        kind = "text" if self.text else "encoded images" if self.encoded else self.dtype.name
-        return f"{kind} {[self.rows, *self.shape]}"
+        return f"{self.kind} {[self.rows, *self.shape]}"
 
 
 class ArrayFile(ABC):
@@ -69,10 +77,16 @@ class ArrayFile(ABC):
     """Whether the arrays are columns of a table."""
     way: str = ""
     """How the structure separates the episodes, an item of `layout.ARRANGED`, or empty if it does not."""
+    episode_names: Sequence[str] = ()
+    """Names or numbers of the episodes, where the names of arrays or groups have them."""
     absent_marks: str = ""
     """Name of the array that marks the episodes in files of this kind, if the file lacks the array, or empty."""
     padding: Sequence[str] = ()
     """Names of the arrays of lengths and masks that state which rows are padding."""
+    contained: Collection[str] = ()
+    """Names of the arrays whose values other arrays of the file have, too."""
+    open_question: str = ""
+    """Why the file is not certainly a single episode if no array marks the episodes, or empty if it is."""
     optional: Sequence[str] = ()
     """Names of arrays with a meaning that the format defines, which need not be fields."""
     decisions: Mapping[str, int] = MappingProxyType({})
@@ -90,6 +104,11 @@ class ArrayFile(ABC):
         Raises:
             ConversionError: If the array cannot be decoded.
         """
+
+    def take_notes_of(self, file: ArrayFile) -> None:
+        """Take over what is known of another file, which this file shows in another form."""
+        for note in ArrayFile.__annotations__.keys() - {"arrays"}:
+            setattr(self, note, getattr(file, note))
 
     def read_all(self, name: str) -> Rows:
         """Return all rows of a small array."""
@@ -155,10 +174,11 @@ class RowReader:
 
 
 def join_rows(parts: Sequence[Any]) -> Rows:
-    """Return consecutive blocks of an array as a single block: a list of texts or byte strings, or an array."""
+    """Return consecutive blocks of an array as a single block: a list of texts or byte strings, an array, or frames."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
-    return np.concatenate(parts)
+    joined: Rows = concatenate_columns(parts)
+    return joined
 
 
 class Hdf5Arrays(ArrayFile):
@@ -192,6 +212,8 @@ class Hdf5Arrays(ArrayFile):
         from datasets_rl.read.hdf5 import library_errors
 
         dataset, text = self.file.arrays[name].dataset, self.arrays[name].text
+        if text and self.arrays[name].shape:
+            raise ConversionError(self.name, [f"{name} is {self.arrays[name]}, expected a text for each row"])
         for start in range(0, self.arrays[name].rows, rows):
             with library_errors(self.name, f"{name}: "):
                 values = dataset[start : start + rows]
@@ -320,6 +342,11 @@ class TableArrays(ArrayFile):
                 )
                 raise ConversionError(self.name, [problem])
             yield values
+
+    def lists(self, name: str, rows: int) -> Iterator[Any]:
+        """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
+        for block in self._file.blocks([name], rows=rows):
+            yield block[name]
 
     def first_bytes(self, name: str) -> bytes:
         """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import refuse
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.layout import ARRANGED
@@ -80,6 +80,26 @@ def union(rows: Iterable[_Index]) -> _Index:
     # Sorting merges ascending runs. The hash table of `np.unique` takes seconds for a million rows.
     merged = np.sort(np.concatenate([np.empty(0, np.int64), *rows]), kind="stable")
     return merged[np.diff(merged, prepend=-1) > 0]
+
+
+def check_flags_of_most_rows(file: ArrayFile, flags: Mapping[str, _Index], rows: int) -> None:
+    """Check that flags which end episodes are not the inverse of these flags, such as a mask of steps that continue.
+
+    Args:
+        file: The file.
+        flags: The rows with a set flag, by the name of the array.
+        rows: The number of rows.
+
+    Raises:
+        ConversionError: If a flag is set in most rows and not in all rows.
+    """
+    names = [name for name, flagged in flags.items() if rows // 2 < len(flagged) < rows]
+    if names and rows > 2:
+        problem = (
+            f"{join_names(names)} is set in {len(flags[names[0]]):,} of {rows:,} rows, as the inverse of an end flag is"
+        )
+        options = 'by = "flags" if most episodes have a single step, or correct the flags'
+        raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, [episodes], {options}")
 
 
 def find_ends(file: ArrayFile, plan: Plan, flags: Mapping[Key, _Index]) -> Ends:
@@ -292,6 +312,8 @@ def marked_episodes(file: ArrayFile, by: str, marks: str, rows: int) -> tuple[_I
         stops = _read_last_rows(file, marks, rows) + 1
     else:
         raw = np.asarray(file.read_all(marks)).reshape(-1)
+        if raw.dtype.kind == "f" and (raw == np.floor(raw)).all() and (np.abs(raw) <= rows).all():
+            raw = raw.astype(np.int64)
         if raw.dtype.kind not in "iu" or not len(raw):
             raise ConversionError(file.name, [f"{marks} is {file.arrays[marks]}, expected integers"])
         stops = raw.astype(np.int64) if by == "ends" else np.cumsum(raw, dtype=np.int64)
@@ -373,6 +395,10 @@ def _blocks(file: ArrayFile, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         start += len(block)
 
 
+def _is_nan(values: NDArray[Any]) -> _Flags:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+
+
 def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
     starts: list[_Index] = []
@@ -380,6 +406,10 @@ def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     last: NDArray[Any] | None = None
     for start, block in _blocks(file, name):
         column = block.reshape(len(block), -1)[:, 0]
+        if wrong := np.flatnonzero(_is_nan(column)).tolist():  # an empty cell
+            raise ConversionError(
+                file.name, [f"{name} is {column[wrong[0]]} at row {start + wrong[0]:,}, expected a number"]
+            )
         is_first = np.append(last is None or column[:1] != last, column[1:] != column[:-1])
         last = column[-1:]
         starts.append(start + np.flatnonzero(is_first))

@@ -59,6 +59,8 @@ class Field:
     """Dtype that floats are converted to. By default, floats keep the dtype."""
     optional: bool = False
     """Whether a file may lack the array, and then has no such field."""
+    columns: tuple[str, ...] = ()
+    """Columns of a table, which are the elements of the array, in order."""
 
     @property
     def is_state(self) -> bool:

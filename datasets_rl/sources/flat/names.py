@@ -23,9 +23,24 @@ from datasets_rl.ted.keys import (
     Key,
 )
 
-_IMAGE = "image"
+IMAGE: Key = (*OBSERVATION, "image")
 EPISODE_NUMBERS = ("episode_index", "episode_id", "episode")
 """Names of a column that has the number of the episode of each row."""
+FRAME_NUMBERS = re.compile(r"frame(_?(index|idx|id|number|num|no))?", re.IGNORECASE)
+"""Names of a column that has the number of the frame of each row, in a video or in an episode."""
+COUNTS_STEPS = re.compile(rf"^(time)?steps?(_index|_id|_idx|s)?$|^{FRAME_NUMBERS.pattern}$|^t$", re.IGNORECASE)
+"""Last names of arrays that may number the rows of each episode."""
+COUNTS_EPISODES = re.compile(
+    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
+    re.IGNORECASE,
+)
+"""Last names of a number of episodes."""
+RETURNS = re.compile(r"^(ep|eps|episode|traj|trajectory|rollout)s?_(return|ret|reward|rew)s?$", re.IGNORECASE)
+"""Last names of the sums of the rewards of episodes."""
+_SPEAKS = re.compile(
+    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
+    re.IGNORECASE,
+)
 NAMES: Mapping[Key, tuple[str, ...]] = {
     OBSERVATION: (
         "observation",
@@ -93,7 +108,23 @@ NAMES: Mapping[Key, tuple[str, ...]] = {
         "natural_language_instruction",
     ),
     ("info",): ("info", "infos"),
-    (*OBSERVATION, _IMAGE): ("image", "images", "img", "imgs", "rgb", "pixels"),
+    IMAGE: (
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "rgb",
+        "pixels",
+        # In a table, columns of the paths of images and videos.
+        "image_path",
+        "image_file",
+        "image_name",
+        "img_path",
+        "frame_path",
+        "video",
+        "video_path",
+        "video_file",
+    ),
     ("discount",): ("discount", "discounts"),
     ("timestamp",): ("timestamp", "timestamps", "time", "time_stamp"),
     ("action_logp",): ("action_logp", "action_log_prob", "action_log_probs"),
@@ -106,6 +137,8 @@ _CORE = frozenset(
     {OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, (NEXT, *OBSERVATION), ("info",)}
 )
 """Keys of arrays that most files have."""
+_ENDS = frozenset({NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE})
+_MASKS = ("mask", "masks")
 OF_EPISODES = frozenset({NEXT_SUCCESS, ("goal",), ("desired_goal",), ("language_instruction",)})
 """Keys that arrays with a row for each episode have, too."""
 STATES: Mapping[Key, tuple[str, ...]] = {
@@ -115,7 +148,7 @@ STATES: Mapping[Key, tuple[str, ...]] = {
 }
 """Names of the states of a simulator, where another array has the observations."""
 DOUBTFUL: Mapping[str, str] = {
-    **dict.fromkeys(("mask", "masks"), "1 - terminated, or the steps that are not padding"),
+    **dict.fromkeys(_MASKS, "1 - terminated, or the steps that are not padding"),
     **dict.fromkeys(("task", "tasks", "task_id", "task_index"), "an instruction, a goal, or a number of the task"),
     **dict.fromkeys(("lang", "language"), "an instruction, or an embedding of the instruction"),
     **dict.fromkeys(
@@ -150,15 +183,32 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
         core = {key: names for key, names in NAMES.items() if key in _CORE}
         return with_observations(dict(_matches(parts, core)), arrays)
     keys = dict(_matches(parts, NAMES))
-    images = (*OBSERVATION, _IMAGE)
-    if any(key[:1] == OBSERVATION and key[:2] != images for key in keys.values()):
+    if any(key[:1] == OBSERVATION and key[:2] != IMAGE for key in keys.values()):
         for name, key in _matches({name: names for name, names in parts.items() if name not in keys}, STATES):
             if not any(overlap(key, other) for other in keys.values()):
                 keys[name] = key
     # A vector beside images is a part of the observation, as the images are.
-    if any(key[:2] == images for key in keys.values()):
-        keys = {name: (*OBSERVATION, "state") if key == OBSERVATION else key for name, key in keys.items()}
+    if any(key[:2] == IMAGE for key in keys.values()):
+        vectors = {OBSERVATION, (NEXT, *OBSERVATION)}
+        keys = {name: (*key, "state") if key in vectors else key for name, key in keys.items()}
     return keys
+
+
+def last_name(array: str) -> str:
+    """Return the name of an array without the groups that it is in."""
+    return array.rpartition("/")[2]
+
+
+def speaks_of_episodes(array: str) -> bool:
+    """Return whether the name of an array says that the array marks episodes."""
+    return _SPEAKS.search(last_name(array)) is not None
+
+
+def bears_on_episodes(array: str) -> bool:
+    """Return whether an array, by its name, marks or contradicts ends of episodes: also flags and next observations."""
+    name = last_name(array)
+    is_mark = speaks_of_episodes(name) or COUNTS_STEPS.search(name) is not None or name.lower() in _MASKS
+    return is_mark or any(key in _ENDS or key[:2] == (NEXT, *OBSERVATION) for key in usual_keys([name]).values())
 
 
 def doubtful_meaning(name: str) -> str:

@@ -195,12 +195,11 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in {*_FLAGS, *_SINGLE}
+    is_stored = array.encoded or array.video
     yield from _dtype_problems(name, array, numeric=single or field.key[:2] == _AFTER)
-    if array.text and field.key[:2] == (*OBSERVATION, "image"):
-        yield f"{name} has strings, expected images: state what {name} is in [fields]"
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}, expected one number per row"
-    if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
+    if field.layout and (len(array.shape) != 3 or array.text or is_stored):
         yield f"{name} has shape {shape}, expected images, three axes per row, to convert {field.layout}"
     if not array.rows:
         yield f"{name} has no row"
@@ -215,12 +214,13 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
 
 
 def _dtype_problems(name: str, array: Array, *, numeric: bool) -> Iterator[str]:
-    if (array.text or array.encoded) and numeric:
-        yield f"{name} has {'strings' if array.text else 'encoded images'}, expected numbers"
+    if (array.text or array.encoded or array.video) and numeric:
+        yield f"{name} has {'strings' if array.text else 'images'}, expected numbers"
     elif array.problem:
         yield f"{name} cannot be read: {array.problem}"
-    elif not array.text and array.dtype not in SUPPORTED:
-        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+    elif array.shape if array.text else array.dtype not in SUPPORTED:
+        kind = f"texts {[array.rows, *array.shape]}" if array.text else f"dtype {array.dtype}"
+        objects = "Python objects" if array.dtype.hasobject else kind
         yield f"{name} has {objects}, expected booleans, integers that fit into int64, or floats"
 
 
@@ -240,7 +240,7 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     shape = shape or ((1,) if vectors else ())
     dtype = WIDENED.get(array.dtype, array.dtype)
     dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
-    form: Form = "encoded" if array.encoded else field.form
+    form: Form = "encoded" if array.encoded else "video" if array.video else field.form
     dtype = np.dtype(np.uint8) if form == "compressed" else dtype
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)

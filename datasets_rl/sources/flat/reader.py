@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from datasets_rl.sources.flat.measured import check_next
 from datasets_rl.sources.flat.plan import ColumnSlice, Plan, is_empty, plan_layout
 from datasets_rl.sources.rows import rows_in_chunk, split_rows
 from datasets_rl.sources.values import count_not_finite, find_jumps
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
+from datasets_rl.ted.episode import EncodedImages, Episode, StoredImages, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name, is_observation
 
@@ -121,8 +123,14 @@ class FlatReader(EpisodeReader):
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
-        file_name, columns = name.rpartition("/")[2], self._layout.columns
-        return open_arrays(self._paths[name], self._format, file_name, table, columns)
+        last, columns = name.rpartition("/")[2], self._layout.columns
+        shown = last if self._last_names[last] == 1 else name
+        return open_arrays(self._paths[name], self._format, shown, table, columns)
+
+    @cached_property
+    def _last_names(self) -> Counter[str]:
+        """How many files have the same last name of their paths."""
+        return Counter(name.rpartition("/")[2] for name in self._paths)
 
     def plan(self, file: ArrayFile) -> Plan:
         """Map the arrays of a file to the columns of the first file."""
@@ -227,7 +235,8 @@ class FlatReader(EpisodeReader):
                 raise ConversionError(
                     rows.name,
                     [f"{problem} ({jumps.sum():,} such rows)"],
-                    hint=f"state in {self.stated_in} how the files mark the ends of episodes",
+                    hint=f"state in {self.stated_in} how the files mark the ends of episodes, "
+                    'or [episodes] by = "seams" if an episode ends in each such row',
                 )
         block.truncated |= jumps
         self.counts["seam-without-flag"] += int(jumps.sum())
@@ -429,8 +438,8 @@ class _Rows:
 
 
 def _as_column_values(part: ColumnSlice, values: Any) -> Any:
-    """Convert values to the dtype and the axes of their column. Texts and images are lists."""
-    if isinstance(values, list):
+    """Convert values to the dtype and the axes of their column. Texts and images are not changed."""
+    if isinstance(values, (list, StoredImages)):
         return values
     cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)
     if part.turn:

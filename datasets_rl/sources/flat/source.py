@@ -28,6 +28,11 @@ class FlatSource(Source):
     reader = "datasets_rl.sources.flat.reader:FlatReader"
 
     @override
+    def own_arrays(self) -> set[str]:
+        layout = self.layout
+        return super().own_arrays() | {field.array for field in layout.fields} | {layout.marks, layout.starts}
+
+    @override
     def open(
         self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None, *, dataset_id: str = ""
     ) -> EpisodeReader:

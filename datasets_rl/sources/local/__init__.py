@@ -19,7 +19,6 @@ from datasets_rl.errors import (
     Call,
     ConversionError,
     FetchError,
-    InvalidArgumentError,
     Remedy,
     UnknownIdError,
     join_names,
@@ -35,14 +34,15 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.folders import data_folders, shown_path
-from datasets_rl.sources.flat.formats import FORMATS, formats_of
+from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of, is_image
 from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
     Description,
+    missing_numbers,
     no_episode_numbers_error,
 )
-from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.selection import IMAGES, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -63,6 +63,7 @@ class Local(Source):
     reader = "datasets_rl.sources.local.reader:LocalReader"
     restated = frozenset({"license", "citation", "homepage", "known_issues", "score"})
     selects = frozenset({"episodes"})
+    image_forms = (*IMAGES.choices, "video")
 
     def ids(self) -> Sequence[str]:
         """Return no ids, because the datasets of a user cannot be listed."""
@@ -134,6 +135,7 @@ class Local(Source):
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
+        tables += [inside[path] for path in _named_files(form, inside, paths)]
         sizes = [sum(asset.size or 0 for asset in assets) for _, assets in data.values()]
         described = replace(
             entry,
@@ -161,6 +163,9 @@ class Local(Source):
                 "first": first,
                 "alone": len(paths) == 1,
                 "chosen": bool(selection.episodes),
+                "tables": paths,
+                "images": selection.options.get(IMAGES.name, ""),
+                "missing_files": missing_numbers(paths),
             },
             entry=described,
             revision=folder.revision,
@@ -211,7 +216,7 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     data = data_assets(entry.id, assets)
     from datasets_rl.sources.local.template import draft
 
-    drafted = draft(entry.name, data)
+    drafted = draft(entry.name, data, beside=assets)
     if drafted.is_certain:
         return {}
     place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
@@ -223,16 +228,24 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
 
 def _path_of(assets: Mapping[str, Asset]) -> str:
     """Return the path of a file or a folder on this machine, or an empty text for an address elsewhere."""
-    from datasets_rl.fetch.schemes import NotServedError, local_path
+    from datasets_rl.sources.local.template import local_file
 
     inner, asset = next(iter(assets.items()))
-    try:
-        path = local_path(asset.urls[0])
-    except (InvalidArgumentError, NotServedError):
-        return ""
+    path = local_file(asset)
     if path is None:
         return ""
     return str(path if len(assets) == 1 else path.parents[inner.count("/")])
+
+
+def _named_files(file_format: str, assets: Mapping[str, Asset], paths: Sequence[str]) -> list[str]:
+    """Return the files that rows may name: images only if the first table with a row has a column of their paths."""
+    found = files_beside(file_format, assets)
+    if not any(map(is_image, found)) or not FORMATS[file_format].endings:
+        return found
+    from datasets_rl.sources.local.template import first_texts
+
+    texts = first_texts(file_format, {path: assets[path] for path in paths})
+    return found if texts is None or any(map(is_image, texts)) else [path for path in found if not is_image(path)]
 
 
 def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:

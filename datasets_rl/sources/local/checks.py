@@ -11,6 +11,7 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
 from datasets_rl.sources.flat.measured import Match, check_matches, is_vector, measure, rows_of
+from datasets_rl.sources.flat.names import last_name
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.jumps import jump_steps
 from datasets_rl.ted.keys import is_observation
@@ -47,7 +48,7 @@ def _check_episodes(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> 
     longest = int(ends.lengths.max(initial=0))
     for name, number in file.scalars.items():
         limit = number.item()
-        if _LIMITS.search(name.rpartition("/")[2]) and limit > 1 and longest > limit:
+        if _LIMITS.search(last_name(name)) and limit > 1 and longest > limit:
             problems.append(f"an episode has {longest:,} steps, but {name} is {limit:,}")
     problems += _resets_of_clocks(file, plan, ends)
     if plan.by == "file" and (problem := _transposed_problem(file, plan)):
@@ -66,7 +67,7 @@ def _resets_of_clocks(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:
     names = [part.array for part in plan.parts if not part.state and part.array] + [*plan.left_out]
     for name in names:
         array = file.arrays[name]
-        if not _CLOCKS.search(name.rpartition("/")[2]) or array.text or array.dtype.kind not in "iuf":
+        if not _CLOCKS.search(last_name(name)) or array.text or array.dtype.kind not in "iuf":
             continue
         if array.shape not in {(), (1,)} or array.rows != ends.steps or ends.extra:
             continue

@@ -16,6 +16,7 @@
     [fields]
     observation.joints = "joints"
     action = { array = "torques", low = -1.0, high = 1.0 }
+    observation.pose = ["x", "y"]       columns of a table
 
 Names that the description does not state are inferred from the usual names of arrays.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -57,6 +59,8 @@ _LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
+_NUMBER = re.compile(r"\d+(?=\D*$)")
+_ENDING = re.compile(r"(\.[^\W\d]\w*)+$")
 _EPISODES = ("by", "array", "table", "final", "final_known")
 
 
@@ -124,7 +128,10 @@ class Description(Layout):
         candidates = [path for path in others if path not in inside]
         if self.files:
             candidates = [path for path in candidates if _matches(shown_path(path, folders) or path, self.files)]
-        formats = formats_of(candidates, folders)
+        # Some formats are recognized by the files beside.
+        formats = formats_of(candidates, folders) or {
+            path: form for path, form in formats_of(others, folders).items() if path in candidates
+        }
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
@@ -143,6 +150,20 @@ class Description(Layout):
             problem = f"{FILE}: columns names the columns of a CSV file, but the files are {FORMATS[chosen].title}"
             raise ConversionError(name, [problem], hint=f"remove columns from {FILE}")
         return chosen, data
+
+
+def missing_numbers(names: Iterable[str]) -> int:
+    """Return how many numbers are missing between those of names, such as 1 of ``demo_0`` and ``demo_2``.
+
+    Most numbers of a series are present. Others are dates or seeds.
+    """
+    series: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        stem = _ENDING.sub("", name)  # .hdf5 has a number, too
+        if match := _NUMBER.search(stem):
+            series.setdefault((stem[: match.start()], stem[match.end() :]), set()).add(int(match[0]))
+    gaps = ((len(numbers), max(numbers) - min(numbers) + 1 - len(numbers)) for numbers in series.values())
+    return sum(missing for present, missing in gaps if missing <= present)
 
 
 def no_episode_numbers_error(by: str) -> InvalidArgumentError:
@@ -224,6 +245,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
         elif isinstance(value, str):
             yield Field(key, value)
+        elif isinstance(value, list) and value and all(isinstance(column, str) for column in value):
+            yield Field(key, ", ".join(value), columns=tuple(value))
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
             yield from _read_field(key, value, problems)
         elif isinstance(value, Mapping):
@@ -231,7 +254,8 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         elif not isinstance(value, list) and _is_number_list(value) and key == NEXT_REWARD:
             yield Field(key, "", constant=float(value))
         else:
-            problems.append(f"fields.{where} is {value!r}, expected the name of an array, or {{ array = ..., ... }}")
+            expected = "the name of an array, the columns of a table, or { array = ..., ... }"
+            problems.append(f"fields.{where} is {value!r}, expected {expected}")
 
 
 def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iterator[Field]:

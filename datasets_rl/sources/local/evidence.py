@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, join_names
+from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arranged import (
     BatchedFile,
     ElementsFile,
@@ -25,10 +26,29 @@ from datasets_rl.sources.flat.arranged import (
     padded_steps,
 )
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import arranged_lengths, find_ends, marked_episodes, read_flags, union
+from datasets_rl.sources.flat.ends import (
+    arranged_lengths,
+    check_flags_of_most_rows,
+    find_ends,
+    marked_episodes,
+    read_flags,
+    union,
+)
 from datasets_rl.sources.flat.layout import ARRANGED, MARKED, Layout
-from datasets_rl.sources.flat.names import NAMES, OF_EPISODES
+from datasets_rl.sources.flat.names import (
+    COUNTS_EPISODES,
+    COUNTS_STEPS,
+    IMAGE,
+    NAMES,
+    OF_EPISODES,
+    RETURNS,
+    last_name,
+    speaks_of_episodes,
+)
+from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.videos import VideosFile
+from datasets_rl.sources.local.doubts import check_episodes, check_first_elements
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT_DONE,
@@ -42,24 +62,14 @@ from datasets_rl.ted.keys import (
 
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
-_SPEAKS = re.compile(
-    r"episode|(^|_)eps?(_|$)|traj|rollout|^(trial|session|run)(_id|_index)?$|demo|reset|segment|(^|_)seq(uence)?(_|$)|start|length|(^|_)lens?(_|$)|is_first|is_last|^last$|(^|_)ends?$|^indices$",
-    re.IGNORECASE,
-)
 _SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
-_COUNTS_STEPS = re.compile(r"^(time)?steps?(_index|_id|_idx|s)?$|^frame_index$|^t$", re.IGNORECASE)
-_COUNTS_EPISODES = re.compile(
-    r"^(num|n|number|total|count)(_of)?_?(episodes|eps|trajectories|trajs|demos|demonstrations|rollouts)$",
-    re.IGNORECASE,
-)
-_NUMBERS_ROWS = re.compile(rf"{_COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
+_NUMBERS_ROWS = re.compile(rf"{COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _DISCOUNT: Key = ("discount",)
 _SPLITS = "indices"
 """Name of the rows at which imitation's arrays are split, without row 0."""
 _VALUES = re.compile(r"return|(^|_)rets?(_|$)|reward|score|success|seed|info|name|goal|task|cost|count", re.IGNORECASE)
 """Names of values of episodes, which do not mark rows."""
-_RETURNS = re.compile(r"(^|_)(ep|episode)s?_(rets?|returns?|rewards?)$", re.IGNORECASE)
 _BLOCK_EPISODES = 256
 _D3RLPY_0 = {"create_mask", "mask_size"}
 _WAYS: Mapping[str, tuple[str, ...]] = {
@@ -78,22 +88,26 @@ _EPISODES = re.compile(r"(^|/|_)(demo|episode|ep|traj|trajectory|rollout|run|tri
 _HINT = "state in dataset.toml how the file marks the episodes, [episodes] by = ..., see docs/sources/local.md"
 
 
-def speaks_of_episodes(name: str) -> bool:
-    """Return whether the name of an array says that the array marks episodes."""
-    return _SPEAKS.search(_last_name(name)) is not None
-
-
 def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     """Return a file as a file of flat rows, if the structure of the file separates the episodes.
 
     Raises:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
-    if file.is_table:
-        elements = elements_of_arrays(file, {field.array for field in layout.fields} | {layout.marks})
-        return ElementsFile(file, elements) if elements else file
+    file, is_table = of_package(file, layout), file.is_table
+    if file.way:
+        return file
+    if is_table:
+        stated = {field.array: field.columns for field in layout.fields if field.columns}
+        _check_columns(file, stated)
+        taken = {layout.marks, *(name for field in layout.fields for name in (field.array, *field.columns))}
+        elements = {**elements_of_arrays(file, taken), **stated}
+        check_first_elements(file, layout, elements)
+        file = ElementsFile(file, elements) if elements else file
     if layout.by == "axis" or (_is_inferred(layout) and _is_axis(file, layout)):
         return _batched(file, layout)
+    if is_table:
+        return file
     names = [*file.arrays, *file.scalars]
     groups = members_in_groups(names, layout.marks if layout.by == "group" else "")
     for way, members in (("group", groups), ("suffix", members_by_suffix(names))):
@@ -127,6 +141,53 @@ def unnamed_episodes(file: ArrayFile) -> tuple[JoinedFile, bool] | None:
             joined.way = way
             return joined, differ or all(_EPISODES.search(member.array) for member in members)
     return None
+
+
+def _check_columns(file: ArrayFile, stated: Mapping[str, Sequence[str]]) -> None:
+    """Check that the columns that are the elements of an array are columns of numbers.
+
+    Raises:
+        ConversionError: If a table lacks a column, or a column has lists or texts. The error names every such column.
+    """
+    problems = []
+    for column in dict.fromkeys(column for columns in stated.values() for column in columns):
+        array = file.arrays.get(column)
+        if array is None:
+            known = join_names([f"{name} {one}" for name, one in file.arrays.items()], ITEMS_MAX)
+            problems.append(f"it has no column {column}, only {known}")
+        elif array.text or array.shape or array.dtype.kind not in "biuf":
+            problems.append(f"{column} is {array}, expected a number for each row")
+    if problems:
+        raise ConversionError(file.name, problems)
+
+
+def check_files_beside(file: VideosFile, layout: Layout) -> None:
+    """Check the images and videos that are fields of a file.
+
+    Raises:
+        ConversionError: If paths or files are wrong, see `VideosFile.check`, or if numbers, or texts that are not names of
+            such files, have the name of images.
+    """
+    fields = layout.fields_of(file.readable)
+    file.check([field.array for field in fields])
+    inferred = {
+        field.array: file.arrays[field.array]
+        for field in fields
+        if field not in layout.fields and field.key[:2] == IMAGE
+    }
+    problems = [
+        f"{name} has texts that are not names of PNG or JPEG images, or of videos, in all rows"
+        for name, array in inferred.items()
+        if array.text
+    ]
+    problems += [
+        f"{name} has a number for each row, expected images, or names of images or videos"
+        for name, array in inferred.items()
+        if not array.text and not array.encoded and array.shape in {(), (1,)}
+    ]
+    if problems:
+        hint = "correct the names, or state in dataset.toml, [fields], which field the array is"
+        raise ConversionError(file.name, problems, hint=hint)
 
 
 def _is_inferred(layout: Layout) -> bool:
@@ -174,7 +235,7 @@ def _padding_arrays(file: ArrayFile, names: Sequence[str], episodes: int) -> lis
     named = {
         name: array
         for name, array in file.arrays.items()
-        if _PADDING.search(_last_name(name)) and name not in names and not array.text and array.dtype.kind in "biu"
+        if _PADDING.search(last_name(name)) and name not in names and not array.text and array.dtype.kind in "biu"
     }
     padding = {name: array for name, array in named.items() if len(array.shape) <= 1}
     problems = [
@@ -228,7 +289,7 @@ def _has_returns(file: ArrayFile, fields: Mapping[Key, str]) -> bool:
     if not reward or len(file.arrays[reward].shape) != 1:
         return False
     sums = np.asarray(file.read_all(reward)).astype(np.float64).sum(axis=1)
-    returns = [name for name in file.arrays if name not in names and _RETURNS.search(_last_name(name))]
+    returns = [name for name in file.arrays if name not in names and RETURNS.search(last_name(name))]
     returns = [
         name for name in returns if file.arrays[name].rows == len(sums) and file.arrays[name].dtype.kind in "fiu"
     ]
@@ -297,7 +358,7 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     names = [plan.marks] if plan.marks else []
     if plan.by == "file":
         names += [part.array for part in plan.parts if part.column.key[0] == "info" and speaks_of_episodes(part.array)]
-    names += [name for name in plan.left_out if speaks_of_episodes(name) or _COUNTS_STEPS.search(_last_name(name))]
+    names += [name for name in plan.left_out if speaks_of_episodes(name) or COUNTS_STEPS.search(last_name(name))]
     stated, problems = _marked(file, plan, names, rows)
     if file.way and not problems:
         counts = arranged_lengths(file, plan)
@@ -319,8 +380,15 @@ def with_evidence(file: ArrayFile, plan: Plan) -> Plan:
     marks = "" if file.way else next(iter(stated), "")
     if not stated and flags:
         _check_flags(file, plan, rows)
+    if by == "file" and file.open_question:
+        options = (
+            'by = "file" if the file is a single episode, or by = "column" with the array of the numbers of episodes'
+        )
+        raise ConversionError(file.name, [file.open_question], hint=f"state in dataset.toml, [episodes], {options}")
     left_out = tuple(name for name in plan.left_out if name not in stated and not numbers_rows(file, name, rows))
-    return replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+    marked = replace(plan, by=by, marks=marks, flags=flags, episode_flags=of_episodes, left_out=left_out)
+    check_episodes(file, marked)
+    return marked
 
 
 def _check_alignment(file: ArrayFile, plan: Plan) -> None:
@@ -388,9 +456,7 @@ def _marked(
         elif fits:
             stated[name] = next(iter(fits.items()))
         elif name == plan.marks:
-            problems.append(
-                f"{name} is {array}, expected the column of episodes, a value that the rows of an episode share"
-            )
+            problems += _problems_of_column(file, name, rows)
         elif not ways or array.text or array.dtype.kind == "f":
             unusable.append(name)
         elif speaks_of_episodes(name) or _has_resets(file, name, rows):
@@ -407,12 +473,22 @@ def _marked(
     return stated, problems if is_marked else [*problems, *_unmarked_problems(file, plan, unusable, rows)]
 
 
+def _problems_of_column(file: ArrayFile, name: str, rows: int) -> list[str]:
+    """Return why an array is not a column of the numbers of episodes."""
+    try:
+        marked_episodes(file, "column", name, rows)
+    except ConversionError as error:
+        return [*error.problems]
+    shared = "the column of episodes, a value that the rows of an episode share"
+    return [f"{name} is {file.arrays[name]}, expected {shared}"]
+
+
 def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str, ...]:
     """Return the ways in which an array may mark the episodes; none for values of episodes, and for other than numbers."""
-    array, last = file.arrays[name], _last_name(name)
+    array, last = file.arrays[name], last_name(name)
     if name == plan.marks or (array.text and not array.shape and array.rows == rows and speaks_of_episodes(name)):
         return ("column",)
-    if not _is_number(file, name) or _VALUES.search(last) or _COUNTS_EPISODES.search(last):
+    if not _is_number(file, name) or _VALUES.search(last) or COUNTS_EPISODES.search(last):
         return ()
     ways = _allowed_ways(name)
     if ways is not MARKED:
@@ -424,11 +500,12 @@ def _usable_ways(file: ArrayFile, plan: Plan, name: str, rows: int) -> tuple[str
 
 
 def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: int) -> Iterator[str]:
-    """Yield which arrays and numbers speak of episodes, in a file in which nothing marks the ends of episodes."""
+    """Yield which arrays speak of episodes, in a file in which nothing marks the ends of episodes."""
     for name in names:
         # A single value is a value of the single episode, and a number for each row may be the length of an object.
-        speaks = _SPEAKS_FOR_ROWS if file.arrays[name].rows == rows else _SPEAKS
-        if speaks.search(_last_name(name)) and file.arrays[name].rows != 1:
+        is_per_row = file.arrays[name].rows == rows
+        speaks = _SPEAKS_FOR_ROWS.search(last_name(name)) if is_per_row else speaks_of_episodes(name)
+        if speaks and file.arrays[name].rows != 1:
             yield f"{name} is {file.arrays[name]} and speaks of episodes, but does not mark the ends of episodes"
     for name in plan.left_out:
         if not speaks_of_episodes(name) and _is_number(file, name) and _may_mark(file, name, rows):
@@ -438,9 +515,6 @@ def _unmarked_problems(file: ArrayFile, plan: Plan, names: Sequence[str], rows: 
             discounts = np.asarray(file.read_all(part.array)).reshape(rows, -1)
             if (zeros := np.flatnonzero((discounts[:-1] == 0).all(1))).size:
                 yield f"{part.array} is 0 at row {zeros[0]:,}, as after a termination ({len(zeros):,} such rows)"
-    for name, number in file.scalars.items():
-        if _COUNTS_EPISODES.search(_last_name(name)) and number.item() not in {0, 1}:
-            yield f"{name} is {number.item()}, but nothing marks the ends of episodes"
 
 
 def _may_mark(file: ArrayFile, name: str, rows: int) -> bool:
@@ -478,7 +552,7 @@ def _counts(file: ArrayFile, name: str, way: str, rows: int) -> _Index | None:
     if way == "steps" and len(counts) == 1:
         return None  # a number for each row of the file
     first = np.asarray(next(file.blocks(name, 1)))[0]
-    if way == "starts" and not (first if is_per_row else first == 0 or _last_name(name) == _SPLITS):
+    if way == "starts" and not (first if is_per_row else first == 0 or last_name(name) == _SPLITS):
         return None  # row 0 is a first row
     return counts if counts.sum() == rows else None
 
@@ -489,7 +563,7 @@ def with_success(file: ArrayFile, plan: Plan) -> Plan:
         return plan
     rows = {name: file.arrays[name].rows for name in plan.left_out if _is_number(file, name)}
     rows |= dict.fromkeys(file.scalars, 1)
-    found = [name for name in rows if _last_name(name).lower() in NAMES[NEXT_SUCCESS]]
+    found = [name for name in rows if last_name(name).lower() in NAMES[NEXT_SUCCESS]]
     if len(found) != 1 or rows[found[0]] != len(find_ends(file, plan, read_flags(file, plan)).lengths):
         return plan
     return replace(plan, success=found[0], left_out=tuple(name for name in plan.left_out if name != found[0]))
@@ -503,7 +577,7 @@ def _is_number(file: ArrayFile, name: str) -> bool:
 def numbers_rows(file: ArrayFile, name: str, rows: int) -> bool:
     """Return whether an array has the number of each row of the file, which says nothing more about the rows."""
     array = file.arrays[name]
-    if not _NUMBERS_ROWS.search(_last_name(name)) or array.rows != rows or array.shape or array.dtype.kind not in "iu":
+    if not _NUMBERS_ROWS.search(last_name(name)) or array.rows != rows or array.shape or array.dtype.kind not in "iu":
         return False
     return not array.text and bool((np.diff(np.asarray(file.read_all(name)).astype(np.int64)) == 1).all())
 
@@ -515,12 +589,14 @@ def _has_resets(file: ArrayFile, name: str, rows: int) -> bool:
 
 
 def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
-    """Check that flags which end episodes are not flags of first rows.
+    """Check that flags which end episodes are not flags of first rows, or the inverse of flags.
 
     Raises:
-        ConversionError: If the first row is flagged and the last row is not.
+        ConversionError: If the first row is flagged and the last row is not, or most rows are flagged.
     """
-    flagged = union(read_flags(file, plan).values())
+    by_key = read_flags(file, plan)
+    check_flags_of_most_rows(file, {plan.flags[key]: set_rows for key, set_rows in by_key.items()}, rows)
+    flagged = union(by_key.values())
     if rows > 1 and len(flagged) and flagged[0] == 0 and flagged[-1] != rows - 1:
         names = list(plan.flags.values())
         problem = f"{join_names(names)} is set in the first row and not in the last row, as a flag of first rows is"
@@ -529,11 +605,7 @@ def _check_flags(file: ArrayFile, plan: Plan, rows: int) -> None:
 
 
 def _allowed_ways(name: str) -> tuple[str, ...]:
-    last = _last_name(name).lower()
-    if _COUNTS_STEPS.search(last):
+    last = last_name(name).lower()
+    if COUNTS_STEPS.search(last):
         return ("steps",)
     return next((ways for pattern, ways in _WAYS.items() if re.search(pattern, last)), MARKED)
-
-
-def _last_name(name: str) -> str:
-    return name.rpartition("/")[2]

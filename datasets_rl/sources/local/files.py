@@ -147,7 +147,7 @@ def draft_description(path: Path | str) -> Draft:
     folder = _folder_of(path)
     inside = {asset.path.removeprefix(f"{path.name}/"): asset for asset in folder.assets}
     name = path.name.partition(".")[0] if path.is_file() else path.name
-    return draft(name or path.name, data_assets(str(path), inside), alone=path.is_file())
+    return draft(name or path.name, data_assets(str(path), inside), beside=inside, alone=path.is_file())
 
 
 def described_path(path: Path | str) -> Path:
@@ -291,8 +291,7 @@ def _uses(file: ArrayFile, plan: Plan) -> Iterator[ArrayUse]:
 
 
 def _use(key: str, name: str, array: Array) -> ArrayUse:
-    kind = "text" if array.text else "encoded images" if array.encoded else array.dtype.name
-    return ArrayUse(key, name, kind, (array.rows, *array.shape))
+    return ArrayUse(key, name, array.kind, (array.rows, *array.shape))
 
 
 @dataclass

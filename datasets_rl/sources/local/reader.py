@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,31 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
+from datasets_rl.sources.base import Decision
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
 from datasets_rl.sources.flat.folders import data_folders
+from datasets_rl.sources.flat.formats import files_beside
+from datasets_rl.sources.flat.image_paths import BY_NAME
 from datasets_rl.sources.flat.measured import counted
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
+from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
+from datasets_rl.sources.local import doubts
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
-from datasets_rl.sources.local.evidence import arranged, with_evidence, with_flags_of_episodes, with_success
+from datasets_rl.sources.local.evidence import (
+    arranged,
+    check_files_beside,
+    with_evidence,
+    with_flags_of_episodes,
+    with_success,
+)
 from datasets_rl.sources.values import WIDENED
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
 _RULES = {
@@ -54,6 +68,13 @@ _RULES = {
     "by-axis": "the first axis of the arrays counts the episodes, and the second axis counts the rows",
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
+    BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
+    TO_JPEG: f"frames of videos became JPEG images of quality {QUALITY}, with a loss",
+    "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
+    "session-split": "rows are missing within a session: the rows after them are another episode",
+    "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
+    **doubts.RULES,
+    **EQUAL,
     "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
     "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
@@ -66,6 +87,7 @@ _RULES = {
     "success-of-episodes": "the success of each episode is in the table of episodes",
     "turned": "the axes of images were transposed as the description states",
 }
+_MISSING = "numbers are missing in the names of the files: they were taken as deleted files"
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
 
 
@@ -92,6 +114,8 @@ class LocalReader(FlatReader):
         self._alone: bool = facts["alone"]
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
+        self._missing: int = facts.get("missing_files", 0)
+        self._episodes = EqualEpisodes()
         self._success: NDArray[Any] | None = None
         """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
@@ -100,26 +124,45 @@ class LocalReader(FlatReader):
         # A file stands for a folder.
         members = {member for folder in folders.values() for member in folder.members} - folders.keys()
         paths = {path: file for path, file in paths.items() if path not in members}
+        beside = {*files_beside(facts["format"], paths)}
+        others = {path: file for path, file in paths.items() if path in beside}
+        paths = {path: file for path, file in paths.items() if path not in beside}
+        self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 
     @override
+    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
+        self._episodes = EqualEpisodes()
+        yield from super().episodes(part)
+
+    @property
+    @override
+    def decisions(self) -> Sequence[Decision]:
+        missing = Decision("missing-files", _MISSING, self._missing, of_dataset=True)
+        return [*super().decisions, *([missing] if self._missing else [])]
+
+    @override
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
         try:
-            return arranged(file, self._layout)
+            return self._beside.shown_in(arranged(file, self._layout), name)
         except BaseException:
             file.__exit__(None, None, None)
             raise
 
     @override
     def plan(self, file: ArrayFile) -> Plan:
+        if isinstance(file, VideosFile):
+            check_files_beside(file, self._layout)
         plan = super().plan(file)
         plan = with_flags_of_episodes(file, plan) if self._layout.by else with_evidence(file, plan)
-        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in file.padding))
+        known = {*file.padding, *file.contained}
+        plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in known))
         plan = with_success(file, plan)
         _check_missing_reward(file, plan)
+        doubts.check_unreadable(file, self._layout)
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
             verb = "has the" if plan.success else "lacks the"
             raise ConversionError(file.name, [f"it {verb} success of each episode, unlike the first file"])
@@ -149,7 +192,10 @@ class LocalReader(FlatReader):
         arrays = [file.arrays[field.array] for field in plan.layout.fields_of(file.readable) if field.array]
         # The unit of this rule is an array.
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
+        if isinstance(file, VideosFile):
+            self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out)
+        self.counts.update(doubts.count_doubts(file, plan, ends))
         self.counts["success-of-episodes"] += 0 if self._success is None else int((ends.lengths > 0).sum())
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         is_stated = any(not field.array for field in self._layout.fields)
@@ -159,6 +205,7 @@ class LocalReader(FlatReader):
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
         count = int(block.ends.sum())
+        self._count_equal(block)
         if self._plan.by == "file":
             own = np.full(count, number)
         elif self._layout.seams:
@@ -172,6 +219,13 @@ class LocalReader(FlatReader):
         metadata = {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
         return metadata if self._success is None else {**metadata, "success": self._success[block.episodes]}
 
+    def _count_equal(self, block: Block) -> None:
+        """Count the rows and the episodes of a block that are equal to earlier rows and episodes, in all fields."""
+        columns = [*block.steps.values(), *block.states.values()]
+        if self.kept != {column.key for column in self.columns}:
+            return
+        self.counts.update(self._episodes.counts(columns, block.ends))
+
 
 def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
     """Check that a file without a known reward has no array that may be the reward.
@@ -184,12 +238,13 @@ def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:
     if any(field.key == NEXT_REWARD for field in plan.layout.fields):
         return  # stated by the user
     rows = next(file.arrays[name].rows for name in plan.step_arrays)
+    left_out = {name: file.arrays[name] for name in plan.left_out if file.arrays[name].rows == rows}
     maybe = [
         name
-        for name in plan.left_out
-        if (array := file.arrays[name]).rows == rows and array.shape in {(), (1,)} and array.dtype.kind in "iuf"
+        for name, array in left_out.items()
+        if array.shape in {(), (1,)} and array.dtype.kind in "iuf" and not array.text and not array.encoded
     ]
-    if maybe and not any(array.text for array in (file.arrays[name] for name in maybe)):
+    if maybe:
         problem = f"no array is described or named as the reward, and {join_names(maybe, ITEMS_MAX)} may be the reward"
         hint = f"state in {FILE}, [fields], reward = {maybe[0]!r}, or reward = 0.0 for steps without rewards"
         raise ConversionError(file.name, [problem], hint=hint)

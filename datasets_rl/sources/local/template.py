@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,15 @@ from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders, shown_path
-from datasets_rl.sources.flat.formats import formats_of, open_arrays
-from datasets_rl.sources.flat.names import doubtful_meaning
+from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
+from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
+from datasets_rl.sources.flat.videos import FilesBeside
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import SHORT, Description
 from datasets_rl.sources.local.evidence import (
     arranged,
-    speaks_of_episodes,
+    check_files_beside,
     unnamed_episodes,
     with_evidence,
     with_success,
@@ -35,6 +37,8 @@ from datasets_rl.ted.keys import Key, natural_order
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Names of the columns in which pandas stores an index without a name."""
 _FIRST_ROWS = 3
 _ROW_ELEMENTS = 4
 """Number of elements of a row that the draft shows."""
@@ -71,6 +75,7 @@ class _Seen:
     answers: str = ""
     """How the description answers the question."""
     optional: Sequence[str] = ()
+    """Names of the arrays that need no field: by the format, or because other arrays have the values."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
     agreed: frozenset[str] = frozenset()
@@ -84,16 +89,19 @@ class _Seen:
         return f"# {self.arrays[array]}{values and f', first {values}'}"
 
 
-def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft:
+def draft(
+    name: str, data: Mapping[str, Asset], *, beside: Mapping[str, Asset] | None = None, alone: bool = False
+) -> Draft:
     """Return a draft for files that have no description.
 
     Args:
         name: The id within the source.
         data: The files by path. The first file is opened if the file is on this machine.
+        beside: All files of the folder, by path, among which are the images that rows may name.
         alone: Whether the draft selects these files by name, because other files may lie beside them.
     """
     try:
-        form, paths = Description().data_files(data, name)
+        form, paths = Description().data_files(beside or data, name)
     except ConversionError:
         form, paths = "", []
     title = f"name = {_quoted(name.rpartition('/')[2])}"
@@ -105,7 +113,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         chosen = shown_path(paths[0], data_folders(data)) or paths[0]
         lines.insert(2, f"files = [{_quoted(glob.escape(chosen))}]")
     try:
-        seen = _look_at(data[paths[0]], form, paths[0], alone=len(paths) == 1)
+        seen = _look_at_first({path: data[path] for path in paths}, form, beside or {})
     except NoHeaderError as error:
         return _without_header(lines, error)
     if not seen.arrays:
@@ -121,7 +129,7 @@ def draft(name: str, data: Mapping[str, Asset], *, alone: bool = False) -> Draft
         for array, shown in seen.arrays.items()
         # An array with another number of rows than the actions is not a field, and Python objects are never read.
         if array not in known and (shown.rows in rows or missing) and array in readable
-        if not speaks_of_episodes(array)
+        if not speaks_of_episodes(array) and not _INDEX.fullmatch(array)
     ]
     lines += ["", "[fields]"]
     for array, key in keys.items():
@@ -172,7 +180,7 @@ def _format_lines(data: Mapping[str, Asset]) -> Iterator[str]:
     for form in dict.fromkeys(formats.values()):
         paths = sorted((path for path, own in formats.items() if own == form), key=natural_order)
         try:
-            arrays = _look_at(data[paths[0]], form, paths[0], alone=False).arrays
+            arrays = _look_at(data[paths[0]], form, paths[0], {}, paths).arrays
         except (ConversionError, MissingDependencyError):
             arrays = {}  # an error only if the format is chosen
         shown = join_names([f"{array} {described}" for array, described in arrays.items()], _NAMES)
@@ -222,26 +230,66 @@ def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
 
 
-def _look_at(asset: Asset, file_format: str, name: str, *, alone: bool) -> _Seen:
+def _look_at_first(data: Mapping[str, Asset], file_format: str, beside: Mapping[str, Asset]) -> _Seen:
+    """Return what the first file with a row shows."""
+    seen = _Seen()
+    for path, asset in data.items():
+        seen = _look_at(asset, file_format, path, beside, [*data])
+        if not seen.arrays or any(array.rows for array in seen.arrays.values()):
+            break
+    return seen
+
+
+def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Asset], tables: Sequence[str]) -> _Seen:
     """Return what a file shows, or nothing if the file cannot be opened here."""
-    try:
-        path = local_path(asset.urls[0])
-    except (InvalidArgumentError, NotServedError):
-        return _Seen()
+    path = local_file(asset)
     if path is None or not path.is_file():
         return _Seen()
+    images = {one: image for one in files_beside(file_format, beside) if (image := local_file(beside[one])) is not None}
     with open_arrays(path, file_format, name) as file:
-        return _judged(file, alone=alone)
+        return _judged(file, FilesBeside(images, tables), name, alone=len(tables) == 1)
 
 
-def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
+def first_texts(file_format: str, data: Mapping[str, Asset]) -> list[str] | None:
+    """Return the texts in the first row of the first table with a row, or None if a table cannot be opened here.
+
+    Raises:
+        ConversionError: If a table is damaged.
+    """
+    for name, asset in data.items():
+        path = local_file(asset)
+        if path is None or not path.is_file():
+            return None
+        with open_arrays(path, file_format, name) as file:
+            columns = [column for column, array in file.arrays.items() if array.text and array.rows]
+            if any(array.rows for array in file.arrays.values()):
+                return [str(next(file.blocks(column, 1))[0]) for column in columns]
+    return None
+
+
+def local_file(asset: Asset) -> Path | None:
+    """Return the path of a file of this machine, or None for other files."""
+    try:
+        return local_path(asset.urls[0])
+    except (InvalidArgumentError, NotServedError):
+        return None
+
+
+def _judged(file: ArrayFile, beside: FilesBeside, name: str, *, alone: bool) -> _Seen:
+    """Return what an open file shows.
+
+    Raises:
+        ConversionError: If images or videos beside the file are not those of the rows.
+    """
     layout = Description()
     try:
-        rows = arranged(file, layout)
+        flat = arranged(file, layout)
+        rows = beside.shown_in(flat, name)
     except ConversionError as error:
-        return _asking(error, file.arrays, _first_values(file))
-    if rows is file and not file.is_table and (seen := _unnamed(file)):
+        return _asking(error, file, _first_values(file))
+    if flat is file and not file.is_table and (seen := _unnamed(file)):
         return seen
+    check_files_beside(rows, layout)
     values = _first_values(rows)
     try:
         plan = plan_layout(rows, layout)
@@ -250,15 +298,15 @@ def _judged(file: ArrayFile, *, alone: bool) -> _Seen:
         # Arrays that speak of episodes decide when the names are complete.
         if not by and not any(map(speaks_of_episodes, rows.arrays)):
             by, marks = layout.end_marks(rows.arrays, layout.fields_of(rows.readable))
-        return _Seen(rows.arrays, by, marks, optional=rows.optional, values=values, is_open=not rows.way)
+        return _Seen(rows.arrays, by, marks, optional=_optional_in(rows), values=values, is_open=not rows.way)
     try:
         plan = with_success(rows, with_evidence(rows, plan))
         check_rows(rows, plan, find_ends(rows, plan, read_flags(rows, plan)), alone=alone)
     except ConversionError as error:
-        return _asking(error, rows.arrays, values)
+        return _asking(error, rows, values)
     agreed = frozenset(rows.arrays) - {*plan.left_out}
     marks = plan.marks or _padding_of(rows)
-    return _Seen(rows.arrays, plan.by, marks, optional=rows.optional, values=values, agreed=agreed)
+    return _Seen(rows.arrays, plan.by, marks, optional=_optional_in(rows), values=values, agreed=agreed)
 
 
 def _unnamed(file: ArrayFile) -> _Seen | None:
@@ -266,7 +314,7 @@ def _unnamed(file: ArrayFile) -> _Seen | None:
     try:
         found = unnamed_episodes(file)
     except ConversionError as error:
-        return _asking(error, file.arrays, _first_values(file))
+        return _asking(error, file, _first_values(file))
     if found is None:
         return None
     joined, is_certain = found
@@ -280,9 +328,13 @@ def _padding_of(file: ArrayFile) -> str:
     return next(iter(file.padding), "")
 
 
-def _asking(error: ConversionError, arrays: Mapping[str, Array], values: Mapping[str, str]) -> _Seen:
+def _optional_in(file: ArrayFile) -> list[str]:
+    return [*file.optional, *file.contained]
+
+
+def _asking(error: ConversionError, file: ArrayFile, values: Mapping[str, str]) -> _Seen:
     question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
-    return _Seen(arrays, question=question, answers=answers, values=values)
+    return _Seen(file.arrays, question=question, answers=answers, optional=_optional_in(file), values=values)
 
 
 def _first_values(file: ArrayFile) -> dict[str, str]:

@@ -25,10 +25,12 @@ from datasets_rl.ted.keys import NEXT_MASK, OBSERVATION, PLAIN, Key
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.sources.address_files import AddressFiles
 
 __all__ = ["SOURCE", "OGBench"]
 
 _UNLISTED = re.compile(r"(.+)-(?:oraclerep|(singletask(?:-task[1-5])?))-v0(-val)?", re.ASCII)
+_IMAGE_AXES = 4
 _QPOS: Key = ("info", "qpos")
 
 
@@ -44,6 +46,15 @@ class OGBench(Source):
     reader = "datasets_rl.sources.ogbench.reader:OGBenchReader"
     image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
+
+    @override
+    def recognize(self, files: AddressFiles) -> str:
+        evidence = super().recognize(files)
+        if not evidence:
+            return ""
+        # Files of users may have the three arrays too, and their last actions are steps.
+        arrays = files.arrays(files.ending(*self.endings)[0])
+        return evidence if "qpos" in arrays or len(arrays["observations"]) == _IMAGE_AXES else ""
 
     @override
     def listed_facts(self, name: str) -> dict[str, Any]:
