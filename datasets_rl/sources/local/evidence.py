@@ -47,6 +47,7 @@ from datasets_rl.sources.flat.names import (
 )
 from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.rings import of_buffer
 from datasets_rl.sources.flat.videos import VideosFile
 from datasets_rl.sources.local.doubts import check_episodes, check_first_elements
 from datasets_rl.ted.keys import (
@@ -94,7 +95,8 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     Raises:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
-    file, is_table = of_package(file, layout), file.is_table
+    package, is_table = of_package(file, layout), file.is_table
+    file = of_buffer(file, layout) if package is file else package
     if file.way:
         return file
     if is_table:
