@@ -86,7 +86,9 @@ def _blank_rows(file: ArrayFile, name: str, steps: int, *, only_nan: bool) -> _I
 
 def _is_blank(values: NDArray[Any], *, only_nan: bool) -> _Flags:
     """Return whether the elements of rows, the last axis, have no value."""
-    missing: _Flags = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
+    missing: _Flags = np.zeros(values.shape, np.bool_)
+    if values.dtype.kind == "f":
+        missing |= np.isnan(values)
     if not only_nan:
         missing |= values == 0
         if values.dtype.kind in "if":
