@@ -88,10 +88,7 @@ def _is_blank(values: NDArray[Any], *, only_nan: bool) -> _Flags:
     """Return whether the elements of rows, the last axis, have no value."""
     missing: _Flags = np.zeros(values.shape, np.bool_)
     if values.dtype.kind == "f":
-        missing |= np.isnan(values)
-    if not only_nan:
-        missing |= values == 0
-        if values.dtype.kind in "if":
-            missing |= values == -1
-    blank: _Flags = missing.all(-1)
-    return blank
+        np.isnan(values, out=missing)
+    for value in () if only_nan else (0, -1) if values.dtype.kind in "if" else (0,):
+        np.logical_or(missing, values == value, out=missing)
+    return np.asarray(missing.all(-1))
