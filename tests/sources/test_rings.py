@@ -204,9 +204,13 @@ def test_a_size_that_contradicts_the_rows_is_refused_with_the_question(convert, 
         ({**STEPS, "size": 40}, "filled", [*range(40)]),
         ({**STEPS, "size": 40}, "rows", [*range(ROWS)]),
         ({**STEPS, "size": ROWS, "ptr": 25}, "rows", [*range(ROWS)]),
+        ({**STEPS, "size": ROWS, "ptr": 25}, "filled", [*range(ROWS)]),
+        ({**STEPS, "size": ROWS, "ptr": 20}, "ring", [*range(20, ROWS), *range(20)]),
         (ring(30, size=ROWS, ptr=30, full=False), "ring", [*range(ROWS)]),
+        (ring(30, ptr=30), "ring", [*range(ROWS)]),
+        (ring(30, pos=30, full=False), "ring", [*range(ROWS)]),
+        ({**STEPS, "size": 90, "max_size": 100}, "rows", [*range(ROWS)]),
     ],
-    ids=["filled", "rows after the size", "rows", "ring"],
 )
 def test_the_answer_decides_which_rows_are_steps(convert, arrays, answer, rows):
     stored = convert(arrays, text=f'buffer = "{answer}"')

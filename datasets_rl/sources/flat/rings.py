@@ -49,7 +49,7 @@ class _State:
     size: int
     """Number of filled rows."""
     oldest: int
-    """Oldest row of a full ring, or 0."""
+    """Oldest row if the buffer is a full ring, or 0."""
     text: str
     """The statements, for messages."""
     problem: str = ""
@@ -113,9 +113,9 @@ def of_buffer(file: ArrayFile, layout: Layout) -> ArrayFile:
             raise ConversionError(file.name, [problem], hint='expected such as "size" or "ptr", or remove buffer')
         return file
     names = {name for name, array in file.arrays.items() if array.rows == rows}
-    if state.size < rows:
+    if state.size < rows and layout.buffer != "ring":
         return _filled(file, layout, state, names)
-    if not state.oldest and not state.problem:
+    if (not state.oldest and not state.problem) or layout.buffer == "filled":
         return file
     return _unrolled(file, layout, state, names, fields.get(OBSERVATION, ""), fields.get((NEXT, *OBSERVATION), ""))
 
@@ -138,7 +138,7 @@ def _read_state(file: ArrayFile, group: str, rows: int) -> _State | None:
     most = rows if capacity is None else max(rows, capacity[1])
     problem = _contradiction(rows, count, None if pointer is None else at, is_full=is_full, most=most)
     text = join_names([f"{name} = {value}" for name, value in found.values()], ITEMS_MAX)
-    oldest = at if count == rows and 0 < at < rows else 0
+    oldest = at if 0 < at < rows else 0
     return _State(rows, min(max(count, 0), rows), oldest, text, problem)
 
 
