@@ -201,6 +201,17 @@ def test_an_image_that_is_missing_is_never_replaced_by_an_image_that_no_row_name
     assert "ep1/1.png' in row 2 does not exist: a file of this name is only frames/ep0/1.png" in problem
 
 
+def test_a_video_that_is_missing_is_never_replaced_by_a_video_of_the_same_name(tmp_path, settings):
+    paths = np.array([f"ep{number}/{number}.mp4" for number in NUMBERS])
+    videos = {"ep0/0.mp4": ROWS[0], "ep1/1.mp4": ROWS[1], "other/2.mp4": ROWS[2]}
+    (tmp_path / "mine").mkdir()
+    folder = filmed(videos, episode=NUMBERS, video=paths)(tmp_path / "mine")
+
+    problem = refused(folder, settings)
+
+    assert "'ep2/2.mp4' in row 10 does not exist: a file of this name is only other/2.mp4" in problem
+
+
 def test_of_files_with_equal_names_the_one_with_the_most_equal_folders_is_read_and_counted(tmp_path, settings):
     folder = tmp_path / "mine"
     images(folder, ["run1/IMG/0.png", "run2/IMG/0.png"])
