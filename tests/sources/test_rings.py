@@ -89,6 +89,7 @@ def assert_steps(stored, lengths=LENGTHS):
         {"pos": ROWS, "full": False},
         {"insert_index": ROWS, "size": float(ROWS)},
         {"idx": ROWS, "capacity": ROWS + 25},
+        {"size": ROWS + 25, "cur_size": ROWS},
     ],
     ids=str,
 )
@@ -106,6 +107,15 @@ def test_a_buffer_of_each_format_is_cut_to_its_size(convert, name):
     stored = convert(padded(size=ROWS), name)
 
     assert_steps(stored)
+    assert rules(stored)["unfilled-rows"] == 25
+
+
+def test_a_buffer_of_one_environment_is_cut_to_its_size(convert):
+    arrays = {name: values[:, None] for name, values in padded().items()}
+
+    stored = convert({**arrays, "pos": ROWS, "full": False})
+
+    assert stored.episodes.lengths.tolist() == LENGTHS
     assert rules(stored)["unfilled-rows"] == 25
 
 

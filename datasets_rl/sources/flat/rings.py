@@ -188,8 +188,8 @@ def _numbers(file: ArrayFile, group: str) -> dict[str, tuple[str, int]]:
             for name, value in values.items()
             if last_name(name).lower() in names and np.isfinite(value) and value == int(value)
         }
-        if own and len({*own.values()}) == 1:
-            found[role] = next(iter(own.items()))
+        if own and (role == "size" or len({*own.values()}) == 1):
+            found[role] = min(own.items(), key=lambda item: item[1])
     return found
 
 
