@@ -34,7 +34,7 @@ from typing import Any
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
-from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout
+from datasets_rl.sources.flat.layout import ALIGNMENTS, BUFFERS, MARKED, WAYS, Field, Layout
 from datasets_rl.sources.flat.names import overlap
 from datasets_rl.ted.keys import (
     NEXT,
@@ -54,7 +54,7 @@ SHORT: Mapping[str, Key] = {
     key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, NEXT_COST, NEXT_SUCCESS)
 }
 """Keys that a description names without ``next``."""
-_TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
+_TEXTS = ("name", "format", "alignment", "buffer", "license", "citation", "homepage", "environment")
 _LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
@@ -100,7 +100,7 @@ class Description(Layout):
                 problems.append(f"{name} is {value!r}, expected a list of strings")
         if values["columns"] and len({*values["columns"]}) < len(values["columns"]):
             problems.append("columns has a name twice, expected a different name for each column")
-        for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, ""))):
+        for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, "")), ("buffer", (*BUFFERS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
         for name in _TABLES:

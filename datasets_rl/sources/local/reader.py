@@ -15,6 +15,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.base import Decision
+from datasets_rl.sources.flat import nan_padding, rings
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
 from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
@@ -74,6 +75,8 @@ _RULES = {
     "session-split": "rows are missing within a session: the rows after them are another episode",
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
     **doubts.RULES,
+    **rings.RULES,
+    **nan_padding.RULES,
     **EQUAL,
     "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
