@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,8 @@ class Plan:
     """Names of the arrays of end flags that have a flag for each episode."""
     success: str = ""
     """Name of the array or of the number with the success of each episode, if the file has this."""
+    of_episodes: Mapping[str, np.dtype[Any]] = dataclasses.field(default_factory=dict)
+    """Names and dtypes of the numbers of episodes that attributes state."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
 
