@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import h5py
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from datasets_rl import downloading, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.sources.local.files import check_files, draft_description
 
 LENGTHS = [3, 5, 2]
 ROWS = sum(LENGTHS)
@@ -255,3 +258,29 @@ def test_chunks_of_actions_are_a_field(convert):
     arrays = {"observations": np.ones((16, 7)), "actions": np.ones((16, 16, 2)), "dones": np.arange(16) % 4 == 3}
 
     assert convert(arrays).episodes.lengths.tolist() == [4, 4, 4, 4]
+
+
+def test_a_seed_in_the_info_of_each_episode_is_left_out(tmp_path):
+    episodes = {
+        number: {
+            "observations": np.random.default_rng(number).normal(size=(length, 2)),
+            "actions": np.zeros((length, 1)),
+        }
+        | {"rewards": np.arange(float(length)), "info": {"seed": number}}
+        for number, length in ((10, 4), (2, 6))
+    }
+    (tmp_path / "data.pkl").write_bytes(pickle.dumps(episodes))
+
+    drafted = draft_description(tmp_path / "data.pkl")
+    found = check_files(tmp_path / "data.pkl")
+    (tmp_path / "dataset.toml").write_text(drafted.text)
+
+    assert drafted.questions == ()
+    assert found.episodes == check_files(tmp_path).episodes == 2
+    assert [use.array for use in found.description.left_out] == ["info/seed"]
+
+
+@pytest.mark.parametrize("text", ['reward = ""', 'info.x = ""', 'info.x = { array = "" }', 'info.x = ["obs", ""]'])
+def test_a_field_without_a_name_of_an_array_is_refused(convert, text):
+    with pytest.raises(ConversionError, match="expected the name of an array"):
+        convert(flat(dones=flags_at(STOPS - 1)), f"[fields]\n{text}")

@@ -119,6 +119,14 @@ def usual_fields(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Field, ..
     )
 
 
+def _is_info_of_episodes(file: ArrayFile, field: Field) -> bool:
+    """Return whether a field of info has a value for each episode, such as a seed, in a file that separates the episodes."""
+    episodes = {len(lengths) for lengths in file.lengths.values()}
+    array = file.arrays.get(field.array)
+    is_info = field.key[0] == "info" and field.array not in file.lengths
+    return is_info and array is not None and bool(file.way) and {array.rows} == episodes
+
+
 def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column] | None = None) -> Plan:
     """Map the arrays of a file to columns and flags.
 
@@ -131,6 +139,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         ConversionError: If the file does not match the layout. The error names every problem.
     """
     fields = usual_fields(layout, {name: file.arrays[name] for name in file.readable})
+    fields = tuple(field for field in fields if field in layout.fields or not _is_info_of_episodes(file, field))
     problems = list(_missing_problems(file, fields))
     by, marks = (file.way, "") if file.way else layout.end_marks(file.arrays, fields)
     if by in MARKED and marks not in file.arrays:

@@ -121,6 +121,8 @@ def draft(
     lines += ["", "[episodes]", *_episode_lines(seen)]
     readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
     keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
+    counts = {seen.arrays[array].rows for array, key in keys.items() if key[0] != "info"}
+    keys = {array: key for array, key in keys.items() if key[0] != "info" or seen.arrays[array].rows in counts}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
     known = {*keys, seen.marks, *seen.agreed, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
