@@ -12,7 +12,7 @@ from datasets_rl import downloading, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources.local.files import check_files, draft_description
+from datasets_rl.sources.local.files import check_files, describe_files, draft_description
 
 LENGTHS = [3, 5, 2]
 ROWS = sum(LENGTHS)
@@ -284,3 +284,21 @@ def test_a_seed_in_the_info_of_each_episode_is_left_out(tmp_path):
 def test_a_field_without_a_name_of_an_array_is_refused(convert, text):
     with pytest.raises(ConversionError, match="expected the name of an array"):
         convert(flat(dones=flags_at(STOPS - 1)), f"[fields]\n{text}")
+
+
+@pytest.mark.parametrize("text", [None, '[episodes]\nby = "flags"'])
+def test_an_end_without_a_flag_is_named_before_a_download_with_the_line_that_helps(tmp_path, text):
+    observations = np.random.default_rng(0).normal(size=(ROWS + 3, 2))
+    first = np.arange(ROWS) + np.repeat(np.arange(3), LENGTHS)
+    arrays = flat(dones=flags_at(STOPS[[0, 2]] - 1), next_obs=observations[first + 1]) | {"obs": observations[first]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    if text:
+        (tmp_path / "dataset.toml").write_text(text)
+
+    match = r"next_obs of row 7 is not obs of row 8 \(the only such row\): an episode ends there without a flag"
+    with pytest.raises(ConversionError, match=match) as caught:
+        describe_files(tmp_path)
+
+    assert 'by = "seams"' in str(caught.value.remedy)
+    (tmp_path / "dataset.toml").write_text('[episodes]\nby = "seams"')
+    assert check_files(tmp_path).episodes == 3
