@@ -75,7 +75,7 @@ _RULES = {
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
     **doubts.RULES,
     **EQUAL,
-    "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
+    "other-delimiter": "the columns of a CSV file are separated by semicolons, tabs or spaces",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
     "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
