@@ -86,14 +86,8 @@ def _next_blocks(shell: Shell, path: Path, target: Path, draft: Draft, *, prints
     steps = [f"save the text as {target}"] if prints else []
     steps += [f"answer the questions in the comments of {target.name}"] if draft.questions else []
     check = shell.rlds("init", path, "--check")
-    download = shell.rlds("download", f"local/{_name_of(target.parent)}", "--from-local", target.parent)
+    download = shell.rlds("download", target.parent)
     yield Lines((*steps, f"see what the files give: {check}", f"convert the files: {download}"), title="next")
-
-
-def _name_of(folder: Path) -> str:
-    """Return the name of a folder, in the letters of ids."""
-    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in folder.name)
-    return name.lstrip("-.") or "mine"
 
 
 def _check_result(shell: Shell, path: Path) -> Result:

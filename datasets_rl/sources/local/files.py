@@ -146,8 +146,8 @@ def draft_description(path: Path | str) -> Draft:
     path = _existing(path)
     folder = _folder_of(path)
     inside = {asset.path.removeprefix(f"{path.name}/"): asset for asset in folder.assets}
-    name = path.name.partition(".")[0] if path.is_file() else path.name
-    return draft(name or path.name, data_assets(str(path), inside), beside=inside, alone=path.is_file())
+    name = path.parent.name if path.is_file() else path.name  # the description is one of the folder
+    return draft(name or "mine", data_assets(str(path), inside), beside=inside, alone=path.is_file())
 
 
 def described_path(path: Path | str) -> Path:
