@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datasets_rl.sources.local.template import Draft
 
 GROUP = "Get"
+_LONG = (1e5, 1e12)
+"""Sizes of numbers, such as times, of which late digits are shown."""
 _SHORT = 4
 """Elements of a vector that are shown. `--json` has all."""
 
@@ -168,6 +170,8 @@ def _cells(values: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, float) and _LONG[0] <= abs(value) < _LONG[1]:
+        return f"{value:.12g}"
     if not isinstance(value, list):
         return value_text(value)
     shown = ", ".join(map(_cell, value[:_SHORT]))
