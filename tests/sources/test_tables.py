@@ -335,3 +335,15 @@ def test_a_readme_is_not_a_table_of_numbers(tmp_path):
         draft_description(tmp_path)
 
     assert len(caught.value.problems) == 1
+
+
+def test_a_list_of_one_column_is_a_vector_of_one_element(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["obs_0,obs_1,u_volt", *(f"{row},{row + 0.5},{row / 2}" for row in range(9))])
+    )
+    shapes = []
+    for action in ("'u_volt'", "['u_volt']"):
+        (tmp_path / "dataset.toml").write_text(f"[fields]\naction = {action}\nreward = 0.0")
+        shapes += [column.shape for column in check_files(tmp_path).columns if column.key == ("action",)]
+
+    assert shapes == [(), (1,)]
