@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets_rl import download
+from datasets_rl import download, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -28,7 +28,10 @@ def write(path, *attributes):
 
 
 def stored_of(path, home):
-    return StoredDataset(download(str(path), settings=Settings(home=home, progress=False, jobs=1)))
+    settings = Settings(home=home, progress=False, jobs=1)
+    stored = StoredDataset(download(str(path), settings=settings))
+    assert verification.verify(stored.folder, deep=True, settings=settings).problems == ()
+    return stored
 
 
 def texts_of(stored, name):
