@@ -14,6 +14,7 @@ from datasets_rl.sources.flat.measured import Match, check_matches, is_vector, m
 from datasets_rl.sources.flat.names import last_name
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.jumps import jump_steps
+from datasets_rl.sources.local.seams import check_seams
 from datasets_rl.sources.values import find_jumps
 from datasets_rl.ted.keys import is_observation
 
@@ -39,6 +40,7 @@ def check_rows(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> list[
     """
     matches = measure(file, plan, ends)
     check_matches(file, matches, alone=alone)
+    check_seams(file, plan, ends)
     if not plan.layout.by and plan.by in {"file", "flags"}:
         _check_episodes(file, plan, ends, alone=alone)
     return matches

@@ -243,9 +243,9 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         where = ".".join(key)
         if not all(key):
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
-        elif isinstance(value, str):
+        elif isinstance(value, str) and value:
             yield Field(key, value)
-        elif isinstance(value, list) and value and all(isinstance(column, str) for column in value):
+        elif isinstance(value, list) and value and all(isinstance(column, str) and column for column in value):
             yield Field(key, ", ".join(value), columns=tuple(value))
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
             yield from _read_field(key, value, problems)
@@ -255,6 +255,7 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             yield Field(key, "", constant=float(value))
         else:
             expected = "the name of an array, the columns of a table, or { array = ..., ... }"
+            expected += ", or 0.0 for steps without rewards" if key == NEXT_REWARD else ""
             problems.append(f"fields.{where} is {value!r}, expected {expected}")
 
 
@@ -262,6 +263,8 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     where = ".".join(key)
     problems.extend(_key_problems(table, _OPTIONS, f"fields.{where}."))
     layout, n = table.get("layout", ""), table.get("n")
+    if not table["array"]:
+        problems.append(f"fields.{where}.array is '', expected the name of an array")
     if layout not in (*_LAYOUTS, ""):
         problems.append(f"fields.{where}.layout is {layout!r}, expected one of {', '.join(_LAYOUTS)}")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):

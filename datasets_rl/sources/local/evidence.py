@@ -25,7 +25,8 @@ from datasets_rl.sources.flat.arranged import (
     members_in_groups,
     padded_steps,
 )
-from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
+from datasets_rl.sources.flat.attributes import GroupsFile
 from datasets_rl.sources.flat.ends import (
     arranged_lengths,
     check_flags_of_most_rows,
@@ -120,7 +121,8 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
             lack = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
             raise ConversionError(file.name, [f"the file has {lack}, expected a {way} for each episode"])
         if layout.by == way or (_is_inferred(layout) and _separates(file, layout, members, way)):
-            return _joined(file, members, way)
+            joined = _joined(file, members, way)
+            return GroupsFile(joined, file, layout) if way == "group" and isinstance(file, Hdf5Arrays) else joined
     return file
 
 
