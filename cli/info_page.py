@@ -16,27 +16,28 @@ if TYPE_CHECKING:
 _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 
 
-def catalog_blocks(info: DatasetInfo, asked: str, state: str) -> Iterator[Block]:
+def catalog_blocks(info: DatasetInfo, asked: str, state: str, size: str = "unknown size") -> Iterator[Block]:
     """Yield the page of a dataset that is not stored. The page of a derived dataset describes its input.
 
     Args:
         info: What the catalog states.
         asked: The id of the dataset.
         state: Why the dataset cannot be read, and what to do next.
+        size: Size of the download, if the catalog does not state the size.
     """
     title = f"{info.id}, of which {asked} is made" if split_derived(asked)[1] else info.id
-    yield Facts(catalog_facts(info), title=title)
+    yield Facts(catalog_facts(info, size), title=title)
     if info.known_issues:
         yield Lines(info.known_issues, title="known issues")
     yield Facts((("folder", state),), title="stored")
 
 
-def catalog_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
-    """Return the facts about a dataset before the download. Unknown facts are empty."""
+def catalog_facts(info: DatasetInfo, size: str = "unknown size") -> tuple[tuple[str, str], ...]:
+    """Return the facts about a dataset before the download, with `size` in place of an unknown size. Unknown facts are empty."""
     figures = (
         ("steps", figure_text(info, "steps")),
         ("episodes", figure_text(info, "episodes")),
-        ("download", figure_text(info, "bytes") or "unknown size"),
+        ("download", figure_text(info, "bytes") or size),
         ("from", " or ".join(info.addresses)),
     )
     return description_facts(info, figures)

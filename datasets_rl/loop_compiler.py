@@ -77,6 +77,51 @@ seconds to compile an assignment of slices.
 """
 
 
+_CLASSES = (64, 32, 16, 8, 4)
+"""Bytes of a move between registers and memory: a copy of up to twice as many bytes is two moves, which may overlap."""
+
+
+@intrinsic
+def _copy_short(typing_context: Any, source: Any, start: Any, out: Any, out_start: Any, count: Any) -> Any:
+    del typing_context, start, out_start, count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        read = pointer_to(context, builder, signature, arguments, 0)
+        written = pointer_to(context, builder, signature, arguments, 2)
+        count = arguments[4]
+
+        def copy_from(classes: tuple[int, ...]) -> None:
+            if not classes:
+                cgutils.raw_memcpy(builder, written, read, count, 1)  # type: ignore[no-untyped-call]  # numba has no types
+                return
+            size = ir.Constant(count.type, classes[0])
+            with builder.if_else(builder.icmp_signed(">=", count, size)) as (fits, is_shorter):
+                with fits:
+                    last = builder.sub(count, size)
+                    for position in (ir.Constant(count.type, 0), last):
+                        end, start = builder.gep(written, [position]), builder.gep(read, [position])
+                        cgutils.raw_memcpy(builder, end, start, size, 1)  # type: ignore[no-untyped-call]
+                with is_shorter:
+                    copy_from(classes[1:])
+
+        longest = ir.Constant(count.type, 2 * _CLASSES[0])
+        with builder.if_else(builder.icmp_signed(">", count, longest)) as (is_long, is_short):
+            with is_long:
+                copy_from(())
+            with is_short:
+                copy_from(_CLASSES)
+        return context.get_dummy_value()
+
+    return numba.void(source, numba.int64, out, numba.int64, numba.int64), generate
+
+
+copy_short: Any = _copy_short  # its first argument is passed by the compiler
+"""``copy_short(source, start, out, out_start, count)`` copies bytes as `copy_items` does, up to 128 bytes without a call.
+
+A call takes several times as long as a copy of a few numbers.
+"""
+
+
 def pointer_to(context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
     """Return a pointer to an item of the array that is argument `number`. The next argument is the flat index."""
     make_array: Any = arrayobj.make_array  # numba has no types

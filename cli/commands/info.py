@@ -121,7 +121,8 @@ def _not_stored_result(
         (*([str(paths.folder)] if versions else []), explanation.why or explanation.what, explanation.hint)
     )
     data = {"id": name, "catalog": _catalog_json(entry), "stored": None, "versions": versions, "found": None}
-    blocks = [*catalog_blocks(_info_of(entry), name, state), *_version_blocks(versions)]
+    size: int | None = None
+    evident: list[Block] = []
     if found is not None:
         source, _, evidence = found.layout.partition(": ")
         first = found.assets[0].path.removeprefix(f"{entry.name}/")
@@ -138,7 +139,9 @@ def _not_stored_result(
         }
         files = f"{count_text(len(sizes), 'file')}, {size_text(size)}, the first {first}"
         shown = [] if described is None else evidence_blocks(described)
-        blocks[:0] = [Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"), *shown]
+        evident = [Facts((("layout", found.layout), ("files", files)), title=f"at {_address_of(entry)}"), *shown]
+    unknown = "unknown size" if size is None else size_text(size)
+    blocks = [*evident, *catalog_blocks(_info_of(entry), name, state, unknown), *_version_blocks(versions)]
     return Result(data, blocks, quiet=[name])
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datasets_rl.sources.local.template import Draft
 
 GROUP = "Get"
+_LONG = (1e5, 1e12)
+"""Sizes of numbers, such as times, of which late digits are shown."""
 _SHORT = 4
 """Elements of a vector that are shown. `--json` has all."""
 
@@ -86,14 +88,8 @@ def _next_blocks(shell: Shell, path: Path, target: Path, draft: Draft, *, prints
     steps = [f"save the text as {target}"] if prints else []
     steps += [f"answer the questions in the comments of {target.name}"] if draft.questions else []
     check = shell.rlds("init", path, "--check")
-    download = shell.rlds("download", f"local/{_name_of(target.parent)}", "--from-local", target.parent)
+    download = shell.rlds("download", target.parent)
     yield Lines((*steps, f"see what the files give: {check}", f"convert the files: {download}"), title="next")
-
-
-def _name_of(folder: Path) -> str:
-    """Return the name of a folder, in the letters of ids."""
-    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in folder.name)
-    return name.lstrip("-.") or "mine"
 
 
 def _check_result(shell: Shell, path: Path) -> Result:
@@ -174,6 +170,8 @@ def _cells(values: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, float) and _LONG[0] <= abs(value) < _LONG[1]:
+        return f"{value:.12g}"
     if not isinstance(value, list):
         return value_text(value)
     shown = ", ".join(map(_cell, value[:_SHORT]))

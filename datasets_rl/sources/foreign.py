@@ -93,6 +93,13 @@ _FORMATS = (
 _ZARR = Foreign(
     "a zip file with a store of zarr", "give the file a name that ends with .zarr.zip, or unpack it", _NAMES_NOTHING
 )
+_TEXT_TABLE = Foreign(
+    "a table of numbers without the names of the columns",
+    'write a dataset.toml beside the file, with format = "csv", files = ["*.txt"] and columns = ["obs_0", "action", ...], '
+    "a name for each column",
+    re.compile(r"\.(txt|dat|asc)$"),
+)
+_NUMBERS = re.compile(rb"\s*[-+]?(\d|\.\d)[\d.eE+-]*[ \t,;]+[-+.]?\d")
 _ARCHIVES = (
     (re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$"), "tar -xf"),
     (re.compile(r"\.7z$"), "7z x"),
@@ -131,6 +138,8 @@ def foreign_files(assets: dict[str, Asset]) -> Iterator[tuple[str, Foreign]]:
 def _format_of(path: str, head: bytes | None) -> Foreign | None:
     if head is not None and _is_stable_baselines(path, head):
         return _FORMATS[-1]
+    if head is not None and _TEXT_TABLE.names.search(path.lower()) and _NUMBERS.match(head):
+        return _TEXT_TABLE
     return next((one for one in _FORMATS if one.fits(path.lower(), head)), None)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.format.current import CURRENT_FILE
 from datasets_rl.sources import importable_sources
+from datasets_rl.sources.foreign import PAGE
 
 if TYPE_CHECKING:
     from datasets_rl.sources import Source
@@ -70,8 +71,9 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     problems += [f"{path} is {one.title}" for path, one in foreign]
     ways = [*dict.fromkeys(one.way for _, one in foreign)]
     address = Remedy(
-        "name a file or a folder of them in the address. For your own files, {} prints a description to fill in",
-        Call("download", "local/NAME", from_local="FOLDER"),
+        "name a file or a folder of them in the address. Of other files, read the episodes and store them with "
+        "EpisodeWriter, see {}",
+        PAGE,
     )
     raise ConversionError(dataset_id, problems, hint="; ".join(ways) or address)
 

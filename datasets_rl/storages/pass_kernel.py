@@ -11,14 +11,14 @@ import numba
 import numpy as np
 from numba.np.numpy_support import carray
 
-from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
+from datasets_rl.loop_compiler import compile_for, copy_items, copy_short, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
 VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED, NUMBERS = range(10)
 """Kinds of entries, see `datasets_rl.ted.passes`."""
 COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
 """The columns of the table of entries, see `gather_pass`."""
-_WORDS_AHEAD, _ROWS_AHEAD = 2048, 32
+_WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until the copy."""
 _LINE = 8
 """Words of a cache line."""
@@ -161,7 +161,7 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
             if kind == VALUES and whole:
                 read = (row + offset + (final >= 0)) * record_bytes + source
                 for step in range(steps):
-                    copy_items(in_bytes, read + step * distance * record_bytes, out_bytes, target + step * size, size)
+                    copy_short(in_bytes, read + step * distance * record_bytes, out_bytes, target + step * size, size)
             elif kind == VALUES:
                 for step in range(steps):
                     wanted = row + offset + step * distance
@@ -170,10 +170,13 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                         for item in range(size):
                             out_bytes[target + step * size + item] = 0
                     elif final >= 0 and inside == last and not is_cut:
-                        copy_items(final_items, stored * final_bytes + final, out_bytes, target + step * size, size)
+                        copy_short(final_items, stored * final_bytes + final, out_bytes, target + step * size, size)
                     else:
                         read = (inside + (final >= 0)) * record_bytes + source
-                        copy_items(in_bytes, read, out_bytes, target + step * size, size)
+                        copy_short(in_bytes, read, out_bytes, target + step * size, size)
+            elif kind == OUTSIDE and whole:
+                for step in range(steps):
+                    out_bytes[target + step] = flag != 0
             elif kind == OUTSIDE:
                 for step in range(steps):
                     wanted = row + offset + step * distance

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 from dataclasses import asdict
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -135,7 +136,7 @@ def test_the_written_description_gives_what_the_evidence_gives(rlds, home, tmp_p
     }
 
 
-def test_a_question_is_answered_in_the_written_file(rlds, home, tmp_path):
+def test_a_question_is_answered_in_the_written_file(rlds, tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
     batch(folder / "a.npz")
@@ -151,11 +152,11 @@ def test_a_question_is_answered_in_the_written_file(rlds, home, tmp_path):
     assert "# by = ...    # the observations are float64 [4, 3, 2]" in text
     assert 'observation = "obs"    # float64 [4, 3, 2], first [0, 1, 2, 3, ...], [6, 7, 8, 9, ...]' in text
     assert "how do the episodes end?" in ran.err
-    assert f"rlds download local/runs --from-local {folder}" in ran.err
+    assert f"rlds download {folder}\n" in ran.err
     assert 'by = "axis" if row t of episode e is [e, t]' in unanswered.err
     assert (checked["episodes"], checked["steps"]) == (4, 12)
-    assert rlds("download", "local/runs", "--from-local", folder).code == 0
-    assert StoredDataset(home / "local" / "runs").episodes.lengths.tolist() == [3, 3, 3, 3]
+    made = rlds("download", folder, "-q").out.strip()
+    assert StoredDataset(Path(made)).episodes.lengths.tolist() == [3, 3, 3, 3]
 
 
 def test_unknown_names_are_asked_for_with_their_values(rlds, tmp_path):
@@ -408,3 +409,23 @@ def test_the_documents_have_their_keys(rlds, tmp_path):
     assert set(written) - head == {"file", "toml", "certain", "questions"}
     assert set(checked) - head == facts
     assert set(checked["read_as"]) == described
+
+
+def test_the_description_of_a_table_is_one_of_the_folder_and_shows_several_columns(rlds, tmp_path):
+    folder = tmp_path / "lab_trials"
+    folder.mkdir()
+    times = 1.7e9 + np.arange(4) / 20
+    pd.DataFrame({"timestamp": times, "theta": 0.5, "omega": 0.25}).to_csv(folder / "run_2026.csv", index=False)
+
+    text = rlds("init", folder / "run_2026.csv", "--print").out
+
+    assert 'name = "lab_trials"' in text
+    assert "first 1700000000, 1700000000.05, 1700000000.1\n" in text
+    assert '# observation = ...    # which array is the observation? Several columns are ["theta", "omega"]' in text
+
+
+def test_info_shows_the_size_of_files_of_this_machine_and_init_the_ways(rlds, tmp_path):
+    npz(dones=DONE)(tmp_path / "a.npz")
+
+    assert "unknown size" not in rlds("info", tmp_path).out
+    assert "# one of file, flags, seams" in rlds("init", tmp_path, "--print").out

@@ -362,7 +362,7 @@ HDF5_FAULTS = {
     ),
     "a column of another length": Fault(put("rewards", np.zeros(5, "f4")), "expected equal numbers"),
     "a jump that no flag marks": Fault(
-        put("terminals", np.zeros(11, bool)), "differs from observation at row 5, within an episode"
+        put("terminals", np.zeros(11, bool)), "next_observations of row 4 is not observations of row 5"
     ),
     "a link out of the file": Fault(
         inside("part-1.h5", lambda file: file.__setitem__("infos/more", h5py.ExternalLink("/etc/passwd", "/"))), "link"

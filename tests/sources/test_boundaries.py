@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import h5py
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from datasets_rl import downloading, verification
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.sources.local.files import check_files, describe_files, draft_description
 
 LENGTHS = [3, 5, 2]
 ROWS = sum(LENGTHS)
@@ -255,3 +258,47 @@ def test_chunks_of_actions_are_a_field(convert):
     arrays = {"observations": np.ones((16, 7)), "actions": np.ones((16, 16, 2)), "dones": np.arange(16) % 4 == 3}
 
     assert convert(arrays).episodes.lengths.tolist() == [4, 4, 4, 4]
+
+
+def test_a_seed_in_the_info_of_each_episode_is_left_out(tmp_path):
+    episodes = {
+        number: {
+            "observations": np.random.default_rng(number).normal(size=(length, 2)),
+            "actions": np.zeros((length, 1)),
+        }
+        | {"rewards": np.arange(float(length)), "info": {"seed": number}}
+        for number, length in ((10, 4), (2, 6))
+    }
+    (tmp_path / "data.pkl").write_bytes(pickle.dumps(episodes))
+
+    drafted = draft_description(tmp_path / "data.pkl")
+    found = check_files(tmp_path / "data.pkl")
+    (tmp_path / "dataset.toml").write_text(drafted.text)
+
+    assert drafted.questions == ()
+    assert found.episodes == check_files(tmp_path).episodes == 2
+    assert [use.array for use in found.description.left_out] == ["info/seed"]
+
+
+@pytest.mark.parametrize("text", ['reward = ""', 'info.x = ""', 'info.x = { array = "" }', 'info.x = ["obs", ""]'])
+def test_a_field_without_a_name_of_an_array_is_refused(convert, text):
+    with pytest.raises(ConversionError, match="expected the name of an array"):
+        convert(flat(dones=flags_at(STOPS - 1)), f"[fields]\n{text}")
+
+
+@pytest.mark.parametrize("text", [None, '[episodes]\nby = "flags"'])
+def test_an_end_without_a_flag_is_named_before_a_download_with_the_line_that_helps(tmp_path, text):
+    observations = np.random.default_rng(0).normal(size=(ROWS + 3, 2))
+    first = np.arange(ROWS) + np.repeat(np.arange(3), LENGTHS)
+    arrays = flat(dones=flags_at(STOPS[[0, 2]] - 1), next_obs=observations[first + 1]) | {"obs": observations[first]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    if text:
+        (tmp_path / "dataset.toml").write_text(text)
+
+    match = r"next_obs of row 7 is not obs of row 8 \(the only such row\): an episode ends there without a flag"
+    with pytest.raises(ConversionError, match=match) as caught:
+        describe_files(tmp_path)
+
+    assert 'by = "seams"' in str(caught.value.remedy)
+    (tmp_path / "dataset.toml").write_text('[episodes]\nby = "seams"')
+    assert check_files(tmp_path).episodes == 3

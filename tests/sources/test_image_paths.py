@@ -170,6 +170,48 @@ def test_two_paths_of_one_image_are_refused_and_one_path_in_two_rows_is_not(tmp_
     assert "image-by-name" not in counts(stored)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "used"),
+    [("frames/", r", which row 1 names"), ("C:\\data\\", r", which row 1 names"), ("", ", which row 1 names")],
+)
+def test_an_image_that_is_missing_is_never_replaced_by_the_image_of_another_episode(tmp_path, settings, prefix, used):
+    folder = tmp_path / "mine"
+    names = images(folder, ["frames/ep0/0.png", "frames/ep0/1.png", "frames/ep1/0.png", "frames/ep1/1.png"])
+    table(folder, [prefix + name.removeprefix("frames/") for name in names])
+    assert StoredDataset(download(str(folder), settings=settings)).episodes.lengths.tolist() == [4]
+    shutil.rmtree(settings.home)
+    (folder / "frames/ep1/1.png").unlink()
+
+    problem = refused(folder, settings)
+
+    assert "ep1/1.png' in row 3 does not exist: a file of this name is only frames/ep0/1.png" in problem
+    assert used in problem
+    assert problem.count("ep0/1.png") == 1
+
+
+@pytest.mark.parametrize("prefix", ["frames/", "C:\\data\\"])
+def test_an_image_that_is_missing_is_never_replaced_by_an_image_that_no_row_names(tmp_path, settings, prefix):
+    folder = tmp_path / "mine"
+    names = images(folder, ["frames/ep0/0.png", "frames/ep1/0.png", "frames/ep1/1.png"])
+    table(folder, [prefix + name.removeprefix("frames/") for name in names])
+    (folder / "frames/ep1/1.png").rename(folder / "frames/ep0/1.png")
+
+    problem = refused(folder, settings)
+
+    assert "ep1/1.png' in row 2 does not exist: a file of this name is only frames/ep0/1.png" in problem
+
+
+def test_a_video_that_is_missing_is_never_replaced_by_a_video_of_the_same_name(tmp_path, settings):
+    paths = np.array([f"ep{number}/{number}.mp4" for number in NUMBERS])
+    videos = {"ep0/0.mp4": ROWS[0], "ep1/1.mp4": ROWS[1], "other/2.mp4": ROWS[2]}
+    (tmp_path / "mine").mkdir()
+    folder = filmed(videos, episode=NUMBERS, video=paths)(tmp_path / "mine")
+
+    problem = refused(folder, settings)
+
+    assert "'ep2/2.mp4' in row 10 does not exist: a file of this name is only other/2.mp4" in problem
+
+
 def test_of_files_with_equal_names_the_one_with_the_most_equal_folders_is_read_and_counted(tmp_path, settings):
     folder = tmp_path / "mine"
     images(folder, ["run1/IMG/0.png", "run2/IMG/0.png"])

@@ -191,6 +191,28 @@ def test_the_seams_of_joined_episodes_are_jumps(simulator):
     assert found >= 6
 
 
+def walk_back(rng, rows):
+    """Return a state in which all elements are pushed by one action, and pulled back to zero."""
+    state, push = rng.normal(size=4), 0.1 * rng.normal(size=4)
+    found = []
+    for action in np.tanh(rng.normal(size=rows)):
+        found.append(state)
+        state = 0.99 * state + action * push
+    return np.array(found)
+
+
+def test_a_seam_that_most_of_four_rough_elements_show_is_a_jump():
+    found = 0
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        episodes = [walk_back(rng, rows) for rows in (60, 45, 50, 38)]
+        jumps = jump_steps(np.concatenate(episodes))
+        assert {*jumps.tolist()} <= {59, 104, 154}
+        found += len(jumps) > 0
+        assert not len(jump_steps(episodes[0]))
+    assert found >= 12
+
+
 def joined(*lengths):
     """Return the arrays of episodes, of which the observation after each is a state far away."""
     rng = np.random.default_rng(1)
@@ -245,6 +267,21 @@ def test_a_missing_flag_shows_in_the_longest_episode(convert):
     with pytest.raises(ConversionError, match="obs jumps before row 190, as between two episodes"):
         convert(flagged(joined(*lengths), *np.delete(stops, 1)))
     assert convert(flagged(joined(*lengths), *stops)).episodes.lengths.tolist() == lengths
+
+
+def test_a_missing_flag_beside_next_observations_names_the_row_and_the_answer(convert):
+    lengths = [100, 90, 110, 100, 95]
+    stops = np.cumsum(lengths)
+    arrays = joined(*lengths)
+    after = np.concatenate([arrays["obs"][1:], arrays["obs"][-1:]])
+    after[stops - 1] = arrays["obs"][stops - 1] + 0.01
+    arrays = flagged({**arrays, "next_obs": after}, *np.delete(stops, 1))
+
+    problem = r"next_obs of row 189 is not obs of row 190 \(the only such row\): an episode ends there without a flag"
+    with pytest.raises(ConversionError, match=problem) as caught:
+        convert(arrays)
+    assert 'by = "seams"' in str(caught.value.remedy)
+    assert convert(arrays, text='[episodes]\nby = "seams"').episodes.lengths.tolist() == lengths
 
 
 def test_a_jump_in_an_episode_like_the_others_is_no_missing_flag(convert):

@@ -435,7 +435,7 @@ def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, conv
 
     after[20] += np.float32(1e-3)
     np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
-    with pytest.raises(ConversionError, match=r"next\.observation at row 20 differs from observation at row 21"):
+    with pytest.raises(ConversionError, match=r"next_obs of row 20 is not obs of row 21 \(the only such row\)"):
         convert(home="other")
 
 

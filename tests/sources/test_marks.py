@@ -124,9 +124,9 @@ NAMES = [
 ]
 
 
-def lengths_with(tmp_path, name, values):
+def lengths_with(tmp_path, name, values, obs=OBS):
     """Return the number, and the shortest and the longest of the episodes that a file with an array has."""
-    np.savez(tmp_path / "a.npz", obs=OBS, action=ACTION, **{name: values})
+    np.savez(tmp_path / "a.npz", obs=obs, action=ACTION, **{name: values})
     found = check_files(tmp_path / "a.npz")
     return found.episodes, found.lengths["min"], found.lengths["max"]
 
@@ -171,4 +171,6 @@ def test_an_episode_column_of_another_number_in_each_row_is_refused_until_it_is_
 
 @pytest.mark.parametrize("name", ["image_size", "joint_ids", "goal"])
 def test_a_few_numbers_beside_a_single_episode_are_no_marks(tmp_path, name):
-    assert lengths_with(tmp_path, name, np.array([0, 1, 2, 3])) == (1, ROWS, ROWS)
+    walk = np.cumsum(np.random.default_rng(1).normal(size=(ROWS, 3)), 0)
+
+    assert lengths_with(tmp_path, name, np.array([0, 1, 2, 3]), walk) == (1, ROWS, ROWS)

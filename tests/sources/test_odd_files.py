@@ -175,7 +175,7 @@ def test_a_short_episode_with_rewards_is_not_transposed(tmp_path):
 
 
 def test_a_file_of_text_names_the_writer(tmp_path):
-    np.savetxt(tmp_path / "a.txt", OBS)
+    (tmp_path / "a.txt").write_text("the run of Monday\n0.5 1.5\n")
 
     with pytest.raises(ConversionError, match="store the episodes with EpisodeWriter"):
         draft_description(tmp_path / "a.txt")

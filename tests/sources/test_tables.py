@@ -307,3 +307,43 @@ def test_json_files_of_a_folder_are_data_only_if_rllib_named_them(tmp_path):
         download(str(folder), settings=settings)
     (folder / "data.csv").write_text(csv_text())
     assert StoredDataset(download(str(folder), settings=settings)).episodes.lengths.tolist() == [4, 6, 3]
+
+
+@pytest.mark.parametrize("row", [" {} {}  {} \n", "{:.18e} {:.18e} {:.18e}\n", "{}, {}, {}\n", "{}\t{}\t{}\n"])
+def test_a_table_of_numbers_with_spaces_is_read_by_a_description_that_the_error_names(tmp_path, row):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    values = np.random.default_rng(0).normal(size=(30, 3))
+    (folder / "run.txt").write_text("".join(row.format(*one) for one in values))
+    with pytest.raises(ConversionError, match=r"run\.txt is a table of numbers") as caught:
+        draft_description(folder)
+    with pytest.raises(ConversionError, match=r"run\.txt is a table of numbers"):
+        download(str(folder), settings=Settings(home=tmp_path / "home", progress=False))
+    assert 'format = "csv", files = ["*.txt"] and columns = [' in str(caught.value.remedy)
+
+    text = 'format = "csv"\nfiles = ["*.txt"]\ncolumns = ["obs", "action", "reward"]'
+    (folder / "dataset.toml").write_text(text)
+    stored = StoredDataset(download(str(folder), settings=Settings(home=tmp_path / "home", progress=False)))
+
+    assert [stored.column(key).reshape(-1).tolist() for key in (("observation",), ("action",))] == values.T[:2].tolist()
+
+
+def test_a_readme_is_not_a_table_of_numbers(tmp_path):
+    (tmp_path / "README.txt").write_text("2024 was the year of the recording\n")
+
+    with pytest.raises(ConversionError, match=r"neither dataset\.toml nor a file") as caught:
+        draft_description(tmp_path)
+
+    assert len(caught.value.problems) == 1
+
+
+def test_a_list_of_one_column_is_a_vector_of_one_element(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["obs_0,obs_1,u_volt", *(f"{row},{row + 0.5},{row / 2}" for row in range(9))])
+    )
+    shapes = []
+    for action in ("'u_volt'", "['u_volt']"):
+        (tmp_path / "dataset.toml").write_text(f"[fields]\naction = {action}\nreward = 0.0")
+        shapes += [column.shape for column in check_files(tmp_path).columns if column.key == ("action",)]
+
+    assert shapes == [(), (1,)]

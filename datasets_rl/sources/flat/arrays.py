@@ -73,6 +73,10 @@ class ArrayFile(ABC):
     """Number of chunks that were never written to the file and read as fill values."""
     lengths: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
     """Number of rows of each episode, [E], by array, where the structure of the file separates the episodes."""
+    of_episodes: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    """Numbers of the episodes, [E] each, by name, which attributes of the groups of the episodes state."""
+    unused: Sequence[str] = ()
+    """Names of the attributes of the groups of episodes that are left out."""
     is_table: bool = False
     """Whether the arrays are columns of a table."""
     way: str = ""

@@ -1,4 +1,4 @@
-"""CSV files as tables of text: compressed or not, with commas, semicolons or tabs, and with or without a header."""
+"""CSV files as tables of text: compressed or not, with commas, semicolons, tabs or spaces, and with or without a header."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ class CsvFile(TextTable):
             except UnicodeError as error:
                 raise ConversionError(self.name, [f"line 1 cannot be read: {error}"]) from error
             self._delimiter = self._delimiter_of(first)
-            yield itertools.chain([first], lines)
+            lines = itertools.chain([first], lines)
+            yield (line.strip() for line in lines) if self._delimiter == " " else lines
 
     def _lines(self, text: TextIO) -> Iterator[str]:
         while line := text.readline(_LINE_MAX_CHARS):
@@ -152,7 +153,10 @@ class CsvFile(TextTable):
             yield line
 
     def _delimiter_of(self, line: str) -> str:
-        """Return the delimiter: of the name of the file, or else the only one that separates the first line."""
+        """Return the delimiter: of the name of the file, or else the only one that separates the first line.
+
+        Spaces separate the numbers of a file without an ending of tables, as ``numpy.savetxt`` writes them.
+        """
         tabs = self._path.name.lower().removesuffix(".gz").endswith(".tsv")
         own = self._own_delimiter = "\t" if tabs else ","
         cells = {}
@@ -160,6 +164,11 @@ class CsvFile(TextTable):
             with suppress(csv.Error, StopIteration):
                 cells[delimiter] = next(csv.reader([line], delimiter=delimiter))
         width = len(self._columns)
+        words = line.split()
+        is_named = self._path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+        is_spaced = not is_named and len(words) > 1 and not any(one in line for one in _DELIMITERS)
+        if is_spaced and len(words) == (width or len(words)) and all(map(_is_number, words)):
+            return " "
         fits = [one for one, row in cells.items() if (len(row) == width if width else len(row) > 1)]
         numeric = [one for one in fits if all(_COMMAS.fullmatch(cell) or _is_number(cell) for cell in cells[one])]
         if own in fits and not (len(numeric) == 1 and own not in numeric):

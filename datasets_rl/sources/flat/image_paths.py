@@ -189,6 +189,13 @@ class _Column:
     more: int = 0
     """Number of further rows with problems."""
 
+    def add(self, problem: str) -> None:
+        """Add the problem of a row, which is named if few rows have problems."""
+        if len(self.problems) < ITEMS_MAX:
+            self.problems.append(problem)
+        else:
+            self.more += 1
+
 
 class ImagePathsFile(ArrayFile):
     """File in which each text column of paths of images is an array of encoded images.
@@ -259,7 +266,8 @@ class ImagePathsFile(ArrayFile):
         """Return the images of a column, or None if the texts are not names of images."""
         column = _Column(np.full(self._file.arrays[name].rows, _NONE, np.int32))
         known: dict[str, tuple[int, bool, str]] = {}
-        texts_of: dict[int, str] = {}
+        exact: dict[int, int] = {}
+        found: dict[int, tuple[str, int]] = {}
         row = 0
         for block in self._file.blocks(name, _BLOCK_ROWS):
             for text in block:
@@ -268,16 +276,51 @@ class ImagePathsFile(ArrayFile):
                 number, by_name, problem = known.get(text) or self._folder.find(text, below)
                 if len(known) < _BLOCK_ROWS:
                     known[text] = number, by_name, problem
-                if by_name and not problem and texts_of.setdefault(number, text.strip()) != text.strip():
-                    problem = f"and {texts_of[number]!r} are both {self._folder.paths[number]}"
-                if problem and len(column.problems) < ITEMS_MAX:
-                    column.problems.append(f"{text.strip()!r} in row {row:,} {problem}")
-                elif problem:
-                    column.more += 1
+                if problem:
+                    column.add(f"{text.strip()!r} in row {row:,} {problem}")
+                elif by_name:
+                    self._note(column, found, number, (text.strip(), row))
+                else:
+                    exact.setdefault(number, row)
                 column.numbers[row] = number
                 column.by_name += by_name
                 row += 1
+        for number, (text, first) in self._absent(exact, found):
+            column.add(self._absence(number, text, first, exact.get(number)))
         return column
+
+    def _note(self, column: _Column, found: dict[int, tuple[str, int]], number: int, named: tuple[str, int]) -> None:
+        """Note the first path of a file that only names show, and the problem of another path of the same file."""
+        text, row = found.setdefault(number, named)
+        if text == named[0]:
+            return
+        depths = [_depth(one, self._folder.paths[number]) for one in (text, named[0])]
+        if depths[0] == depths[1]:
+            column.add(f"{named[0]!r} in row {named[1]:,} and {text!r} are both {self._folder.paths[number]}")
+            return
+        known, absent = ((text, row), named) if depths[0] > depths[1] else (named, (text, row))
+        found[number] = known
+        column.add(self._absence(number, *absent, known[1]))
+
+    def _absent(
+        self, exact: Mapping[int, int], found: Mapping[int, tuple[str, int]]
+    ) -> list[tuple[int, tuple[str, int]]]:
+        """Return the paths, with the file of the same name, that are certainly those of other files, which are absent.
+
+        Either other paths of the column exist as they are, or other files in the folder of the path have more equal folders.
+        """
+        if exact:
+            return [*found.items()]
+        depths = {number: _depth(text, self._folder.paths[number]) for number, (text, _) in found.items()}
+        most: dict[str, int] = {}
+        for number, (text, _) in found.items():
+            folder = _parts(text)[0]
+            most[folder] = max(most.get(folder, 0), depths[number])
+        return [(number, named) for number, named in found.items() if depths[number] < most[_parts(named[0])[0]]]
+
+    def _absence(self, number: int, text: str, row: int, other: int | None) -> str:
+        used = "" if other is None else f", which row {other:,} names"
+        return f"{text!r} in row {row:,} does not exist: a file of this name is only {self._folder.paths[number]}{used}"
 
     def _image_problems(self, name: str, column: _Column) -> Iterator[str]:
         used, rows = np.unique(column.numbers, return_index=True)
@@ -311,6 +354,20 @@ class ImagePathsFile(ArrayFile):
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return the folder and the name of a path in the spelling of any system."""
+    folder, _, name = text.replace("\\", "/").rpartition("/")
+    return folder, name
+
+
+def _depth(text: str, path: str) -> int:
+    """Return how many names at the end of a path in a table and of the path of a file are equal."""
+    pairs = zip(reversed(text.replace("\\", "/").split("/")), reversed(path.split("/")), strict=False)
+    return next(
+        (depth for depth, (one, other) in enumerate(pairs) if one != other), min(text.count("/"), path.count("/")) + 1
+    )
 
 
 def _read_header(file: Path) -> Header | str:

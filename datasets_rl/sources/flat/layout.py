@@ -30,6 +30,8 @@ ARRANGED = ("axis", "group", "suffix")
 """Ways in which the structure of a file separates the episodes, see `arranged.py`."""
 WAYS = ("file", "flags", "seams", *MARKED, *ARRANGED)
 """Ways to mark the ends of episodes: a file for each episode, flags of steps, or states that do not continue."""
+BUFFERS = ("rows", "filled", "ring")
+"""Rows of a replay buffer that are steps: all rows, the rows before the size, or all rows from the next row on."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _STATES = (OBSERVATION[0], "info", "achieved_goal")
 
@@ -78,6 +80,8 @@ class Layout:
     """Whether other arrays with usual names are fields, too."""
     alignment: str = ""
     """An item of `ALIGNMENTS`, by default inferred from the numbers of rows."""
+    buffer: str = ""
+    """An item of `BUFFERS`, by default inferred from the size and the next row that the file states."""
     by: str = ""
     """An item of `WAYS`, by default inferred from the arrays of the file."""
     marks: str = ""

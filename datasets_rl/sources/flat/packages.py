@@ -19,6 +19,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, Hdf5Arrays, Rows, TableArrays
 from datasets_rl.sources.flat.layout import Layout
+from datasets_rl.sources.flat.rings import blocks_of_ranges
 from datasets_rl.ted.keys import ACTION, OBSERVATION
 
 _Index = NDArray[np.int64]
@@ -95,15 +96,7 @@ class TianshouFile(ArrayFile):
             for start in range(0, len(self._starts), rows):
                 yield self._starts[start : start + rows]
             return
-        for first, last in self._ranges:
-            at = 0
-            for block in self._file.blocks(self._names[name], rows):
-                part = block[max(first - at, 0) : max(last - at, 0)]
-                at += len(block)
-                if len(part):
-                    yield part
-                if at >= last:
-                    break
+        yield from blocks_of_ranges(self._file, self._names[name], rows, self._ranges)
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)

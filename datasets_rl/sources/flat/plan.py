@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,8 @@ class Plan:
     """Names of the arrays of end flags that have a flag for each episode."""
     success: str = ""
     """Name of the array or of the number with the success of each episode, if the file has this."""
+    of_episodes: Mapping[str, np.dtype[Any]] = dataclasses.field(default_factory=dict)
+    """Names and dtypes of the numbers of episodes that attributes state."""
     widened: int = 0
     """Number of columns that are stored with a wider dtype than in the file."""
 
@@ -116,6 +119,14 @@ def usual_fields(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Field, ..
     )
 
 
+def _is_info_of_episodes(file: ArrayFile, field: Field) -> bool:
+    """Return whether a field of info has a value for each episode, such as a seed, in a file that separates the episodes."""
+    episodes = {len(lengths) for lengths in file.lengths.values()}
+    array = file.arrays.get(field.array)
+    is_info = field.key[0] == "info" and field.array not in file.lengths
+    return is_info and array is not None and bool(file.way) and {array.rows} == episodes
+
+
 def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column] | None = None) -> Plan:
     """Map the arrays of a file to columns and flags.
 
@@ -128,6 +139,7 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
         ConversionError: If the file does not match the layout. The error names every problem.
     """
     fields = usual_fields(layout, {name: file.arrays[name] for name in file.readable})
+    fields = tuple(field for field in fields if field in layout.fields or not _is_info_of_episodes(file, field))
     problems = list(_missing_problems(file, fields))
     by, marks = (file.way, "") if file.way else layout.end_marks(file.arrays, fields)
     if by in MARKED and marks not in file.arrays:

@@ -248,18 +248,26 @@ class VideosFile(ArrayFile):
         videos: list[int] = []
         starts: list[int] = []
         problems: list[str] = []
+        by_name: list[str] = []
         below, row, before = table.rpartition("/")[0], 0, ""
         for block in self._file.blocks(column, 1 << 16):
             for text in block:
                 if not isinstance(text, str) or not text.strip().lower().endswith(VIDEOS):
                     return None
                 if text != before:
-                    number, _, problem = self._folder.find(text, below)
+                    number, is_by_name, problem = self._folder.find(text, below)
+                    if is_by_name and not problem:
+                        path = self._folder.paths[number]
+                        by_name.append(
+                            f"{column} {text.strip()!r} in row {row:,} does not exist: a file of this name is only {path}"
+                        )
                     problems += [f"{column} {text.strip()!r} in row {row:,} {problem}"] if problem else []
                     videos.append(number)
                     starts.append(row)
                     before = text
                 row += 1
+        if len(by_name) < len(videos):  # other paths of the column exist as they are
+            problems += by_name
         if len({*videos}) < len(videos) and not problems:
             problems.append(f"{column} has a video in several ranges of rows, expected consecutive rows for each video")
         self._problems_of[column] = problems

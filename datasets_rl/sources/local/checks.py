@@ -14,6 +14,8 @@ from datasets_rl.sources.flat.measured import Match, check_matches, is_vector, m
 from datasets_rl.sources.flat.names import last_name
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.jumps import jump_steps
+from datasets_rl.sources.local.seams import check_seams
+from datasets_rl.sources.values import find_jumps
 from datasets_rl.ted.keys import is_observation
 
 _ROWS = 1 << 17
@@ -38,6 +40,7 @@ def check_rows(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> list[
     """
     matches = measure(file, plan, ends)
     check_matches(file, matches, alone=alone)
+    check_seams(file, plan, ends)
     if not plan.layout.by and plan.by in {"file", "flags"}:
         _check_episodes(file, plan, ends, alone=alone)
     return matches
@@ -55,6 +58,9 @@ def _check_episodes(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> 
         raise ConversionError(file.name, [problem], hint='save the transposed arrays, or state [episodes], by = "file"')
     if not problems and (alone or plan.by == "flags"):
         problems += _jump_problems(file, plan, ends)
+        if problems and (problem := _seam_problem(file, plan, ends)):
+            hint = 'state in dataset.toml, [episodes], by = "seams", or correct the file'
+            raise ConversionError(file.name, [problem], hint=hint)
     if problems:
         options = f'by = "{plan.by}" if the episodes are whole. Otherwise add an array that marks the episodes'
         hint = f"state in dataset.toml, [episodes], {options}, such as episode_lengths"
@@ -93,6 +99,24 @@ def _transposed_problem(file: ArrayFile, plan: Plan) -> str:
         return ""
     stated = ", ".join(f"{name} is {array}" for name, array in arrays.items())
     return f"{stated}: the axes may be those of elements and rows"
+
+
+def _seam_problem(file: ArrayFile, plan: Plan, ends: Ends) -> str:
+    """Return at which of the first rows within an episode another state follows than the next observation, or an empty text."""
+    for part in plan.parts:
+        name = plan.following.get(part.column.key, "")
+        if not name or not is_vector(file, part):
+            continue
+        count = min(ends.steps, _ROWS, _BYTES // max(file.arrays[name].row_bytes, 1))
+        episodes = np.searchsorted(np.cumsum(ends.lengths), np.arange(count), "right").astype(np.int64)
+        after = rows_of(file, name, np.arange(count) + ends.extra * episodes)
+        observed = rows_of(file, part.array, np.arange(count) + ends.extras[part.array] * episodes)
+        seams = np.flatnonzero(find_jumps(after[:-1], observed[1:])[0] & (episodes[1:] == episodes[:-1]))
+        if len(seams):
+            row = int(seams[0])
+            number = "the only such row" if len(seams) == 1 else f"the first of {len(seams):,} such rows"
+            return f"{name} of row {row:,} is not {part.array} of row {row + 1:,} ({number}): an episode ends there without a flag"
+    return ""
 
 
 def _jump_problems(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:

@@ -34,7 +34,7 @@ from typing import Any
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import FORMATS, formats_of
-from datasets_rl.sources.flat.layout import ALIGNMENTS, MARKED, WAYS, Field, Layout
+from datasets_rl.sources.flat.layout import ALIGNMENTS, BUFFERS, MARKED, WAYS, Field, Layout
 from datasets_rl.sources.flat.names import overlap
 from datasets_rl.ted.keys import (
     NEXT,
@@ -54,7 +54,7 @@ SHORT: Mapping[str, Key] = {
     key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, NEXT_COST, NEXT_SUCCESS)
 }
 """Keys that a description names without ``next``."""
-_TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
+_TEXTS = ("name", "format", "alignment", "buffer", "license", "citation", "homepage", "environment")
 _LISTS = ("files", "columns", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
@@ -100,7 +100,7 @@ class Description(Layout):
                 problems.append(f"{name} is {value!r}, expected a list of strings")
         if values["columns"] and len({*values["columns"]}) < len(values["columns"]):
             problems.append("columns has a name twice, expected a different name for each column")
-        for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, ""))):
+        for name, choices in (("format", (*FORMATS, "")), ("alignment", (*ALIGNMENTS, "")), ("buffer", (*BUFFERS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
         tables: dict[str, Mapping[str, Any]] = {}
         for name in _TABLES:
@@ -243,9 +243,9 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
         where = ".".join(key)
         if not all(key):
             problems.append(f"fields: {where!r} is not a valid key, expected names joined by dots")
-        elif isinstance(value, str):
+        elif isinstance(value, str) and value:
             yield Field(key, value)
-        elif isinstance(value, list) and value and all(isinstance(column, str) for column in value):
+        elif isinstance(value, list) and value and all(isinstance(column, str) and column for column in value):
             yield Field(key, ", ".join(value), columns=tuple(value))
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
             yield from _read_field(key, value, problems)
@@ -255,6 +255,7 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             yield Field(key, "", constant=float(value))
         else:
             expected = "the name of an array, the columns of a table, or { array = ..., ... }"
+            expected += ", or 0.0 for steps without rewards" if key == NEXT_REWARD else ""
             problems.append(f"fields.{where} is {value!r}, expected {expected}")
 
 
@@ -262,6 +263,8 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     where = ".".join(key)
     problems.extend(_key_problems(table, _OPTIONS, f"fields.{where}."))
     layout, n = table.get("layout", ""), table.get("n")
+    if not table["array"]:
+        problems.append(f"fields.{where}.array is '', expected the name of an array")
     if layout not in (*_LAYOUTS, ""):
         problems.append(f"fields.{where}.layout is {layout!r}, expected one of {', '.join(_LAYOUTS)}")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):

@@ -25,7 +25,8 @@ from datasets_rl.sources.flat.arranged import (
     members_in_groups,
     padded_steps,
 )
-from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays
+from datasets_rl.sources.flat.attributes import GroupsFile
 from datasets_rl.sources.flat.ends import (
     arranged_lengths,
     check_flags_of_most_rows,
@@ -45,17 +46,21 @@ from datasets_rl.sources.flat.names import (
     last_name,
     speaks_of_episodes,
 )
+from datasets_rl.sources.flat.nan_padding import NAN_PADDING, steps_before_nan
 from datasets_rl.sources.flat.packages import of_package
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.rings import of_buffer
 from datasets_rl.sources.flat.videos import VideosFile
 from datasets_rl.sources.local.doubts import check_episodes, check_first_elements
 from datasets_rl.ted.keys import (
     ACTION,
+    NEXT,
     NEXT_DONE,
     NEXT_REWARD,
     NEXT_SUCCESS,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
+    OBSERVATION,
     Key,
     is_observation,
 )
@@ -94,7 +99,8 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
     Raises:
         ConversionError: If the structure is not the stated structure, or the evidence for a structure is doubtful.
     """
-    file, is_table = of_package(file, layout), file.is_table
+    package, is_table = of_package(file, layout), file.is_table
+    file = of_buffer(file, layout) if package is file else package
     if file.way:
         return file
     if is_table:
@@ -115,7 +121,8 @@ def arranged(file: ArrayFile, layout: Layout) -> ArrayFile:
             lack = f"no group {layout.marks}" if layout.marks else f"no {way} with a number"
             raise ConversionError(file.name, [f"the file has {lack}, expected a {way} for each episode"])
         if layout.by == way or (_is_inferred(layout) and _separates(file, layout, members, way)):
-            return _joined(file, members, way)
+            joined = _joined(file, members, way)
+            return GroupsFile(joined, file, layout) if way == "group" and isinstance(file, Hdf5Arrays) else joined
     return file
 
 
@@ -221,9 +228,29 @@ def _batched(file: ArrayFile, layout: Layout) -> ArrayFile:
         raise ConversionError(
             file.name, [f"{' and '.join(marks)} state other lengths, expected equal lengths"], hint=_HINT
         )
-    batched = BatchedFile(file, [name for name in names if name not in marks], lengths[0] if lengths else None)
+    names = [name for name in names if name not in marks]
+    steps = lengths[0] if lengths else _steps_before_nan(file, layout, fields, names)
+    batched = BatchedFile(file, names, steps)
     batched.way, batched.padding = "axis", marks
+    if steps is not None and not lengths:
+        left_out = len(steps) * min(file.arrays[name].shape[0] for name in names) - int(steps.sum())
+        batched.decisions = {**file.decisions, NAN_PADDING: left_out}
     return batched
+
+
+def _steps_before_nan(
+    file: ArrayFile, layout: Layout, fields: Mapping[Key, str], names: Sequence[str]
+) -> _Index | None:
+    """Return the number of steps of each episode, [E], if episodes end with rows of NaN."""
+    keys = {name: key for key, name in fields.items() if name in names}
+    core = [
+        name
+        for name, key in keys.items()
+        if is_observation(key) or key[:1] == ACTION or key == NEXT_REWARD or key[:2] == (NEXT, *OBSERVATION)
+    ]
+    flags = [name for name, key in keys.items() if key in _FLAGS]
+    others = [name for name in names if name not in core]
+    return steps_before_nan(file, core, others, flags, is_stated=bool(layout.alignment))
 
 
 def _padding_arrays(file: ArrayFile, names: Sequence[str], episodes: int) -> list[str]:

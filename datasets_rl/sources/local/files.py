@@ -146,8 +146,8 @@ def draft_description(path: Path | str) -> Draft:
     path = _existing(path)
     folder = _folder_of(path)
     inside = {asset.path.removeprefix(f"{path.name}/"): asset for asset in folder.assets}
-    name = path.name.partition(".")[0] if path.is_file() else path.name
-    return draft(name or path.name, data_assets(str(path), inside), beside=inside, alone=path.is_file())
+    name = path.parent.name if path.is_file() else path.name  # the description is one of the folder
+    return draft(name or "mine", data_assets(str(path), inside), beside=inside, alone=path.is_file())
 
 
 def described_path(path: Path | str) -> Path:
@@ -263,7 +263,10 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),
                 None if plan.by == "seams" else int((ends.lengths > 0).sum()),
-                tuple(_use("", array, file.arrays[array]) for array in plan.left_out),
+                (
+                    *(_use("", array, file.arrays[array]) for array in plan.left_out),
+                    *(ArrayUse("", name, "attribute", ()) for name in file.unused),
+                ),
                 tuple(map(str, measure(file, plan, ends))),
             )
     raise ConversionError(str(path), [f"none of {len(numbers):,} files has a step"])
@@ -285,6 +288,8 @@ def _uses(file: ArrayFile, plan: Plan) -> Iterator[ArrayUse]:
             yield ArrayUse(name, "", part.column.dtype.name, ())
     if plan.success in file.arrays:
         yield _use("success of episodes", plan.success, file.arrays[plan.success])
+    for name, dtype in plan.of_episodes.items():
+        yield ArrayUse(f"{name} of episodes", name, dtype.name, file.of_episodes[name].shape)
     after = {(NEXT, *key): array for arrays in (plan.following, plan.finals) for key, array in arrays.items()}
     for key, array in {**after, **plan.flags, **plan.episode_flags}.items():
         yield _use(dotted_name(key), array, file.arrays[array])

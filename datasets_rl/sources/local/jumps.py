@@ -7,7 +7,12 @@ size of the step                                   D(t) = the largest number tha
 The second and the third term of e_i make the wrap of an angle and the sign of a quaternion no step. Elements that stay equal in
 half of the rows, such as goals and grippers, are not compared. Of the others, the smoother half is compared, because an impact
 changes velocities at once and positions smoothly. Of all sizes in order, the jumps are those above a gap: each is at least `GAP`
-times as large as every other step.
+times as large as every other step. Where the smoother half shows no jump, all elements are compared:
+
+size of the step                                   W(t) = the root of the mean square of all r_i(t)
+
+The jumps are those above a gap of W, if more than half of the elements of each jump also reach a larger r_i than in every other
+step, by `LEAD`. An impact, which changes a half of the elements, is none.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from numpy.typing import NDArray
 
 GAP = 3.0
 """Minimum ratio of a jump and the largest step that is not a jump."""
+LEAD = 1.2
+"""Minimum ratio of what more than half of all elements reach at a jump and at every other step."""
 SPACING = 10
 """Minimum number of rows between jumps, and between a jump and the first or the last row."""
 SHARE = 20
@@ -42,7 +49,25 @@ def jump_steps(states: _Numbers, within: _Flags | None = None) -> NDArray[np.int
     if within.sum() < MIN_STEPS or states.shape[1] < _MIN_ELEMENTS:
         return none
     within[:SPACING] = within[-SPACING:] = False
-    sizes = _sizes(states, within)
+    steps = _steps(states)
+    medians = np.median(steps[within], axis=0) if within.any() else np.zeros(states.shape[1])
+    moving = np.flatnonzero(medians > 0)
+    if len(moving) < _MIN_ELEMENTS:
+        return none
+    steps, medians = steps[:, moving], medians[moving]
+    ratios = np.where(within[:, None], steps / (_largest_neighbors(steps) + medians), 0.0)
+    found = _above_gap(_reached_by_most(ratios[:, _smoother(states[:, moving], medians)]), most)
+    if len(found):
+        return found
+    found = _above_gap(np.sqrt(np.mean(ratios**2, axis=1)), most)
+    reached = _reached_by_most(ratios)
+    is_led = len(found) and reached[found].min() >= LEAD * np.delete(reached, found).max()
+    return found if is_led else none
+
+
+def _above_gap(sizes: _Numbers, most: int) -> NDArray[np.int64]:
+    """Return the steps that are `GAP` times as large as every other step, ascending, if they are few and far apart."""
+    none = np.empty(0, np.int64)
     order = np.argsort(-sizes, kind="stable")[: most + 1]
     largest = sizes[order]
     gaps = np.divide(largest[:-1], largest[1:], out=np.zeros(len(largest) - 1), where=largest[1:] > 0)
@@ -52,22 +77,18 @@ def jump_steps(states: _Numbers, within: _Flags | None = None) -> NDArray[np.int
     return none if (np.diff(found) < SPACING).any() else found
 
 
-def _sizes(states: _Numbers, within: _Flags) -> _Numbers:
-    """Return the size of each step, [T - 1], or zeros outside of `within`, and if too few elements change."""
-    steps = _steps(states)
-    medians = np.median(steps[within], axis=0) if within.any() else np.zeros(states.shape[1])
-    moving = np.flatnonzero(medians > 0)
-    if len(moving) < _MIN_ELEMENTS:
-        return np.zeros(len(steps))
+def _smoother(states: _Numbers, medians: _Numbers) -> NDArray[np.int64]:
+    """Return the smoother half of the elements of states, [T, D], with the median of the steps of each, [D]."""
     with np.errstate(all="ignore"):
-        bends = np.median(np.abs(np.diff(states[:, moving], n=2, axis=0)), axis=0) / medians[moving]
-    smoothest = np.argsort(bends, kind="stable")[: max(_MIN_ELEMENTS, -(-len(moving) // 2))]
-    chosen = moving[smoothest]
-    steps = steps[:, chosen]
-    ratios = steps / (_largest_neighbors(steps) + medians[chosen])
-    rank = len(chosen) // 2 + 1
+        bends = np.median(np.abs(np.diff(states, n=2, axis=0)), axis=0) / medians
+    return np.argsort(bends, kind="stable")[: max(_MIN_ELEMENTS, -(-len(medians) // 2))]
+
+
+def _reached_by_most(ratios: _Numbers) -> _Numbers:
+    """Return the largest number that more than half of the elements reach, [T - 1]."""
+    rank = ratios.shape[1] // 2 + 1
     sizes: _Numbers = np.partition(ratios, -rank, axis=1)[:, -rank]
-    return np.where(within, sizes, 0.0)
+    return sizes
 
 
 def _steps(states: _Numbers) -> _Numbers:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.base import Decision
+from datasets_rl.sources.flat import nan_padding, rings
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
 from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
@@ -74,8 +75,10 @@ _RULES = {
     "session-split": "rows are missing within a session: the rows after them are another episode",
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
     **doubts.RULES,
+    **rings.RULES,
+    **nan_padding.RULES,
     **EQUAL,
-    "other-delimiter": "the columns of a CSV file are separated by semicolons or tabs",
+    "other-delimiter": "the columns of a CSV file are separated by semicolons, tabs or spaces",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
     "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
@@ -88,6 +91,7 @@ _RULES = {
     "turned": "the axes of images were transposed as the description states",
 }
 _MISSING = "numbers are missing in the names of the files: they were taken as deleted files"
+_ATTRIBUTES = "attributes of the groups of episodes are columns of the table of episodes"
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
 
 
@@ -116,6 +120,10 @@ class LocalReader(FlatReader):
         """Number of the first episode of the block, where the file does not number the episodes."""
         self._missing: int = facts.get("missing_files", 0)
         self._episodes = EqualEpisodes()
+        self._numbers: Mapping[str, NDArray[Any]] = {}
+        """Numbers of each episode of the present file, [E] each, that attributes state."""
+        self._unused: Sequence[str] = ()
+        """Names of the attributes of groups in the first file that are left out."""
         self._success: NDArray[Any] | None = None
         """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
@@ -129,7 +137,11 @@ class LocalReader(FlatReader):
         paths = {path: file for path, file in paths.items() if path not in beside}
         self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
-        self.rules = {**_RULES, "left-out": f"{_LEFT_OUT}: {join_names(self._plan.left_out, ITEMS_MAX)}"}
+        self.rules = {
+            **_RULES,
+            "left-out": f"{_LEFT_OUT}: {join_names([*self._plan.left_out, *self._unused], ITEMS_MAX)}",
+            "attributes-of-episodes": f"{_ATTRIBUTES}: {join_names([*self._plan.of_episodes], ITEMS_MAX)}",
+        }
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
 
     @override
@@ -161,11 +173,24 @@ class LocalReader(FlatReader):
         known = {*file.padding, *file.contained}
         plan = replace(plan, left_out=tuple(name for name in plan.left_out if name not in known))
         plan = with_success(file, plan)
+        taken = {"success"} if plan.success else set()
+        numbers = {name: one.dtype for name, one in file.of_episodes.items() if name not in taken}
+        plan = replace(plan, of_episodes=numbers)
         _check_missing_reward(file, plan)
         doubts.check_unreadable(file, self._layout)
+        if self._known is None:
+            self._unused = file.unused
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
             verb = "has the" if plan.success else "lacks the"
             raise ConversionError(file.name, [f"it {verb} success of each episode, unlike the first file"])
+        if self._known is not None and plan.of_episodes != self._plan.of_episodes:
+            stated, first = (
+                join_names([f"{name} {one}" for name, one in each.items()], ITEMS_MAX) or "none"
+                for each in (plan.of_episodes, self._plan.of_episodes)
+            )
+            raise ConversionError(
+                file.name, [f"the attributes of groups with numbers are {stated}, but {first} in the first file"]
+            )
         if self._chosen and plan.by != "file":
             raise no_episode_numbers_error(plan.by)
         return plan
@@ -175,6 +200,7 @@ class LocalReader(FlatReader):
         ends = find_ends(file, plan, read_flags(file, plan))
         matches = check_rows(file, plan, ends, alone=self._alone)
         self._success = None
+        self._numbers = {name: file.of_episodes[name] for name in plan.of_episodes}
         if plan.success:
             values = file.scalars.get(plan.success)
             self._success = np.asarray(file.read_all(plan.success) if values is None else values).reshape(-1)
@@ -194,7 +220,8 @@ class LocalReader(FlatReader):
         self.counts["widened"] += sum(array.dtype in WIDENED for array in arrays) - plan.widened * ends.steps
         if isinstance(file, VideosFile):
             self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
-        self.counts["left-out"] += len(plan.left_out)
+        self.counts["left-out"] += len(plan.left_out) + len(file.unused)
+        self.counts["attributes-of-episodes"] += len(plan.of_episodes) * int((ends.lengths > 0).sum())
         self.counts.update(doubts.count_doubts(file, plan, ends))
         self.counts["success-of-episodes"] += 0 if self._success is None else int((ends.lengths > 0).sum())
         self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
@@ -217,6 +244,7 @@ class LocalReader(FlatReader):
         if f"by-{self._plan.by}" in _RULES:
             self.counts[f"by-{self._plan.by}"] += count
         metadata = {"source": own.astype(np.int64), "file": np.full(count, number, np.int64)}
+        metadata |= {name: values[block.episodes] for name, values in self._numbers.items()}
         return metadata if self._success is None else {**metadata, "success": self._success[block.episodes]}
 
     def _count_equal(self, block: Block) -> None:

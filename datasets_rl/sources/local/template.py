@@ -20,6 +20,7 @@ from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
+from datasets_rl.sources.flat.layout import WAYS
 from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.flat.videos import FilesBeside
@@ -46,6 +47,7 @@ _VALUE_BYTES = 1 << 20
 """Rows above this size are not read for the draft."""
 _TEXT_CHARS = 30
 _ROW_CHARS = 400
+_COLUMNS = "Several columns are [{}, {}]"
 _NAMES = 5
 """Number of arrays that a question names."""
 
@@ -80,6 +82,8 @@ class _Seen:
     """The first values of the arrays, as text."""
     agreed: frozenset[str] = frozenset()
     """Arrays that are no fields and agree with the ends of the episodes, such as the number of each row."""
+    is_table: bool = False
+    """Whether the arrays are columns of a table."""
     is_open: bool = False
     """Whether `by` may change when the unknown names are answered."""
 
@@ -121,6 +125,8 @@ def draft(
     lines += ["", "[episodes]", *_episode_lines(seen)]
     readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
     keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
+    counts = {seen.arrays[array].rows for array, key in keys.items() if key[0] != "info"}
+    keys = {array: key for array, key in keys.items() if key[0] != "info" or seen.arrays[array].rows in counts}
     missing = [root for root in ("observation", "action") if not any(root == key[0] for key in keys.values())]
     known = {*keys, seen.marks, *seen.agreed, *seen.optional}
     rows = {seen.arrays[array].rows for array in keys}
@@ -135,7 +141,9 @@ def draft(
     for array, key in keys.items():
         short = key[1:] if key in SHORT.values() else key
         lines.append(f"{_toml_key(short)} = {_quoted(array)}    {seen.comment(array)}")
-    lines += [f"# {root} = ...    # which array is the {root}?" for root in missing]
+    numbers = [array for array in unnamed if not seen.arrays[array].text and not seen.arrays[array].shape]
+    several = f" {_COLUMNS.format(*map(_quoted, numbers[:2]))}" if seen.is_table and len(numbers) > 1 else ""
+    lines += [f"# {root} = ...    # which array is the {root}?{several}" for root in missing]
     if not any("reward" in key for key in keys.values()):
         without = "which array is the reward? 0.0 without rewards" if unnamed else "without it, every reward is 0"
         lines.append(f"# reward = ...    # {without}")
@@ -210,7 +218,7 @@ def _episode_lines(seen: _Seen) -> Iterator[str]:
         # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
         opened = "# " if seen.is_open else ""
         note = ", and without this line the fields show the way" if seen.is_open else ""
-        yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# see the ways in docs/sources/local.md{note}"
+        yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# one of {', '.join(WAYS)}{note}"
         if seen.marks:
             yield f"{opened}array = {_quoted(seen.marks)}    {seen.comment(seen.marks)}"
         return
@@ -247,7 +255,9 @@ def _look_at(asset: Asset, file_format: str, name: str, beside: Mapping[str, Ass
         return _Seen()
     images = {one: image for one in files_beside(file_format, beside) if (image := local_file(beside[one])) is not None}
     with open_arrays(path, file_format, name) as file:
-        return _judged(file, FilesBeside(images, tables), name, alone=len(tables) == 1)
+        seen = _judged(file, FilesBeside(images, tables), name, alone=len(tables) == 1)
+        seen.is_table = file.is_table
+        return seen
 
 
 def first_texts(file_format: str, data: Mapping[str, Asset]) -> list[str] | None:
@@ -359,7 +369,13 @@ def _row_text(row: Any) -> str:
     if isinstance(row, str):
         return _quoted(row if len(row) <= _TEXT_CHARS else f"{row[: _TEXT_CHARS - 3]}...")
     values = np.asarray(row).reshape(-1)
-    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:_ROW_ELEMENTS].tolist()]
+    shown = [_number_text(value) for value in values[:_ROW_ELEMENTS].tolist()]
     if not np.ndim(row):
         return shown[0]
     return f"[{', '.join(shown)}{', ...' if len(values) > _ROW_ELEMENTS else ''}]"
+
+
+def _number_text(value: Any) -> str:
+    # The first times of a recording differ in late digits only.
+    digits = 12 if isinstance(value, float) and 1e5 <= abs(value) < 1e12 else 4
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
