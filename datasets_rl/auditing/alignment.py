@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.ted.keys import Key
 
 REACH = 2
@@ -69,8 +70,8 @@ class Alignment:
         common: Index of the lag at which the dataset fits best.
     """
 
-    def __init__(self, data: Data, *, rewards: bool) -> None:
-        self._rewards, self._dynamics = rewards, data.dynamics
+    def __init__(self, data: Data, rewards: bool) -> None:
+        self._rewards, self._dynamics = rewards, data.model(Dynamics)
         self._keys: tuple[Key, ...] = tuple(data.rewards if rewards else self._dynamics.actions)
         rows = self._dynamics.rows
         episodes = data.episodes.episode_of(rows)

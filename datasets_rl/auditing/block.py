@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.data import Data, grid_of
 from datasets_rl.ted.keys import Key
+
+Shared = TypeVar("Shared")
 
 PARTS = 4
 """Parts of equal length of an episode, of which each has its own sums."""
@@ -78,7 +80,7 @@ class Block:
         self._tallies: dict[Key, Tally] = {}
         self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
         self._same: dict[Key, NDArray[np.bool_]] = {}
-        self._sights: dict[Key, dict[str, NDArray[Any]]] = {}
+        self._measured: dict[tuple[str, Key], Any] = {}
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -144,11 +146,12 @@ class Block:
             return np.zeros(len(self), np.bool_)
         return self.data.moving([self.now(key) for key in states], [self.after(key) for key in states])
 
-    def sight(self, key: Key) -> dict[str, NDArray[Any]]:
-        """Return how well the images fit the states at several lags: see `Sight.measure`."""
-        if key not in self._sights:
-            self._sights[key] = self.data.sight(key).measure(self)
-        return self._sights[key]
+    def once(self, name: str, key: Key, measure: Callable[[], Shared]) -> Shared:
+        """Return what a function measures in the block, for several checks: the function is called at the first call."""
+        if (name, key) not in self._measured:
+            self._measured[name, key] = measure()
+        measured: Shared = self._measured[name, key]
+        return measured
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over the rows of each episode, [E, ...], of values [N, ...]."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from threading import Lock, RLock
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.table import EpisodeTable
 
-if TYPE_CHECKING:
-    from datasets_rl.auditing.alignment import Alignment
-    from datasets_rl.auditing.dynamics import Dynamics
-    from datasets_rl.auditing.sight import Sight
+Model = TypeVar("Model")
 
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
@@ -92,8 +89,8 @@ class Data:
         self._never_equal: dict[Key, bool] = {}
         self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
-        self._sights: dict[Key, Sight] = {}
-        self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), Lock()
+        self._models: dict[Any, Any] = {}
+        self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), RLock()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -296,35 +293,14 @@ class Data:
         result: NDArray[np.float64] = np.where(usual > 0, usual, np.inf)
         return result
 
-    def sight(self, key: Key) -> Sight:
-        """Return what a camera shows in a state, for datasets with `states`."""
-        from datasets_rl.auditing.sight import Sight
-
+    def model(self, kind: Callable[..., Model], *arguments: Any) -> Model:
+        """Return a model of the dataset, such as ``Dynamics``, which is made of this object and arguments at the first call."""
         with self._lock_of_models:
-            if key not in self._sights:
-                self._sights[key] = Sight(self, key)
-            return self._sights[key]
-
-    @cached_property
-    def dynamics(self) -> Dynamics:
-        """The usual step, for datasets with `states`."""
-        from datasets_rl.auditing.dynamics import Dynamics
-
-        return Dynamics(self)
-
-    @cached_property
-    def action_alignment(self) -> Alignment:
-        """How the actions fit to the states, for datasets with `dynamics` and `actions`."""
-        from datasets_rl.auditing.alignment import Alignment
-
-        return Alignment(self, rewards=False)
-
-    @cached_property
-    def reward_alignment(self) -> Alignment:
-        """How the rewards fit to the states, for datasets with `dynamics` and `rewards`."""
-        from datasets_rl.auditing.alignment import Alignment
-
-        return Alignment(self, rewards=True)
+            name = (kind, *arguments)
+            if name not in self._models:
+                self._models[name] = kind(self, *arguments)
+            model: Model = self._models[name]
+            return model
 
     @cached_property
     def _fields(self) -> list[Field]:

@@ -65,7 +65,7 @@ class Sight:
         self.data, self.key = data, key
         self.lag, self.gain, self.sure = 0, (0.0, 0.0), 0.0
         self.usual_change = 1.0
-        self._weights: Singles | None = None
+        self._weights: Singles = np.zeros((0, 0), np.float32)
         clips = data.clips(key)
         targets = self._fit_states(clips)
         if targets is None:
@@ -82,7 +82,7 @@ class Sight:
     @property
     def shows_states(self) -> bool:
         """Whether the images show any state."""
-        return self._weights is not None
+        return len(self._weights) > 0
 
     def measure(self, block: Block) -> Measures:
         """Return the measures of the episodes of a block.
@@ -91,7 +91,7 @@ class Sight:
         and `changes` [E, 8, 17] over `pairs` [E, 8] in the parts of the episode.
         """
         count = len(block.episodes)
-        if self._weights is None:
+        if not len(self._weights):
             return {
                 "steps": np.zeros(count),
                 "errors": np.zeros((count, len(LAGS), 1), np.float32),
@@ -212,7 +212,6 @@ class Sight:
 
     def _errors(self, grids: Singles, start: int) -> tuple[Singles, NDArray[np.bool_]]:
         """Return the errors of consecutive images from a row on, float32 [N, 17, K], and which of them have states at all lags."""
-        assert self._weights is not None  # noqa: S101
         count = len(grids)
         rows = np.arange(start, start + count)
         episodes = self.data.episodes.episode_of(rows)
@@ -283,3 +282,8 @@ def _fitted(inputs: Floats, targets: Floats, fold: NDArray[np.int64]) -> tuple[F
         weights[number] = np.linalg.solve(square, inputs[~one].T @ targets[~one])
         errors[one] = inputs[one] @ weights[number] - targets[one]
     return weights, errors
+
+
+def sight_measures(block: Block, key: Key) -> Measures:
+    """Return how well the images of a block fit the states at several lags, for all checks that ask: see `Sight.measure`."""
+    return block.once("sight", key, lambda: block.data.model(Sight, key).measure(block))

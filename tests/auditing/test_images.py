@@ -19,7 +19,7 @@ from view_data import image_files
 from datasets_rl import Selection, audit, load
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.sight import cells_of
+from datasets_rl.auditing.sight import cells_of, sight_measures
 from datasets_rl.format.schema import Column
 from datasets_rl.look.steps import StepReader
 from datasets_rl.read.compressed_frames import FrameDictionary
@@ -228,7 +228,7 @@ def test_the_costs_of_lags_do_not_depend_on_the_tint_of_an_episode(tmp_path):
     costs = []
     for one in (stored, tinted):
         data = Data(StepReader(one))
-        costs.append(Block(data, 0, len(data)).sight(CAMERA)["changes"][2])
+        costs.append(sight_measures(Block(data, 0, len(data)), CAMERA)["changes"][2])
     np.testing.assert_allclose(costs[0], costs[1], rtol=0.05)
 
 

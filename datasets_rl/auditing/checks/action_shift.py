@@ -8,6 +8,7 @@ from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.auditing.finding import Finding, Level
 from datasets_rl.auditing.remedy import drop, shift
 from datasets_rl.ted.keys import Key
@@ -34,16 +35,16 @@ class ActionShift(Check):
     def targets(self, data: Data) -> Sequence[Key] | str:
         if not data.states or not data.actions:
             return "the dataset has no narrow states and actions"
-        if not data.dynamics.elements or not data.action_alignment.usable:
+        if not data.model(Dynamics).elements or not data.model(Alignment, False).usable:
             return "too few steps in which the states move"
         return [()]
 
     def measure(self, block: Block, key: Key) -> Measures:
-        errors, steps = block.data.action_alignment.lag_errors(block)
+        errors, steps = block.data.model(Alignment, False).lag_errors(block)
         return {"errors": errors, "steps": steps}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        fitted = data.action_alignment
+        fitted = data.model(Alignment, False)
         name = ", ".join(data.field(one).name for one in data.actions)
         yield from whole_dataset(self.name, fitted, name)
         yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)

@@ -16,7 +16,7 @@ from datasets_rl.auditing.checks.video_lag import sighted
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
-from datasets_rl.auditing.sight import LAGS, MERGES, PARTS, SPAN, ZERO, Sight
+from datasets_rl.auditing.sight import LAGS, MERGES, PARTS, SPAN, ZERO, Sight, sight_measures
 from datasets_rl.ted.keys import Key
 
 _REPEATS = 3
@@ -52,7 +52,7 @@ class DroppedFrames(Check):
         same = block.same_images(key) & block.moves
         rows = np.arange(block.start, block.stop) + 1
         return {
-            **block.sight(key),
+            **sight_measures(block, key),
             "repeats": block.sums(same),
             "longest": block.longest_runs(same)[0],
             "first": block.minima(np.where(same, rows, np.iinfo(np.int64).max)),
@@ -60,7 +60,7 @@ class DroppedFrames(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         yield from self._repeats(data, key, measures)
-        sight = data.sight(key)
+        sight = data.model(Sight, key)
         if not sight.shows_states:
             return
         for episode in _suspected(measures).tolist():

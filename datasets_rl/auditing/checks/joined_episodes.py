@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import split_at
 from datasets_rl.ted.keys import Key
@@ -50,11 +51,11 @@ class JoinedEpisodes(Check):
             return f"the dataset has fewer than {_FEWEST} steps"
         if not data.states:
             return "the dataset has no narrow states"
-        known = data.dynamics.elements or any(map(len, data.dynamics.resting.values()))
+        known = data.model(Dynamics).elements or any(map(len, data.model(Dynamics).resting.values()))
         return [()] if known else "no floating-point observation moves in most steps"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        scores = block.data.dynamics.scores(block)
+        scores = block.data.model(Dynamics).scores(block)
         highest = block.maxima(scores)
         changed = _changes(block)
         rows = np.where(changed, np.arange(block.start, block.stop), -1)
@@ -68,7 +69,7 @@ class JoinedEpisodes(Check):
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        high = np.quantile(data.dynamics.usual, 0.95, axis=0)
+        high = np.quantile(data.model(Dynamics).usual, 0.95, axis=0)
         scores = np.stack([measures["forward"], measures["joint"]], axis=1)
         limits = np.maximum(high + _MARGIN, _TIMES * np.quantile(scores, 1 - _SHARE, axis=0))
         scores /= limits
@@ -102,7 +103,7 @@ class JoinedEpisodes(Check):
 def _changes(block: Block) -> NDArray[np.bool_]:
     """Return whether an element that usually keeps its value changes after each row, bool [N]."""
     changed = np.zeros(len(block), np.bool_)
-    for key, elements in block.data.dynamics.resting.items():
+    for key, elements in block.data.model(Dynamics).resting.items():
         if len(elements):
             values = block.values(key)[:, elements]
             changed |= (values[1:] != values[:-1]).any(axis=1)
@@ -111,11 +112,11 @@ def _changes(block: Block) -> NDArray[np.bool_]:
 
 def _near(data: Data, row: int, model: int) -> float:
     """Return the third highest score of the sampled steps that start most like a step. Two may be seams, too."""
-    return float(np.sort(data.dynamics.around(row)[:, model])[-_NEAR:][0])
+    return float(np.sort(data.model(Dynamics).around(row)[:, model])[-_NEAR:][0])
 
 
 def _changed_element(data: Data, row: int) -> str:
-    for key, elements in data.dynamics.resting.items():
+    for key, elements in data.model(Dynamics).resting.items():
         before, after = data.take(key, np.array([row, row + 1]))[:, elements]
         if (before != after).any():
             return data.element(key, int(elements[(before != after).argmax()]))

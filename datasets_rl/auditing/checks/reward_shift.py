@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from datasets_rl.auditing.alignment import Alignment
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks.action_shift import single_episodes, whole_dataset
 from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
@@ -45,7 +47,7 @@ class RewardShift(Check):
         rewarded = (block.now(key) != 0).any(axis=1)
         last = block.maxima(np.where(rewarded, block.time, -1))
         if _dense(block.data):
-            errors, steps = block.data.reward_alignment.lag_errors(block)
+            errors, steps = block.data.model(Alignment, True).lag_errors(block)
         else:
             errors, steps = np.zeros((len(block.starts), 1)), np.zeros((len(block.starts), 1), np.int64)
         return {"errors": errors, "steps": steps, "rewarded": block.sums(rewarded), "last": last}
@@ -53,7 +55,7 @@ class RewardShift(Check):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         name = data.field(key).name
         if _dense(data):
-            fitted = data.reward_alignment
+            fitted = data.model(Alignment, True)
             yield from whole_dataset(self.name, fitted, name)
             # What a model of the reward does not know may look like a shift in a part of the states.
             yield from single_episodes(
@@ -87,8 +89,8 @@ def _dense(data: Data) -> bool:
     if (
         (data.sample(data.rewards[0]).now == 0).mean() > _SPARSE
         or not data.states
-        or not data.dynamics.elements
-        or not data.reward_alignment.usable
+        or not data.model(Dynamics).elements
+        or not data.model(Alignment, True).usable
     ):
         return False
-    return bool(data.reward_alignment.errors.min() < 1 - _EXPLAINED)
+    return bool(data.model(Alignment, True).errors.min() < 1 - _EXPLAINED)

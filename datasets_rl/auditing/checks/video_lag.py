@@ -11,7 +11,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import shift
-from datasets_rl.auditing.sight import LAGS, MERGES, best_lags
+from datasets_rl.auditing.sight import LAGS, MERGES, Sight, best_lags, sight_measures
 from datasets_rl.ted.keys import Key
 
 _STEPS = 1.3
@@ -35,10 +35,10 @@ class VideoLag(Check):
         return sighted(data)
 
     def measure(self, block: Block, key: Key) -> Measures:
-        return block.sight(key)
+        return sight_measures(block, key)
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        sight, name = data.sight(key), data.field(key).name
+        sight, name = data.model(Sight, key), data.field(key).name
         if sight.lag:
             yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None)
         steps, pairs = np.maximum(measures["steps"], 1), np.maximum(measures["pairs"].sum(axis=1), 1)
